@@ -22,7 +22,7 @@ from service.cli.app import app as command
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.serving.http.app import create_app
+from service.serving.http.app import Application
 from service.serving.http.limits import Limits
 from service.serving.model_info import Description
 from service.serving.models import Models, static_model
@@ -313,7 +313,9 @@ def _metric(family: Any, labels: Iterable[str], kept: str, by: str) -> tuple[str
 def api() -> str:
     """Each route: its parameters, an example of each answer, and its problems."""
     registered = Metrics("0", list, lambda: True, dict)
-    app = create_app(Models([]), registered, lambda: True, lambda: False, cast(RedisStore, None), Limits(), version="0")
+    app = Application(
+        Models([]), registered, lambda: True, lambda: False, cast(RedisStore, None), Limits(), version="0"
+    )
     document = app.api.openapi()
     shapes = document["components"]["schemas"]
     parts = [API]

@@ -32,7 +32,7 @@ from service.process.memory import release_memory
 from service.process.observer import ModelObserver
 from service.process.scheduler import SystemClock
 from service.serving import scoring
-from service.serving.http.app import create_app
+from service.serving.http.app import Application
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
 from service.serving.http.server import HttpServer
@@ -166,7 +166,7 @@ class Service:
             answer_seconds=http.answer_timeout,
             idle_seconds=http.idle_timeout,
         )
-        app = create_app(
+        app = Application(
             self._models,
             self._metrics,
             lambda: self.ready,

@@ -1,6 +1,6 @@
-"""What a model has to say of itself, said once: the API, `/openapi.json`, metrics, `inspect` and `export` show it.
+"""The figures of a model, as the API, `/openapi.json`, metrics, `inspect` and `export` show them.
 
-The docstring of a member is its description in `/openapi.json`. Knows no web framework.
+The docstring of a member is its description in `/openapi.json`. This module knows no web framework.
 """
 
 from datetime import UTC, datetime
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import astuple
 
 from service.learning.classifier import Classifier
 from service.learning.evaluation.advice import advice
@@ -40,31 +41,19 @@ class Accuracy(Share, forbid_unknown_fields=True):
     """An interval that holds, at all times together with 95 %, the mean chance to be right over all events."""
 
     @classmethod
-    def of(cls, events: int, wrong: int, recent: float | None) -> Self:
-        """The accuracy of predictions that were `wrong` for so many of all events."""
-        return cls(share(events - wrong, events), recent, interval(events, events - wrong) if events else None)
-
-    @classmethod
-    def last(cls, one: Classifier) -> Self:
-        """The accuracy of the last weights."""
-        return cls.of(one.counts.events, one.counts.wrong_predictions, one.observations.recent.accuracy)
-
-    @classmethod
-    def average(cls, one: Classifier) -> Self:
-        """The accuracy of the average weights, if an average is kept."""
-        return cls.of(*one.observations.recent.averaged, one.observations.recent.average_accuracy)
-
-    @classmethod
-    def served(cls, one: Classifier) -> Self:
-        """The accuracy of the weights that answer if this classifier is asked."""
-        return cls.average(one) if one.averaged else cls.last(one)
+    def of(cls, classifier: Classifier, averaged: bool) -> Self:
+        """The accuracy of the last weights, or of their average if one is kept."""
+        counts, recent = classifier.counts, classifier.observations.recent
+        events, wrong = recent.averaged if averaged else (counts.events, counts.wrong_predictions)
+        recent_share = recent.average_accuracy if averaged else recent.accuracy
+        return cls(share(events - wrong, events), recent_share, interval(events, events - wrong) if events else None)
 
     @classmethod
     def of_each(cls, learner: Learner) -> dict[str, Self]:
         """The accuracy of each predictor, by its name in comparisons."""
-        average = {"average": cls.average(learner)} if learner.identity.average else {}
-        candidates = {name: cls.served(one) for name, one in learner.candidates.items()}
-        return {"last": cls.last(learner), **average, **candidates}
+        average = {"average": cls.of(learner, averaged=True)} if learner.identity.average else {}
+        candidates = {name: cls.of(c, c.averaged) for name, c in learner.candidates.items()}
+        return {"last": cls.of(learner, averaged=False), **average, **candidates}
 
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,20 +66,19 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True):
     second: Annotated[str, Meta(examples=["last"])]
     events: Annotated[int, Meta(examples=[1230])]
     first_only: Annotated[int, Meta(examples=[40])]
-    """Events that the first alone predicted rightly."""
+    """Events that only the first predicted rightly."""
     second_only: Annotated[int, Meta(examples=[11])]
     difference: Annotated[float | None, Meta(examples=[0.024])]
     """The accuracy of the first less that of the second."""
     interval: Annotated[Interval | None, Meta(examples=[(0.007, 0.036)])]
     """An interval that holds the mean difference, in the sense of `all_interval`."""
     better: Annotated[str | None, Meta(examples=["average"])]
-    """Which one is better; null if no difference is shown (95 %)."""
+    """The better one; null if no difference is shown (95 %)."""
 
     @classmethod
     def of(cls, pair: PairedComparison) -> Self:
-        """What is known of the two."""
-        said = pair.first, pair.second, pair.events, pair.first_only, pair.second_only
-        return cls(*said, pair.difference, pair.interval() if pair.events else None, pair.better())
+        """The comparison of a pair."""
+        return cls(*astuple(pair), pair.difference, pair.interval() if pair.events else None, pair.better())
 
 
 class LabelRecall(msgspec.Struct, forbid_unknown_fields=True):
@@ -103,13 +91,13 @@ class LabelRecall(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A candidate: how it predicts with the weights that it would answer with."""
+    """A candidate, and how it predicts with the weights that it would answer with."""
 
     name: Annotated[str, Meta(examples=["logistic"])]
     settings: Annotated[dict[str, Any], Meta(examples=[{"rule": "logistic-delta", "eta": 0.1}])]
     """The settings that differ from the model's."""
     serve: Annotated[str, Meta(examples=["last"])]
-    """Which of its weights: last or average."""
+    """Which of its weights answer: last or average."""
     answers: bool
     """Whether it answers for the model."""
     since: Annotated[dict[str, int], Meta(examples=[{"0": 1000}])]
@@ -125,40 +113,40 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     recall: Share
     f1: Share
     against_the_model: Comparison | None
-    """It and the model's own weights on the same events; null before the first."""
+    """The candidate and the model's own weights on the same events; null before the first event."""
     diverged: str | None
-    """Why it learns no more, while the model and others go on."""
+    """Why it stopped learning, while the model and other candidates continue; null if it learns."""
 
     @property
     def verdict(self) -> str:
         """Whether it is better than the model, in a few words."""
-        said = self.against_the_model
-        if self.diverged or said is None or said.better is None:
-            return "diverged" if self.diverged else "no difference"
-        return "better" if said.better == self.name else "worse"
+        if self.diverged:
+            return "diverged"
+        better = self.against_the_model and self.against_the_model.better
+        return "no difference" if not better else "better" if better == self.name else "worse"
 
     @classmethod
     def of(cls, learner: Learner, name: str) -> Self:
         """The candidate of this name."""
-        one, own = learner.candidates[name], _weights(learner)
-        pair = next((p for p in learner.observations.recent.pairs if {p.first, p.second} == {name, own}), None)
-        its, shared = msgspec.to_builtins(one.identity), msgspec.to_builtins(learner.identity)
+        candidate, model = learner.candidates[name], _weights(learner)
+        pair = next((p for p in learner.observations.recent.pairs if {p.first, p.second} == {name, model}), None)
+        own, shared = msgspec.to_builtins(candidate.identity), msgspec.to_builtins(learner.identity)
         return cls(
             name=name,
-            settings={m: its.get(m) for m in OF_A_CANDIDATE if its.get(m) != shared.get(m)},
-            serve=_weights(one),
+            settings={m: own.get(m) for m in OF_A_CANDIDATE if own.get(m) != shared.get(m)},
+            serve=_weights(candidate),
             answers=name == learner.answering,
-            since={str(p): offset for p, offset in sorted(one.since.items())},
-            accuracy=Accuracy.served(one),
+            since={str(p): offset for p, offset in sorted(candidate.since.items())},
+            accuracy=Accuracy.of(candidate, candidate.averaged),
             against_the_model=Comparison.of(pair) if pair else None,
-            diverged=one.diverged,
-            **_counted(one),
-            **_found_positives(one),
+            diverged=candidate.diverged,
+            **_counted(candidate),
+            **_shares(candidate),
         )
 
     @classmethod
     def all_of(cls, learner: Learner) -> list[Self]:
-        """Those of this model, by name."""
+        """The candidates of this model, by name."""
         return [cls.of(learner, name) for name in learner.candidates]
 
 
@@ -194,8 +182,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     comparisons: list[Comparison]
     """Every two predictors, on the same events."""
     balanced_accuracy: Share
-    """The mean over the labels that came of the share of their events that was predicted rightly, by the weights that
-    answer."""
+    """The mean recall of the labels that came, by the weights that answer."""
     labels: list[LabelRecall]
     """How well the weights that answer find each label, in the order of the confusion."""
     precision: Share
@@ -205,7 +192,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     f1: Share
     """The harmonic mean of precision and recall; null with three labels and more."""
     advice: Annotated[list[str], Meta(examples=[[]])]
-    """What to try with a model that is of little use."""
+    """Advice on what to change if the model predicts poorly."""
     columns: Annotated[int, Meta(examples=[21])]
     scaled_columns: int | None
     """Columns with scaled numbers; null if the model does not scale."""
@@ -221,7 +208,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     served_accuracy: Accuracy
     """The accuracy of the weights that answer."""
     candidates: Annotated[list[CandidateInfo], Meta(examples=[[]])]
-    """The models with other settings that learn next to it."""
+    """The candidates: models with other settings that learn side by side with it."""
     bound: Annotated[int | None, Meta(examples=[112])]
     """The most updates that the perceptron theorem allows."""
     bound_reason: str | None
@@ -234,13 +221,12 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @classmethod
     def of(cls, model: Model, a: ServedModel) -> Self:
-        """What there is to say of a model at this moment."""
-        learner, head, counts = a.learner, a.head, a.learner.counts
-        watch, identity = learner.observations, learner.identity
-        margins, (bound, bound_reason) = watch.recent.margins, watch.bound
+        """The description of a model at this moment."""
+        learner, head, identity, observations = a.learner, a.head, a.learner.identity, a.learner.observations
+        margins, (bound, bound_reason) = observations.recent.margins, observations.bound
         serving, accuracy = learner.by(learner.answering), Accuracy.of_each(learner)
-        overall, lately = _confusion(serving), serving.observations.recent.confusion(serving.averaged)
-        recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, lately.recalls, strict=True)
+        overall, recent = _confusion(serving), serving.observations.recent.confusion(serving.averaged)
+        recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(
             model=model.name,
             identity=identity,
@@ -249,21 +235,16 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             order=head.order,
             next={str(p): o for p, o in sorted(learner.next.items())},
             covered={str(p): ranges for p, ranges in sorted(learner.covered.items())},
-            confusion=counts.confusion,
-            rejected=counts.rejected,
-            ignored_features=counts.ignored_features,
-            skipped=counts.skipped,
             accuracy=accuracy["last"],
             average_accuracy=accuracy["average"] if identity.average else None,
             baseline=baseline(learner),
-            comparisons=[Comparison.of(pair) for pair in watch.recent.pairs],
-            balanced_accuracy=Share(overall.balanced_accuracy, lately.balanced_accuracy),
+            comparisons=[Comparison.of(pair) for pair in observations.recent.pairs],
             labels=[LabelRecall(label, events, Share(*recall)) for label, events, *recall in recalls],
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
             scaled_columns=learner.scaler.used if learner.scaler else None,
             squared_norm=learner.squared_norm,
-            squared_norm_limit=watch.squared_norm_limit,
+            squared_norm_limit=observations.squared_norm_limit,
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
             serve=answering_name(learner),
@@ -276,8 +257,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             saved_at=iso(head.saved_at),
             learning_here=model.learning_here,
             stopped=model.stopped or model.unusable,
-            **_counted(learner),
-            **_found_positives(serving),
+            **_counted(learner, "confusion", "rejected", "ignored_features", "skipped"),
+            **_shares(serving, "balanced_accuracy"),
         )
 
 
@@ -293,7 +274,7 @@ class Version(msgspec.Struct, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, digest: str, head: Head) -> Self:
-        """What there is to say of the version that a head of this digest is."""
+        """The version that is stored as this head, which has this digest."""
         following = {partition: position.offset for partition, position in head.next.items()}
         return cls(head.version, iso(head.saved_at), following, head.counts.events, head.counts.mistakes, digest)
 
@@ -312,17 +293,16 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
     @classmethod
     def of(cls, model: Model) -> Self:
         """A line of the list."""
-        if model.answering is None:
-            return cls(model.name, None, None, None, None, None, model.learning_here)
-        learner, head, _ = model.answering
-        identity, counts = learner.identity, learner.counts
-        said = identity.rule, identity.features, head.version, counts.events, counts.mistakes
-        return cls(model.name, *said, model.learning_here)
+        figures: Any = [None] * 5
+        if a := model.answering:
+            identity, counts = a.learner.identity, a.learner.counts
+            figures = identity.rule, identity.features, a.head.version, counts.events, counts.mistakes
+        return cls(model.name, *figures, model.learning_here)
 
 
-def _weights(one: Classifier) -> str:
-    """Which weights of a model or a candidate answer where it is asked."""
-    return "average" if one.averaged else "last"
+def _weights(classifier: Classifier) -> str:
+    """Which weights of a model or a candidate answer: average or last."""
+    return "average" if classifier.averaged else "last"
 
 
 def answering_name(learner: Learner) -> str:
@@ -336,37 +316,39 @@ def baseline(learner: Learner) -> Share:
     return Share(share(max(counts.by_label), counts.events), learner.observations.recent.baseline)
 
 
-def _counted(one: Classifier) -> dict[str, Any]:
-    """The counts that a model and a candidate have alike."""
-    return {name: getattr(one.counts, name) for name in ("events", "mistakes", "wrong_predictions", "updates")}
+def _counted(classifier: Classifier, *more: str) -> dict[str, Any]:
+    """The counts that models and candidates have, and `more` of them, by name."""
+    names = "events", "mistakes", "wrong_predictions", "updates", *more
+    return {name: getattr(classifier.counts, name) for name in names}
 
 
-def _found_positives(one: Classifier) -> dict[str, Any]:
-    """How well the weights that answer find positive events."""
-    overall, lately = _confusion(one), one.observations.recent.confusion(one.averaged)
-    return {name: Share(getattr(overall, name), getattr(lately, name)) for name in ("precision", "recall", "f1")}
+def _shares(classifier: Classifier, *more: str) -> dict[str, Share]:
+    """How well the weights that answer find positive events, and `more` shares of the confusion, by name."""
+    overall, recent = _confusion(classifier), classifier.observations.recent.confusion(classifier.averaged)
+    names = "precision", "recall", "f1", *more
+    return {name: Share(getattr(overall, name), getattr(recent, name)) for name in names}
 
 
-def _confusion(one: Classifier) -> Confusion:
+def _confusion(classifier: Classifier) -> Confusion:
     """All events by label, and how many the weights that answer predicted rightly; zeros if that is not known."""
-    counts, averaged, missed = one.counts, one.observations.recent.averaged, one.observations.recent.missed
-    if not one.averaged:
+    counts, recent = classifier.counts, classifier.observations.recent
+    if not classifier.averaged:
         return Confusion(counts.by_label, counts.right)
-    if missed is None or averaged.events != counts.events:
+    if recent.missed is None or recent.averaged.events != counts.events:
         return Confusion([0] * len(counts.by_label), [0] * len(counts.by_label))
-    return Confusion(counts.by_label, [n - wrong for n, wrong in zip(counts.by_label, missed, strict=True)])
+    return Confusion(counts.by_label, [n - wrong for n, wrong in zip(counts.by_label, recent.missed, strict=True)])
 
 
-def served_confusion(one: Classifier) -> list[list[int]]:
+def served_confusion(classifier: Classifier) -> list[list[int]]:
     """`[truth][prediction]` of the weights that answer if this classifier is asked; empty if that is not known."""
-    if not one.averaged:
-        return one.counts.confusion
-    events, right = _confusion(one)
-    if one.identity.multiclass or sum(events) != one.counts.events:
+    if not classifier.averaged:
+        return classifier.counts.confusion
+    events, right = _confusion(classifier)
+    if classifier.identity.multiclass or sum(events) != classifier.counts.events:
         return []
     return [[right[0], events[0] - right[0]], [events[1] - right[1], right[1]]]
 
 
 def iso(seconds: float) -> str:
-    """A time, of seconds since 1970."""
+    """A time in ISO 8601, from seconds since 1970."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

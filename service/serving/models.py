@@ -1,19 +1,11 @@
-"""The models that this process answers for: the one it learns, live; any other from its newest snapshot."""
+"""The models that this process answers for: those it learns, live, and all others from their newest snapshots."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from service.errors import (
-    DependencyError,
-    Diverged,
-    SnapshotDamaged,
-    SnapshotForeign,
-    Unanswerable,
-    UnknownCandidate,
-    UnknownModel,
-)
+from service import errors
 from service.learning.classifier import Classifier
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
@@ -26,15 +18,15 @@ from service.snapshots.ports import Clock, DigestReader, KeptStore, Offload
 from service.snapshots.rollback import before_growth
 
 POLL_SECONDS, SOON_SECONDS, BUSY_SECONDS = 0.1, 0.025, 0.5
-"""So soon a follower sees a save: as often as a learner saves at most. For a while after one it looks four times as
-often: most follow on each other, and the wait for a look is much of what it takes until a replica shows an event.
+"""Time between two looks at the store: POLL_SECONDS, as a learner saves at most this often. For BUSY_SECONDS after a
+save it is SOON_SECONDS: saves come in series, and a replica waits mostly for the next look.
 """
 OWN_SECONDS = 1.0
-"""So often a model that is learned here is looked at too: it may have been reset."""
-NOBODYS_SECONDS = 0.5
-"""Where all models are learned here: so soon it is seen that one is not any more."""
-MEND_SECONDS = 5.0
-"""A damaged snapshot is tried again so often: somebody may put back what is missing."""
+"""Time between two looks at a model that is learned here: it may have been reset."""
+ALL_OWN_SECONDS = 0.5
+"""Time between two looks if all models are learned here: one of them may have been released."""
+RETRY_SECONDS = 5.0
+"""Time until a damaged snapshot is read again: somebody may have restored what is missing."""
 
 
 class ServedModel(NamedTuple):
@@ -46,20 +38,20 @@ class ServedModel(NamedTuple):
 
     @property
     def ahead(self) -> int:
-        """How many events the answering state has learned beyond its head."""
+        """How many events the state has learned since its head."""
         return self.learner.counts.events - self.head.counts.events
 
     def by(self, candidate: str | None) -> tuple[str | None, Classifier]:
-        """Who answers: the candidate that is asked for, or the one that is to answer, or the model itself (None).
+        """Who answers: the requested candidate, or the candidate that is set to answer, or the model itself (None).
 
-        Raises UnknownCandidate, and Unanswerable where the one that is asked for diverged.
+        Raises UnknownCandidate, and Unanswerable if the requested candidate diverged.
         """
         name, learner = candidate or self.learner.answering, self.learner
         if name is not None and name not in learner.candidates:
-            raise UnknownCandidate(learner.candidates)
+            raise errors.UnknownCandidate(learner.candidates)
         chosen = learner.by(name)
         if candidate and chosen.diverged:
-            raise Unanswerable(f"candidate {candidate} learns no more: {chosen.diverged}")
+            raise errors.Unanswerable(f"candidate {candidate} learns no more: {chosen.diverged}")
         return name, chosen
 
 
@@ -75,67 +67,74 @@ class Model:
         self._followed: Snapshot | None = None
         self.unusable: str | None = None
         """Why the newest snapshot cannot answer: it is damaged, or another release's."""
-        self._failed, self._again = "", 0.0
+        self._failed, self._retry_at = "", 0.0
         self._diverged = ""
-        """The digest of the newest snapshot where that diverged, and what answers instead was looked for."""
+        """The digest of the newest snapshot if it diverged and another one was looked for."""
         self.set_aside: dict[str, dict[str, str]] = {}
-        """The last record that this process set aside, of each reason: detail, topic, partition, offset."""
+        """The last record of each reason that this process set aside: detail, topic, partition, offset."""
         self.seen_digest: str | None = None
-        """The digest of the store's head when that was last looked at; None where it could not be told."""
+        """The digest of the store's head at the last look; None if it was not known."""
         self.wake: Callable[[], object] = lambda: None
-        """What makes its learner, where that is here and has nothing to do, look whether it still may."""
+        """Wakes the idle local learner so that it checks its head again."""
         self.awaits_assignment: Callable[[], bool] = lambda: False
-        """Whether it is to be learned here too, and the group has not yet said who of its members is to."""
+        """Returns True while the group has not yet assigned this model's topic."""
         self.missing_resource: Callable[[], str] = lambda: ""
-        """What it waits for that somebody has to make, such as its topic, where it is to be learned here; or empty."""
+        """Returns what somebody must make before this process can learn the model, such as its topic; or ''."""
         self._catching_up = False
 
     @property
     def why_not(self) -> str:
-        """Why it does not answer, while it does not."""
-        why = self.stopped or self.unusable
-        if why:
+        """Why the model cannot answer, while it cannot."""
+        if why := self.stopped or self.unusable:
             return f"the model cannot answer: {why}"
-        lacks = self.missing_resource()
-        return f"the model has no snapshot yet{': ' * bool(lacks)}{lacks}"
+        missing = self.missing_resource()
+        return f"the model has no snapshot yet{': ' * bool(missing)}{missing}"
 
-    def found(self, digest: str | None) -> bool:
-        """Take down what a look at the store found; whether it is to be followed up: that is not what answers."""
+    def note_digest(self, digest: str | None) -> bool:
+        """Record the digest of the store's head, None if it is not known; returns whether the model must act on it."""
         before, self.seen_digest = self.seen_digest, None if self._catching_up else digest
         if self.learning_here:
             self._followed = self.unusable = None
             self._diverged = ""
         if self._catching_up or (self.seen_digest == "" == before and not self.learning_here):
-            return False  # it is followed up, or was: there is nothing, or nothing any more
+            return False  # another task acts on it, or there was no head before either
         return self.unusable is not None or not (self._answers(digest) or (digest and digest == self._diverged))
 
     def _answers(self, digest: str | None) -> bool:
-        a = self.answering  # of who learns it is ahead of its head, and that head is no news to it
+        a = self.answering  # a learner is ahead of its head, and that head is not news to it
         return bool(a and a.digest == digest and (self.learning_here or not a.ahead) and not a.learner.diverged)
 
     async def catch_up(self, store: KeptStore, clock: Clock, offload: Offload, tell: Any) -> None:
-        """Swap in the newest snapshot.
+        """Swap in the newest snapshot. After an error the model that answers stays.
 
-        In place of one that diverged answers the last kept from before its weights grew, or none: it stays itself, so
-        that it can be looked at. `tell` hears `unavailable(error)`, `followed()`, `unusable(error)` and
-        `stopped(error)`; the model that answers stays.
+        If the newest snapshot diverged, the last one kept from before its weights grew answers. Without one the
+        diverged snapshot is swapped in, so that it can be inspected. `tell` hears `unavailable(error)`, `followed()`,
+        `unusable(error)` and `stopped(error)`.
         """
         self._catching_up = True
         try:
-            await self._refresh(store, offload, tell, clock.now())
-        except DependencyError as error:
+            digest = await store.digest(self.name)
+            if digest == self._failed and clock.now() < self._retry_at:
+                return
+            if digest and digest != self._diverged and not self._answers(digest):
+                self._failed = digest
+                self._followed = await fetch_newest(store, self.name, offload, self._options, self._followed)
+                if self._followed is not None:
+                    await self._swap_in(self._followed, store, offload, tell)
+            self._failed, self.unusable = "", None
+        except errors.DependencyError as error:
             tell.unavailable(error)
-        except (SnapshotDamaged, SnapshotForeign) as error:
+        except (errors.SnapshotDamaged, errors.SnapshotForeign) as error:
             if self.unusable != str(error):
                 tell.unusable(error)
-            self.unusable, self._again = str(error), clock.now() + MEND_SECONDS
+            self.unusable, self._retry_at = str(error), clock.now() + RETRY_SECONDS
         finally:
             self._catching_up = False
 
     async def hand_over(self, store: KeptStore, clock: Clock) -> Snapshot | None:
-        """The newest snapshot to whoever learns on from it, where that is what was followed: read once, not twice.
+        """Give the followed snapshot to a learner that continues it, if it is the newest, so that it is not read twice.
 
-        It goes on answering, and is not followed on: its learner is another's from now on.
+        It goes on answering. From now on the learner owns its state, so following does not build on it any more.
         """
         digest = await store.digest(self.name)
         while self._catching_up:
@@ -145,18 +144,6 @@ class Model:
         snapshot, self._followed = self._followed, None
         return snapshot
 
-    async def _refresh(self, store: KeptStore, offload: Offload, tell: Any, now: float) -> None:
-        digest = await store.digest(self.name)
-        if digest == self._failed and now < self._again:
-            return
-        if digest and not self._answers(digest) and digest != self._diverged:
-            self._failed = digest
-            snapshot = await fetch_newest(store, self.name, offload, self._options, self._followed)
-            self._followed = snapshot
-            if snapshot is not None:
-                await self._swap_in(snapshot, store, offload, tell)
-        self._failed, self.unusable = "", None
-
     async def _swap_in(self, snapshot: Snapshot, store: KeptStore, offload: Offload, tell: Any) -> None:
         diverged, instead = snapshot.learner.diverged, snapshot
         if diverged:
@@ -164,7 +151,7 @@ class Model:
         if self.learning_here:
             return
         if diverged:
-            tell.stopped(Diverged(self.name, diverged))
+            tell.stopped(errors.Diverged(self.name, diverged))
             self._diverged = snapshot.digest
         elif self.answering is None or snapshot.digest != self.answering.digest:
             tell.followed()
@@ -172,17 +159,17 @@ class Model:
 
 
 class Models:
-    """All models of this process, by name: those that settings list, and those that were found."""
+    """All models of this process by name: those that the settings list, and those found later."""
 
     def __init__(self, listed: Iterable[Model]) -> None:
         self._models = {model.name: model for model in listed}
         self.listed = list(self._models.values())
-        """Those that settings list."""
+        """The models that the settings list."""
 
-    def add(self, found: Model) -> Model:
-        """Take in a model that was found."""
-        self._models[found.name] = found
-        return found
+    def add(self, model: Model) -> Model:
+        """Take in a model that was found later."""
+        self._models[model.name] = model
+        return model
 
     def get(self, name: str) -> Model | None:
         """The model of this name."""
@@ -192,9 +179,9 @@ class Models:
         """The model of this name, and what answers for it; raises UnknownModel and Unanswerable."""
         model = self._models.get(name)
         if model is None:
-            raise UnknownModel
+            raise errors.UnknownModel
         if model.answering is None:
-            raise Unanswerable(model.why_not)
+            raise errors.Unanswerable(model.why_not)
         return model, model.answering
 
     def __iter__(self) -> Any:
@@ -202,7 +189,7 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Whether every listed model can answer, and any at all. A topic just found must not take us out of service."""
+        """Whether all listed models can answer, and at least one. A model found later does not make us unready."""
         return all(model.answering for model in self.listed) and any(model.answering for model in self)
 
     async def follow(
@@ -213,37 +200,36 @@ class Models:
         tell: Mapping[str, Any],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        """Swap in each snapshot of somebody else's soon after it was accepted, by one look for all who have a `tell`.
+        """Swap in other processes' snapshots soon after they are saved: one look at the store for all models in `tell`.
 
-        A model that is large, or damaged, holds up no other: each catches up as a task of its own, which `spawn` makes.
+        Each model catches up in its own task, which `spawn` makes: a large or damaged one does not delay others.
         """
         own = busy = 0.0
         while True:
-            # Who learns a model knows how it stands, unless it was reset.
+            # A learner knows its model's head, unless the model was reset.
             if all_ := clock.now() >= own:
                 own = clock.now() + OWN_SECONDS
             wanted = [model for model in self if (all_ or not model.learning_here) and model.name in tell]
             try:
                 looks = await store.digests([model.name for model in wanted]) if wanted else []
-            except DependencyError as error:
+            except errors.DependencyError as error:
                 for model in wanted:
                     model.seen_digest = None
                     tell[model.name].unavailable(error)
             else:
                 for model, digest in zip(wanted, looks, strict=True):
-                    if not model.found(digest):
-                        continue
-                    if model.learning_here:
+                    must_act = model.note_digest(digest)
+                    if must_act and model.learning_here:
                         model.wake()
-                    else:
+                    elif must_act:
                         busy = clock.now() + BUSY_SECONDS
                         spawn(model.catch_up(store, clock, offload, tell[model.name]))
             pause = SOON_SECONDS if clock.now() < busy else POLL_SECONDS
-            await clock.sleep(NOBODYS_SECONDS if all(model.learning_here for model in wanted) else pause)
+            await clock.sleep(ALL_OWN_SECONDS if all(model.learning_here for model in wanted) else pause)
 
 
 def static_model(name: str, learner: Learner, now: float) -> Model:
-    """A model that is never learned, a threshold unit: it answers as it is, from no snapshot."""
+    """A model that never learns, such as a threshold unit. It answers without a snapshot."""
     model = Model(name)
     head = replace(heads.snapshot_content(learner).head, model=name, version=1, saved_at=now)
     model.answering = ServedModel(learner, head, digest(codec.encode_head(head)))

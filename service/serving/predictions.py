@@ -25,7 +25,7 @@ class Contribution(msgspec.Struct, forbid_unknown_fields=True):
     weight: Annotated[float, Meta(examples=[1.5])]
     product: Annotated[float, Meta(examples=[3.0])]
     scaled: Annotated[float, Meta(examples=[0.7])] | UnsetType = UNSET
-    """What the weight was multiplied by, where the model scales."""
+    """The scaled value, which the weight was multiplied by, if the model scales."""
 
 
 class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -36,21 +36,21 @@ class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 AnsweringCandidate = Annotated[
-    str, Meta(examples=["logistic"], description="who answered, where it is not the model itself")
+    str, Meta(examples=["logistic"], description="the candidate that answered, if it was not the model itself")
 ]
 
 
 Contributions = Annotated[
     list[Contribution],
     Meta(
-        description="with ?explain=true, largest first; with three labels and more the weights are those of the label "
-        "less those of the runner-up; a hashed feature's weight has the sign of its hash"
+        description="with ?explain=true, largest first; with three labels and more each weight is the label's less the "
+        "runner-up's; a hashed feature's weight has the sign of its hash"
     ),
 ]
 
 
 Ranking = Annotated[
-    list[LabelScore], Meta(description="with three labels and more, largest first: the ?top=10 of them")
+    list[LabelScore], Meta(description="with three labels and more: the ?top=10 largest, largest first")
 ]
 
 
@@ -62,7 +62,7 @@ RunnerUp = Annotated[
 class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The predicted label, the score w·x that it comes from, and how many features the model has never seen.
 
-    With three labels and more each has a score, and the largest predicts, the first of equals.
+    With three labels and more each label has a score. The label of the largest one is predicted, the first of equals.
     """
 
     label: PredictedLabel
@@ -81,7 +81,7 @@ class _Answered(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PredictionResponse(_Answered):
-    """The answer to `features`, and what answered."""
+    """The answer to `features` or `event`, with the model and the version that answered."""
 
     label: PredictedLabel
     score: Score
@@ -94,7 +94,7 @@ class PredictionResponse(_Answered):
 
 
 class BatchPredictionResponse(_Answered):
-    """The answer to `instances`, in their order, and what answered."""
+    """The answers to `instances` or `events`, in their order, with the model and the version that answered."""
 
     predictions: list[Prediction]
     candidate: AnsweringCandidate | UnsetType = UNSET

@@ -1,8 +1,8 @@
-"""A prediction's request: bytes to the features of its instances, by the same rules as events.
+"""Turns the body of a prediction request into the features of its instances, by the same rules as events.
 
-A small body of plain numbers is read by msgspec, which is fastest for one instance; the careful reader reads any other.
-A large body is read next to the event loop, in pieces, so that no single step holds the interpreter for long: a
-compiled scan finds the elements of its list, the compiled reader reads them, and the careful reader those it declines.
+msgspec reads a small body of plain numbers, which is fastest for one instance; the careful reader reads any other small
+body. A thread reads a large body in pieces, so that no step holds the interpreter for long: a compiled scan finds the
+elements of its list, the compiled reader reads them, and the careful reader reads those that it declines.
 """
 
 import re
@@ -30,25 +30,23 @@ from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import MAX_VALUE, Identity, Mode
 
 SINGLE_FORMS = ("features", "event")
-"""The forms of one instance: the value of an event's features, or a whole record."""
-LIST_FORMS = {"instances": "features", "events": "event"}
-"""The forms of many: a list of objects with features, or of whole records."""
+"""Members of a request with one instance: the features of an event, or a whole record."""
+LIST_FORMS = ("instances", "events")
+"""Members of a request with many instances: a list of objects with features, or of whole records."""
 
 LARGE_BODY_BYTES = 32 << 10
 """Bytes of the largest body that is read in one turn of the event loop."""
 PIECE_BYTES = 512 << 10
-"""Bytes of the elements that are read at once from a larger one."""
+"""Bytes of a larger body that are read in one step."""
 MAX_INSTANCE_BYTES = 1 << 20
-"""Bytes of one instance, and of a body without its list of instances; more if a record of the model may have more."""
-MAX_VALUES = 100_000
-"""Commas in one of these; more if an event of the model may have more features."""
+"""Bytes of one instance, and of a body without its list of instances; more if `max_record_bytes` is more."""
 _FORMS = (*SINGLE_FORMS, *LIST_FORMS)
 _NAMES = ", ".join(f"'{name}'" for name in _FORMS)
 _PATHS: tuple[Path, ...] = tuple((name,) for name in _FORMS)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
 _UNSET = msgspec.UNSET
 _IDLE_READERS: WeakKeyDictionary[Flattener, dict[str, RowReader]] = WeakKeyDictionary()
-"""Compiled readers that no request uses, by the name of their list: their buffers need no new memory."""
+"""Compiled readers that no request uses, by the name of their list, so that a request need not make new buffers."""
 _F = TypeVar("_F")
 
 
@@ -75,21 +73,21 @@ def _decoder(mode: Mode, dimension: int, max_features: int, max_name_bytes: int)
 
 
 def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str]:
-    """The instances of a request body, and its form, of ONE or MANY; raises Rejected."""
+    """The features of each instance of a small body, and the member that holds them; raises Rejected."""
     if len(body) <= LARGE_BODY_BYTES and not flattener.excluded and flattener.patterns is None:
         identity = flattener.identity
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             decode = _decoder(identity.features, identity.dimension, identity.max_features, identity.max_name_bytes)
             request = decode(body)
             many = request.instances is not _UNSET
-            one = [request.features] if request.features is not _UNSET else []
-            instances = [instance.features for instance in request.instances] if many else one
-            # The body has as many colons as members: so no name is repeated, unknown, or has a colon.
+            single = [request.features] if request.features is not _UNSET else []
+            instances = [instance.features for instance in request.instances] if many else single
+            # If the body has as many colons as members, no name is repeated or unknown, or has a colon.
             colons = 1 + (len(instances) if many else 0)
-            certain = many == (not one) and len(instances) <= max_instances
+            certain = many == (not single) and len(instances) <= max_instances
             if identity.features != "positional":
                 colons += sum(map(len, instances))
-                # Otherwise a name's characters are its bytes, whose number the decoder checks.
+                # In plain ASCII a name has as many bytes as characters, which the decoder counts.
                 if not body.isascii() or b"\\" in body:
                     certain = certain and all(name_fits(name, identity) for row in instances for name in row)
             if certain and body.count(b":") == colons:
@@ -98,30 +96,29 @@ def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tup
 
 
 def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
-    """The same by every rule; raises Rejected with the first that is broken."""
+    """The same by every rule; raises Rejected with the first rule that is broken."""
     commas = np.empty(max_instances, np.int64)
-    found = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
-    forms = [name for name, member in zip(_FORMS, found.members, strict=False) if member is not None]
+    values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
+    forms = [(name, member) for name, member in zip(_FORMS, values.members, strict=False) if member is not None]
     if not forms:
         raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
     if len(forms) > 1:
         raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(forms)}")
-    (name,) = forms
-    place = _FORMS.index(name)
-    kind, member = type_name(found.scalar(place)), found.members[place]
-    if member is None or name in SINGLE_FORMS:
+    ((name, member),) = forms
+    kind = type_name(values.scalar(_FORMS.index(name)))
+    if name in SINGLE_FORMS:
         if name == "event" and kind != "an object":
             raise Rejected("wrong-type", f"expected an object, got {kind}", "/event")
         i, pointer = (0, "/features") if name == "features" else (-1, "/event" + to_pointer(flattener.path))
-        instances = [_features(found, i, pointer, flattener)]
+        instances = [_features(values, i, pointer, flattener)]
     else:
         if kind != "a list":
             raise Rejected("wrong-type", f"'{name}' must be a list, got {kind}", f"/{name}")
         _check_count(member, name, max_instances)
         edges = enumerate(zip(*_edges(body, member, commas), strict=True))
         instances = [_element(body[begin:end], name, i, flattener) for i, (begin, end) in edges]
-    if found.not_finite is not None:
-        raise found.not_finite
+    if values.not_finite is not None:
+        raise values.not_finite
     return instances, name
 
 
@@ -133,7 +130,7 @@ def _element(raw: bytes, name: str, i: int, flattener: Flattener) -> Features:
     except Rejected as rejected:
         if rejected.reason not in {"not-json", "trailing-bytes"}:
             raise
-        # After an element there is a comma, or the end of the list.
+        # In the body an element is followed by a comma or the end of the list, so the text around it is not at fault.
         raise Rejected("not-json", f"{rejected.detail}, in instance {i}") from None
     features = _features(values, 0, pointer + to_pointer(path), flattener)
     if values.not_finite is not None:
@@ -142,7 +139,7 @@ def _element(raw: bytes, name: str, i: int, flattener: Flattener) -> Features:
 
 
 def _features(values: ParsedValues, i: int, pointer: str, flattener: Flattener) -> Features:
-    """The features of a value, which stands at `pointer`; raises Rejected."""
+    """The features of value i, which stands at `pointer`; raises Rejected."""
     value = values.whole(i, flattener.identity.max_features, pointer)
     if value is _UNSET:
         raise Rejected("missing-field", f"{quoted_name(pointer)} is missing", pointer)
@@ -155,7 +152,7 @@ def _path_in(name: str, flattener: Flattener) -> Path:
 
 
 def _edges(body: bytes, member: MemberSpan, commas: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each element of a list begins and ends; `commas` has the places of the list's commas."""
+    """The begin and end of each element of a list; `commas` has the positions of the list's commas."""
     begin = body.index(b"[", member.begin) + 1
     end = body.rindex(b"]", begin, member.end)
     inner = commas[: max(member.items - 1, 0)]
@@ -168,25 +165,24 @@ def read_pieces(
 ) -> Iterator[tuple[FeatureRows | Sequence[Features], str]]:
     """The same as `read_instances` for a large body, in pieces, as rows if that is possible; raises Rejected."""
     identity, commas = flattener.identity, np.empty(max_instances, np.int64)
-    found = scan(body, _PATHS, commas)
-    if found.end == TOO_DEEP:
+    scanned = scan(body, _PATHS, commas)
+    if scanned.end == TOO_DEEP:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
-    members = dict(zip(_FORMS, found.members, strict=True))
+    members = dict(zip(_FORMS, scanned.members, strict=True))
     name, many = next(((name, members[name]) for name in LIST_FORMS if members[name]), ("", None))
-    listed = many and many.items and found.repeated is None and _LIST.fullmatch(body, many.begin, many.end)
+    listed = many and many.items and scanned.repeated is None and _LIST.fullmatch(body, many.begin, many.end)
     if many is None or not listed:
-        _check_size(body, identity, "")
+        _check_size(len(body), identity, "")
         yield _read_carefully(body, flattener, max_instances)
         return
     begin, end = listed.span(1)
     rest = body[:begin] + body[end:]
-    _check_size(rest, identity, "")
+    _check_size(len(rest), identity, "")
     _read_carefully(rest, flattener, max_instances)
     _check_count(many, name, max_instances)
     begins, ends = _edges(body, many, commas)
-
-    for i in np.flatnonzero(ends - begins > MAX_VALUES).tolist():
-        _check_size(body[begins[i] : ends[i]], identity, f"/{name}/{i}")
+    largest = int(np.argmax(ends - begins))
+    _check_size(int(ends[largest] - begins[largest]), identity, f"/{name}/{largest}")
 
     def careful(i: int) -> Features:
         return _element(body[begins[i] : ends[i]], name, i, flattener)
@@ -203,7 +199,7 @@ def read_pieces(
             values = ValueBuffer(data, begins[first:last], ends[first:last])
             yield reader.read(values, lambda i, first=first: (careful(first + i), 0.0, 1.0)), name  # type: ignore[misc]
         first = last
-    if reader is not None and flattener.patterns is None:  # with patterns it remembers names
+    if reader is not None and flattener.patterns is None:  # with patterns a reader keeps names
         idle[name] = reader
 
 
@@ -219,12 +215,10 @@ def _max_bytes(identity: Identity) -> int:
     return max(MAX_INSTANCE_BYTES, identity.max_record_bytes)
 
 
-def _check_size(piece: bytes, identity: Identity, pointer: str) -> None:
+def _check_size(size: int, identity: Identity, pointer: str) -> None:
     limit = _max_bytes(identity)
-    if len(piece) > limit:
-        raise Rejected("too-large", f"{len(piece)} bytes in one piece; the limit is {limit}", pointer)
-    if piece.count(b",") > max(MAX_VALUES, 2 * identity.max_features):
-        raise Rejected("too-large", "more values in one piece than features may be", pointer)
+    if size > limit:
+        raise Rejected("too-large", f"{size} bytes in one piece; the limit is {limit}", pointer)
 
 
 def _check_count(member: MemberSpan, name: str, max_instances: int) -> None:
@@ -233,7 +227,7 @@ def _check_count(member: MemberSpan, name: str, max_instances: int) -> None:
 
 
 def request_fault(rejected: Rejected, body: bytes) -> Rejected:
-    """The fault of a request; if its body is not JSON, in words about the body."""
+    """The fault of a request. If its body is not JSON, the message speaks of the body."""
     if rejected.reason != "not-json" or rejected.detail.startswith("nested"):
         return rejected
     if not body.strip(WHITE):

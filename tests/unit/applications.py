@@ -7,7 +7,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.serving.http.app import Application, create_app
+from service.serving.http.app import Application
 from service.serving.http.limits import Limits
 from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
@@ -23,9 +23,9 @@ def serving(
     stopping: Callable[[], bool] = lambda: False,
     **more: Any,
 ) -> Application:
-    """The application over these models; `more` are further arguments of `create_app`."""
+    """The application over these models; `more` are further arguments of `Application`."""
     metrics = metrics or Metrics("0", list, lambda: True, dict)
-    return create_app(Models(models), metrics, lambda: ready, stopping, store, limits, version="0", **more)
+    return Application(Models(models), metrics, lambda: ready, stopping, store, limits, version="0", **more)
 
 
 def application(learner: Learner, name: str = "m", **more: Any) -> Application:

@@ -11,7 +11,6 @@ from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST, Histogram
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.monitoring.metrics import Metrics
@@ -31,7 +30,7 @@ from service.serving.scoring import Predictor
 from service.snapshots.redis.store import RedisStore
 
 PROBES = ("/livez", "/readyz")
-"""Paths that are open to all: an orchestrator has no token."""
+"""Paths that need no token: an orchestrator has none."""
 
 
 class Live(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,18 +50,50 @@ class Application:
 
     def __init__(
         self,
-        api: FastAPI,
-        predict: Route,
-        auth: Auth,
+        models: Models,
         metrics: Metrics,
+        ready: Callable[[], bool],
         stopping: Callable[[], bool],
-        root_path: str,
-        allowed_origins: Sequence[str],
+        store: RedisStore,
+        limits: Limits,
+        *,
+        version: str,
+        tokens: BearerTokens | None = None,
+        metrics_tokens: BearerTokens | None = None,
+        history: History | None = None,
+        root_path: str = "",
+        allowed_origins: Sequence[str] = (),
     ) -> None:
-        """`predict` is the route of `api` whose requests are recognised here."""
-        self.api, self._predict = api, predict
-        self._auth, self._metrics, self._stopping, self._root_path = auth, metrics, stopping, root_path
-        self._timed: dict[tuple[str, str, str], Histogram] = {}  # faster than to look them up in `metrics`
+        """Make the application over these models, and their `history` if it is kept.
+
+        With `tokens` every request needs one of them, except probes and the page's files. `root_path` is the prefix
+        under which a proxy serves the application. Pages of `allowed_origins` may send requests from a browser.
+        """
+        self._metrics, self._stopping, self._root_path = metrics, stopping, root_path
+        self._auth = Auth(tokens, metrics_tokens, {*PROBES, *routes.OPEN})
+        self._timed: dict[tuple[str, str, str], Histogram] = {}  # faster than `labels`
+        self.api = FastAPIOffline(
+            title="Perceptron Service",
+            summary="A linear classifier that learns from a Kafka topic while it answers.",
+            description=openapi.INTRODUCTION,
+            openapi_tags=openapi.TAGS,
+            version=version,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            # FastAPI's own telemetry would cost time at each request. Older releases ignore this.
+            telemetry={"tracing": False, "metrics": False, "logs": False},
+        )
+        problems.install_handlers(self.api)
+        swagger_ui.install_swagger_ui(self.api)
+        page = PageState(models, history or History(models, lambda _: None), version, metrics.missing)
+        routes.install_page(self.api, page)
+        in_flight = InFlight(limits)
+        predict = Predict(Predictor(models, metrics, limits.instances), in_flight)
+        self._predict = v1.install_v1(self.api, models, store, in_flight, predict, limits.instances)
+        _install_process(self.api, ready, metrics)
+        document = openapi.with_schemas(self.api.openapi(), [*v1.ANSWERS, Live, Ready])
+        self.api.openapi = lambda: document  # type: ignore[method-assign]
         self._entry: ASGIApp = self._answer
         if allowed_origins:
             headers = ("authorization", "content-type", "content-encoding")
@@ -73,8 +104,6 @@ class Application:
         return self._entry(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.api(scope, receive, send)
         started, status, method = time.perf_counter(), "500", scope["method"]
         path: str = scope["path"]
         if self._root_path:  # a proxy may leave it or take it away
@@ -90,22 +119,21 @@ class Application:
         try:
             if not self._auth.allows(path, scope["headers"]):
                 await problems.unauthorized()(scope, receive, send_answer)
-            elif path == self._root_path:  # links of pages are relative to a path that ends with a slash
+            elif path == self._root_path:  # the pages' links are relative to a path that ends with a slash
                 await RedirectResponse(f"{path}/")(scope, receive, send_answer)
             elif b"%2f" in scope.get("raw_path", b"").lower():  # no name has a slash
                 await problems.response(404, problems.NOTHING_SERVED)(scope, receive, send_answer)
             elif method == "POST" and (match := PATH(path)):
                 scope["route"], scope["path_params"] = self._predict, {"name": match[1]}
                 await self._predict.app(scope, receive, send_answer)
-            elif method == "HEAD":  # is answered as GET; of the answer uvicorn sends the head alone
-                scope = {**scope, "method": "GET"}
-                await self.api(scope, receive, send_answer)
             else:
+                if method == "HEAD":  # the answer to GET, of which uvicorn sends only the head
+                    scope = {**scope, "method": "GET"}
                 await self.api(scope, receive, send_answer)
         except asyncio.CancelledError:
             if not self._stopping():
                 raise
-            # The time for requests in flight is over. uvicorn would log it as a defect, also if the answer has begun.
+            # The time for requests in flight is over. uvicorn would log a defect, even if the answer has begun.
             with contextlib.suppress(asyncio.CancelledError, RuntimeError):
                 await problems.response(503, "the service is shutting down")(scope, receive, send_answer)
         finally:
@@ -116,45 +144,8 @@ class Application:
             self._timed[key].observe(time.perf_counter() - started)
 
 
-def create_app(
-    models: Models,
-    metrics: Metrics,
-    ready: Callable[[], bool],
-    stopping: Callable[[], bool],
-    store: RedisStore,
-    limits: Limits,
-    *,
-    version: str,
-    tokens: BearerTokens | None = None,
-    metrics_tokens: BearerTokens | None = None,
-    history: History | None = None,
-    root_path: str = "",
-    allowed_origins: Sequence[str] = (),
-) -> Application:
-    """The application over these models, and their `history` if somebody keeps it.
-
-    With `tokens` every request but probes and the page's files needs one of them. `root_path` is the prefix under which
-    a proxy serves the application. Pages of `allowed_origins` may send requests from a browser.
-    """
-    # FastAPI's own telemetry would cost time at each request. An older release does not have it.
-    telemetry = {"tracing": False, "metrics": False, "logs": False}
-    api = FastAPIOffline(
-        title="Perceptron Service",
-        summary="A linear classifier that learns from a Kafka topic while it answers.",
-        description=openapi.INTRODUCTION,
-        openapi_tags=openapi.TAGS,
-        version=version,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        telemetry=telemetry,
-    )
-    problems.install_handlers(api)
-    swagger_ui.install_swagger_ui(api)
-    routes.install_page(api, PageState(models, history or History(models, lambda _: None), version, metrics.missing))
-    in_flight = InFlight(limits)
-    predict = Predict(Predictor(models, metrics, limits.instances), in_flight)
-    route = v1.install_v1(api, models, store, in_flight, predict, limits.instances)
+def _install_process(api: FastAPI, ready: Callable[[], bool], metrics: Metrics) -> None:
+    """Serve the probes and the metrics."""
 
     @api.get(PROBES[0], tags=["process"], responses=responses([Live]))
     async def live() -> Response:
@@ -168,14 +159,9 @@ def create_app(
             raise Refusal(503, "not every model can answer yet, or the service is shutting down")
         return encoded(Ready())
 
-    described = openapi.METRICS_OPERATION | openapi.ending("token missing")
+    described = openapi.described_responses(openapi.METRICS_EXAMPLE, "token missing")
 
     @api.get(METRICS_PATH, tags=["process"], response_class=PlainTextResponse, responses=described)
     async def prometheus() -> Response:
         """Prometheus' text format."""
         return Response(await metrics.render(), media_type=CONTENT_TYPE_LATEST)
-
-    document = openapi.with_schemas(api.openapi(), [*v1.ANSWERS, Live, Ready])
-    api.openapi = lambda: document  # type: ignore[method-assign]
-    auth = Auth(tokens, metrics_tokens, {*PROBES, *routes.OPEN})
-    return Application(api, route, auth, metrics, stopping, root_path, allowed_origins)

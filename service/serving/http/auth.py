@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from service.credentials.reloading import Reloaded, read_text
 from service.errors import ConfigurationError
@@ -13,9 +14,9 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 
 
 class BearerTokens:
-    """The tokens of a file, one a line, so that an old and a new one are valid at a time.
+    """The tokens of a file, one a line, so that an old and a new one can be valid at the same time.
 
-    The file is read again when it changes. Raises ConfigurationError if it has none.
+    The file is read again when it changes. Raises ConfigurationError if it has no token.
     """
 
     def __init__(self, file: str, tell: Callable[[str], object] = lambda _: None) -> None:
@@ -28,7 +29,7 @@ class BearerTokens:
         return self._read()[0]
 
     def accept(self, token: str) -> bool:
-        """Whether this is one of them, in a time that does not depend on the tokens."""
+        """Whether this token is valid. The time that this takes does not depend on the tokens."""
         digest, accepted = _digest(token), False
         for valid in self._digests.now:
             accepted |= hmac.compare_digest(digest, valid)
@@ -48,29 +49,27 @@ class BearerTokens:
         return tokens
 
 
-class Auth:
-    """Which requests are let through: those to open paths, and those with a token, if tokens are set."""
+class Auth(NamedTuple):
+    """Decides which requests are allowed: those to open paths and, if tokens are set, those with a valid token."""
 
-    def __init__(
-        self, tokens: BearerTokens | None, metrics_tokens: BearerTokens | None, open_paths: Collection[str]
-    ) -> None:
-        """`/metrics` accepts `metrics_tokens` alone, or without them the same tokens as everything else."""
-        self._tokens, self._metrics_tokens = tokens, metrics_tokens or tokens
-        self._open_paths = open_paths
+    tokens: BearerTokens | None
+    metrics_tokens: BearerTokens | None
+    """The only tokens that `/metrics` accepts; None if it accepts the same tokens as all other paths."""
+    open_paths: Collection[str]
 
     def allows(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether a request may be answered."""
-        tokens = self._metrics_tokens if path == METRICS_PATH else self._tokens
-        return tokens is None or path in self._open_paths or tokens.accept(_bearer_token(headers))
+        """Whether a request to this path with these headers is allowed."""
+        tokens = (path == METRICS_PATH and self.metrics_tokens) or self.tokens
+        return tokens is None or path in self.open_paths or tokens.accept(_bearer_token(headers))
 
 
 def _bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The token of a request; empty if it has none, or several."""
+    """The token of a request; empty if it has no token, or more than one."""
     values = [value for name, value in headers if name == b"authorization"]
     scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
     return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
 
 
 def _digest(token: str) -> bytes:
-    # All digests have one length: a comparison of tokens would tell their length.
+    # Digests have the same length; comparing tokens would reveal their length.
     return hashlib.sha256(token.encode()).digest()

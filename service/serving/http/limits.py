@@ -1,14 +1,13 @@
-"""Limits on clients that are slow or hostile: connections, heads and bodies of requests, answers that nobody reads.
+"""Limits on slow or hostile clients: on connections, heads and bodies of requests, and answers that nobody reads.
 
-`Connection` is uvicorn's protocol with guards around its public methods. It also ignores upgrades: httptools by itself
-takes any `Upgrade` for the end of HTTP, so that a POST loses its body, which is then read as the next request.
+`Connection` is uvicorn's protocol with guards around its public methods. It also ignores upgrades: httptools takes any
+`Upgrade` for the end of HTTP, so a POST would lose its body, which would then be read as the next request.
 """
 
 import asyncio
 import resource
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import httptools
@@ -20,15 +19,15 @@ from service.serving.http import problems
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
 MAX_PIPELINED = 32
-"""Requests of one connection that wait for the answer before theirs."""
+"""Requests of one connection that wait for the answer to an earlier request."""
 MAX_UNREAD_BYTES = 32 << 20
-"""Bytes of all answers that clients have not read."""
+"""Unread bytes of the answers of all connections together."""
 PIECE_BYTES = 64 << 10
-"""Bytes of an answer that a transport gets at a time, so that TLS does not take in what nobody reads."""
+"""Bytes of an answer that a transport gets at a time, so that TLS does not buffer an answer that nobody reads."""
 LINGER_SECONDS = 1.0
-"""Time for a client to read why it is refused, while what it still sends is thrown away."""
+"""Time for a client to read why it is refused. What it still sends is thrown away."""
 WHOLE = "perceptron.whole"
-"""Of a request's state: that its body is there."""
+"""The key in a request's state that says that its whole body has arrived."""
 NO_REQUEST = "no-request", 400, "this is no HTTP request"
 
 
@@ -49,23 +48,22 @@ class Connections:
     """All open connections."""
 
     def __init__(self, limits: Limits, count_end: Callable[[str], None], stopping: Callable[[], bool]) -> None:
-        """`count_end` gets the cause of each end that is ours. While `stopping`, an answer is its connection's last."""
+        """`count_end` gets the cause of each end that is ours. While `stopping`, a connection ends after an answer."""
         self.limits, self.count_end, self.stopping = limits, count_end, stopping
         self.open: set[Connection] = set()
 
     def add(self, new: "Connection") -> None:
-        """Take in a connection. If they are too many, the longest idle one ends; if none is idle, the new one."""
+        """Take in a connection. If there are too many, the longest idle one ends; if none is idle, the new one ends."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if len(self.open) >= min(self.limits.connections, descriptors // 2):
-            idle = [connection for connection in self.open if not connection.unanswered]
-            if idle:
+            if idle := [connection for connection in self.open if not connection.unanswered]:
                 min(idle, key=lambda connection: connection.since).end("too-many")
             else:
                 new.refuse("too-many", 503, "too many connections at a time")
         self.open.add(new)
 
     def limit_unread(self) -> None:
-        """If too many bytes are unread, end the connections that have not read for the longest."""
+        """If too many bytes are unread, end the connections whose clients stopped reading first."""
         unread = sorted((c for c in self.open if c.unread_bytes), key=lambda connection: connection.since)
         excess = sum(connection.unread_bytes for connection in unread) - MAX_UNREAD_BYTES
         while excess > 0:
@@ -74,35 +72,35 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection. It ends if its client takes too much or too long."""
+    """uvicorn's connection, which ends if its client takes too much or too long."""
 
     def __init__(self, connections: Connections, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
         self._connections = connections
         self.unanswered = deque[RequestResponseCycle]()
-        """Requests, of which the first is being answered; empty if it is idle."""
+        """Requests without a whole answer: the first one is being answered. Empty if the connection is idle."""
         answer = cast(Any, self.app)
         self.app = lambda scope, receive, _: answer(scope, receive, self._sender(self.unanswered[0]))
         self.since = self.loop.time()
-        """When it became idle, the head of a request began, or its client stopped reading."""
-        self._received = 0  # bytes since a request began or ended, or its body went on
-        self._unsent_bytes = 0  # of the answer, beside what the transport has
+        """When the connection became idle, the head of a request began, or the client stopped reading."""
+        self._received = 0  # bytes since a request began or ended, or since the last part of its body
+        self._unsent_bytes = 0  # of the answer, without those that the transport has
         self._ending = False
         self._fault = NO_REQUEST
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of answers, if its client has stopped reading."""
+        """Bytes of answers that wait, if the client has stopped reading; otherwise 0."""
         return self._unsent_bytes + self.transport.get_write_buffer_size() if self.flow.write_paused else 0
 
     def end(self, cause: str) -> None:
-        """End it now."""
+        """End the connection now."""
         self._connections.count_end(cause)
         self._connections.open.discard(self)
         self.transport.abort()
 
     def refuse(self, cause: str, status: int, detail: str) -> None:
-        """Read no more. The client gets a problem, or the answer that is under way, and the connection ends."""
+        """Stop reading. The client gets a problem, or the answer that is under way, and the connection ends."""
         self._connections.count_end(cause)
         self._ending = True
         self.pipeline.clear()
@@ -113,12 +111,12 @@ class Connection(HttpToolsProtocol):
         problem = problems.response(status, detail, headers={"connection": "close"})
         self._write(status, problem.raw_headers, bytes(problem.body))
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
-        if current:  # what waits for its body hears that no more comes
+        if current:  # the application stops waiting for the rest of the body
             current.disconnected = True
             current.message_event.set()
 
     def check(self, now: float) -> None:
-        """End it if its client has been waited for too long."""
+        """End the connection if it has waited too long for its client."""
         waited, limits = now - self.since, self._connections.limits
         if self.flow.write_paused or self.transport.is_closing():
             if waited > limits.answer_seconds:
@@ -137,21 +135,19 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
 
     def _sender(self, cycle: RequestResponseCycle) -> Send:
-        """`cycle.send` in other portions: head and body of a small answer at once, a large body in pieces.
+        """`cycle.send` in other portions: head and body of a small answer in one write, a large body in pieces.
 
-        uvicorn writes head and body one after the other, which costs a small answer a fifth of its time. TLS takes in
-        whatever it gets, also if the client does not read.
+        uvicorn writes the head and the body separately, which costs a small answer a fifth of its time. TLS buffers
+        whatever it gets, even if the client does not read.
         """
-        start: Any = None
+        held = list[Any]()  # the head, until the first part of the body comes
 
         async def send(message: Any) -> None:
-            nonlocal start
             if message["type"] == "http.response.start":
-                start = message
-                return
+                return held.append(message)
             body, more = message.get("body", b""), message.get("more_body", False)
-            if start is not None:
-                head, start = start, None
+            if held:
+                head = held.pop()
                 cycle.keep_alive &= not self._connections.stopping()
                 headers = head["headers"]
                 if (
@@ -181,7 +177,7 @@ class Connection(HttpToolsProtocol):
         return self.scope is not None and (self.cycle is None or self.scope is not self.cycle.scope)
 
     def _check_head(self, size: int) -> None:
-        """Raise httptools.HttpParserError if a head is too large, or what is not a body in a body of chunks."""
+        """Raise httptools.HttpParserError if a head, trailer or chunk extension is too large."""
         if len(self.headers) > MAX_HEADERS:
             self._fault = "large-headers", 431, f"the request has more than {MAX_HEADERS} headers"
         elif size > MAX_HEAD_BYTES:
@@ -193,7 +189,7 @@ class Connection(HttpToolsProtocol):
         raise httptools.HttpParserError
 
     def _head_without_upgrade(self) -> bytes:
-        """The head of the newest request."""
+        """The head of the newest request, without its `Upgrade`."""
         line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         headers = (b"%b: %b" % header for header in self.headers if header[0] != b"upgrade")
         return b"\r\n".join([line, *headers, b"\r\n"])
@@ -207,7 +203,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
         self._connections.open.discard(self)
-        for cycle in self.unanswered:  # uvicorn tells the newest alone, which may wait for its turn
+        for cycle in self.unanswered:  # uvicorn tells only the newest, which may wait for its turn
             cycle.disconnected = True
         super().connection_lost(exc)
 
@@ -242,12 +238,12 @@ class Connection(HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 raise httptools.HttpParserError
             return
-        if self._received > MAX_HEAD_BYTES:  # much of it may be body
-            self._received = len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
+        if self._received > MAX_HEAD_BYTES:  # most of it may be body
+            self._received = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         self._check_head(self._received)
         super().on_headers_complete()
         self.unanswered.append(self.cycle)
-        self.headers, self._received = [], 0  # those of a trailer are not the request's
+        self.headers, self._received = [], 0  # headers of a trailer are not headers of the request
         self._fault = "no-request", 400, "the body is not in chunks as HTTP has them"
 
     def on_body(self, body: bytes) -> None:  # noqa: D102
@@ -264,9 +260,8 @@ class Connection(HttpToolsProtocol):
         self.unanswered.popleft()
         self.since = self.loop.time()
         if self.pipeline:
-            super().on_response_complete()
-            return
-        # uvicorn would start a timer for an idle connection, which `check` spares.
+            return super().on_response_complete()
+        # uvicorn would start a timer here, which costs time at each request. `check` does its work.
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()

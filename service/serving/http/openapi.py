@@ -1,8 +1,6 @@
-"""What `/openapi.json` and `/docs` show next to the routes: schemas of answers and of requests, and examples.
+"""The parts of `/openapi.json` that FastAPI does not make of the routes: schemas of answers and requests, and examples.
 
-The docstrings of a class and of its members are their descriptions.
-
-A test holds all of it against real answers.
+The docstrings of a class and of its members are their descriptions. A test compares all of it with real answers.
 """
 
 import ast
@@ -16,7 +14,7 @@ import msgspec
 
 from service.errors import UnknownCandidate, UnknownModel
 from service.learning.identity import MAX_VALUE
-from service.serving.http.problems import Fault, Problem, problem
+from service.serving.http.problems import UNAUTHORIZED, Fault, Problem, problem
 from service.serving.http.request_bodies import NOT_GZIP, NOT_JSON, UNSUPPORTED_ENCODING
 
 INTRODUCTION = """
@@ -33,8 +31,8 @@ TAGS = [
     {"name": "process", "description": "What orchestrators and Prometheus ask."},
 ]
 PROBLEMS = {
-    "token missing": problem(401, "send a token, with the header authorization: Bearer TOKEN"),
     "not gzip": problem(400, NOT_GZIP),
+    "token missing": problem(401, UNAUTHORIZED),
     "unknown model": problem(404, str(UnknownModel())),
     "unknown candidate": problem(404, str(UnknownCandidate(["logistic"]))),
     "body too slow": problem(408, "the body did not arrive within 10 seconds"),
@@ -52,45 +50,38 @@ PROBLEMS = {
     "too busy": problem(503, "too many requests at a time"),
     "Redis away": problem(503, "the snapshot store does not answer"),
 }
-"""Each problem that a route may name among its `responses`, as it answers it at the defaults: any can have a defect."""
-METRICS_OPERATION: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "the answer",
-        "content": {"text/plain": {"example": 'perceptron_events_total{model="churn"} 40000.0\n'}},
-    }
-}
+"""The problems that a route may name among its `responses`, as it answers them with the default settings."""
+METRICS_EXAMPLE = {"text/plain": {"example": 'perceptron_events_total{model="churn"} 40000.0\n'}}
 _REF = "#/components/schemas/{name}"
 NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
 
 
 def responses(answers: Sequence[type[msgspec.Struct]], *names: str) -> dict[int | str, dict[str, Any]]:
-    """A route's `responses`: its answer is one of these, and these of PROBLEMS are those that it can end with."""
+    """A route's `responses`: its possible answers, and the names of PROBLEMS that it can end with."""
     shapes, _ = msgspec.json.schema_components(answers, ref_template=_REF)
     shape = {"anyOf": list(shapes)} if len(shapes) > 1 else shapes[0]
-    return {200: {"description": "the answer", "content": {"application/json": {"schema": shape}}}, **ending(*names)}
+    return described_responses({"application/json": {"schema": shape}}, *names)
 
 
-def ending(*names: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of these PROBLEMS, and of a defect, which any route can have."""
+def described_responses(content: dict[str, Any], *names: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of these PROBLEMS, and of a defect, which is possible on any route."""
     (shape,), _ = msgspec.json.schema_components([Problem], ref_template=_REF)
 
-    def told(names: Sequence[str]) -> dict[str, Any]:
+    def problems_of(names: Sequence[str]) -> dict[str, Any]:
         examples = {name: {"value": msgspec.to_builtins(PROBLEMS[name])} for name in names}
-        content = {"schema": shape, "examples": examples}
-        return {"description": ", ".join(names), "content": {"application/problem+json": content}}
+        problem_content = {"schema": shape, "examples": examples}
+        return {"description": ", ".join(names), "content": {"application/problem+json": problem_content}}
 
-    by_status = groupby(names, lambda name: PROBLEMS[name].status)
-    return {"default": told(["defect"]), **{status: told(list(those)) for status, those in by_status}}
+    by_status = groupby([name for name in PROBLEMS if name in names], lambda name: PROBLEMS[name].status)
+    answer, defect = {"description": "the answer", "content": content}, problems_of(["defect"])
+    return {200: answer, "default": defect, **{status: problems_of(list(group)) for status, group in by_status}}
 
 
 def request_of(max_instances: int) -> dict[str, Any]:
     """The `requestBody` of a prediction. Which features a model takes depends on its settings, so this allows all."""
     features = {
         "description": "an object for a model of named or hashed features, a list of numbers for a positional one",
-        "anyOf": [
-            {"type": "object"},
-            {"type": "array", "items": NUMBER},
-        ],
+        "anyOf": [{"type": "object"}, {"type": "array", "items": NUMBER}],
     }
     event = {"type": "object", "description": "a whole record, with features where the model's settings say"}
     instance = {"type": "object", "required": ["features"], "properties": {"features": features}}
@@ -108,9 +99,9 @@ def request_of(max_instances: int) -> dict[str, Any]:
 
 
 def with_schemas(document: dict[str, Any], answers: Sequence[Any]) -> dict[str, Any]:
-    """FastAPI's document, and the schemas of these answers and of requests, with an example of each answer.
+    """FastAPI's document with the schemas of these answers and of problems, and an example of each answer.
 
-    Answers are msgspec's, which FastAPI does not know. It would leave out of an example what is null.
+    Answers are structs of msgspec, which FastAPI does not know. FastAPI would drop members that are null from examples.
     """
     _, schemas = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
     described = _described({answer.__module__ for answer in answers})
@@ -128,20 +119,20 @@ def with_schemas(document: dict[str, Any], answers: Sequence[Any]) -> dict[str, 
 
 def _described(modules: Iterable[str]) -> dict[str, dict[str, str]]:
     """The docstrings of members, by class and member, of all classes in these modules."""
-    found: dict[str, dict[str, str]] = {}
+    described: dict[str, dict[str, str]] = {}
     nodes = (node for name in modules for node in ast.parse(inspect.getsource(sys.modules[name])).body)
     for node in nodes:
         if isinstance(node, ast.ClassDef):
-            own = found[node.name] = {}
+            own = described[node.name] = {}
             for member, text in pairwise(node.body):
                 match member, text:
-                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(said))):
-                        own[name] = " ".join(said.split())
-    return found
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(docstring))):
+                        own[name] = " ".join(docstring.split())
+    return described
 
 
 def _example(schema: Any, shapes: Any) -> Any:
-    """What always stands there, of what its parts have for examples."""
+    """An example of a schema, made of the examples of its parts, without optional members."""
     if schema.get("examples"):
         return schema["examples"][0]
     if "default" in schema:
@@ -153,6 +144,6 @@ def _example(schema: Any, shapes: Any) -> Any:
     if schema.get("type") == "boolean":
         return True
     if schema.get("type") == "array":
-        return [_example(schema["items"], shapes)] if schema.get("items") else []
+        return [_example(schema["items"], shapes)]
     parts, needed = schema.get("properties", {}), schema.get("required", [])
     return {name: _example(one, shapes) for name, one in parts.items() if name in needed or "default" in one}

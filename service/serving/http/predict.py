@@ -1,7 +1,4 @@
-"""`POST /v1/models/{name}/predict`: a raw ASGI callable, so that a prediction costs neither routing nor validation.
-
-It answers every prediction: of one event, of many, and with `explain`.
-"""
+"""`POST /v1/models/{name}/predict`: a raw ASGI callable, so that a prediction costs neither routing nor validation."""
 
 import asyncio
 import contextlib
@@ -26,14 +23,14 @@ PREDICT = "/v1/models/{name}/predict"
 PATH = re.compile("/v1/models/([^/]+)/predict").fullmatch
 
 JSON = b"content-type", b"application/json"
-CANDIDATE = "who is to answer, of the candidates"
+CANDIDATE = "the candidate that answers"
 
 
 class PredictParameters(BaseModel):
-    """The parameters of a query."""
+    """The query parameters of a prediction."""
 
     explain: bool = Field(False, description="add what each feature contributes to the score")
-    top: int = Field(DEFAULT_TOP, ge=1, le=MAX_CLASSES, description="so many scores, with three labels and more")
+    top: int = Field(DEFAULT_TOP, ge=1, le=MAX_CLASSES, description="the number of scores, with three labels and more")
     candidate: str | None = Field(None, description=CANDIDATE)
 
 
@@ -41,7 +38,7 @@ DEFAULTS = PredictParameters()
 
 
 class Predict:
-    """Answers predictions of the model that `path_params` of the scope name."""
+    """Answers prediction requests to the model that the scope's `path_params` name."""
 
     def __init__(self, predictor: Predictor, in_flight: InFlight) -> None:
         self._predictor, self._in_flight = predictor, in_flight
@@ -66,14 +63,14 @@ class Predict:
 
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
         name, parameters = scope["path_params"]["name"], _parameters(scope["query_string"])
-        self._predictor.answering(name).by(parameters.candidate)  # before a body is waited for
+        self._predictor.answering(name).by(parameters.candidate)  # raise before waiting for the body
         if is_gzip(scope["headers"]):
-            scope, receive = {**scope, "state": {}}, unpacked(receive)  # it comes in pieces, though it may be whole
+            scope, receive = {**scope, "state": {}}, unpacked(receive)  # the unpacked body comes in pieces
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
         try:
-            explain, top, candidate = parameters.explain, parameters.top, parameters.candidate
-            return msgspec.json.encode(await self._predictor.predict(name, body, explain, top, candidate))
+            answer = await self._predictor.predict(name, body, parameters.explain, parameters.top, parameters.candidate)
+            return msgspec.json.encode(answer)
         except Rejected as rejected:
             raise request_fault(rejected, body) from None
         finally:
@@ -93,10 +90,10 @@ def _parameters(query: bytes) -> PredictParameters:
 
 
 async def _send_last(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send the last answer of a connection, and read on for a while: a client that is reset could not read it."""
+    """Send the last answer of a connection, then read on for a while: a client that is reset could not read it."""
     await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
     await send({"type": "http.response.body", "body": answer.body, "more_body": True})
-    with contextlib.suppress(TimeoutError, asyncio.CancelledError):  # cancelled at a stop, it is to end all the same
+    with contextlib.suppress(TimeoutError, asyncio.CancelledError):  # if a stop cancels it, the answer still ends
         async with asyncio.timeout(LINGER_SECONDS):
             while WHOLE not in scope.get("state", ()) and (await receive()).get("more_body"):
                 pass

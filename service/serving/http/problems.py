@@ -1,7 +1,6 @@
 """Errors over HTTP, as RFC 9457 problem documents. No value that a client sent is echoed."""
 
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from msgspec import Meta
 from starlette.exceptions import HTTPException
 
 from service.errors import PerceptronError, Rejected, Unanswerable, UnknownCandidate, UnknownModel
+from service.text import did_you_mean
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class Problem(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Refusal(PerceptronError):
-    """A request that cannot be answered: a status, and one line."""
+    """A request that cannot be answered, with a status and one line that says why."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -41,10 +41,11 @@ class Refusal(PerceptronError):
 
 
 ENDING = 408, 413
-"""Statuses after which the connection ends: the rest of the body would have to be read."""
+"""Statuses after which the connection ends, since the rest of the body is not read."""
+UNAUTHORIZED = "send a token, with the header authorization: Bearer TOKEN"
 NOTHING_SERVED = "nothing is served at this path: /docs shows what is"
 ANSWERED = Refusal, UnknownModel, UnknownCandidate, Unanswerable, Rejected, RequestValidationError
-"""Errors of a request, which `answer_to` words."""
+"""Errors of a request that `answer_to` turns into an answer."""
 EXPECTED = {
     "bool_parsing": "true or false, got {got}",
     "int_parsing": "a whole number, got {got}",
@@ -52,7 +53,7 @@ EXPECTED = {
     "greater_than_equal": "at least {ge}, got less",
     "less_than_equal": "at most {le}, got more",
 }
-"""What a parameter must be, by pydantic's type of error."""
+"""What a parameter must be, by the type of pydantic's error."""
 
 
 def problem(status: int, detail: str, *faults: Fault) -> Problem:
@@ -61,7 +62,7 @@ def problem(status: int, detail: str, *faults: Fault) -> Problem:
 
 
 def response(status: int, detail: str, *faults: Fault, headers: Any = None) -> Response:
-    """The answer with a problem document."""
+    """A response with a problem document."""
     if status == 503:
         headers = {**(headers or {}), "retry-after": "1"}
     elif status in ENDING:
@@ -72,12 +73,11 @@ def response(status: int, detail: str, *faults: Fault, headers: Any = None) -> R
 
 def unauthorized() -> Response:
     """The answer to a request without a token."""
-    detail = "send a token, with the header authorization: Bearer TOKEN"
-    return response(401, detail, headers={"www-authenticate": "Bearer"})
+    return response(401, UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
 
 
 def defect() -> Response:
-    """The answer where an error is ours, and goes on to the log."""
+    """The answer to a request that failed by our fault. The error itself goes to the log."""
     return response(500, "the service failed on this request; its log says why")
 
 
@@ -92,11 +92,10 @@ def answer_to(error: Exception) -> Response:
 
 
 def check_parameters(names: Iterable[str], known: Collection[str]) -> None:
-    """Raise RequestValidationError at a parameter that a route does not have: it is misspelt, and would do nothing."""
+    """Raise RequestValidationError if the route does not have a parameter of one of these names."""
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            detail = f"there is no such parameter{f': perhaps {near[0]}' if near else ''}"
+            detail = f"there is no such parameter{did_you_mean(name, known)}"
             raise RequestValidationError([{"loc": ("query", name), "type": "extra_forbidden", "msg": detail}])
 
 
@@ -124,11 +123,8 @@ def install_handlers(app: FastAPI) -> None:
     async def _http(_request: Request, error: HTTPException) -> Response:
         headers = dict(error.headers or {})
         if (allowed := headers.get("Allow")) and "GET" in allowed and "HEAD" not in allowed:
-            headers["Allow"] = f"{allowed}, HEAD"  # which `Application` answers as GET
-        known = {
-            404: NOTHING_SERVED,
-            405: f"this path takes {headers.get('Allow', 'other methods')}",
-        }
+            headers["Allow"] = f"{allowed}, HEAD"  # `Application` answers HEAD as GET
+        known = {404: NOTHING_SERVED, 405: f"this path takes {headers.get('Allow', 'other methods')}"}
         detail = known.get(error.status_code) or HTTPStatus(error.status_code).description or error.detail
         return response(error.status_code, detail, headers=headers)
 

@@ -1,4 +1,4 @@
-"""Bodies of requests: their size and time, each by itself and all together, and gzip."""
+"""Bodies of requests: limits on their size and time, each by itself and all together, and gzip."""
 
 import asyncio
 import zlib
@@ -10,23 +10,23 @@ from service.serving.http.limits import PIECE_BYTES, WHOLE, Limits
 from service.serving.http.problems import Refusal
 
 MAX_LARGE_BODIES = 8
-"""Bodies of the largest size that may be held at a time, arriving or being answered."""
+"""The limit on the bytes of all bodies together, in bodies of the largest size: those that arrive or are answered."""
 SMALL_BODY_BYTES = 64 << 10
-"""A body up to this size is never refused because of other bodies."""
+"""Bytes of a body that is never refused because of other bodies."""
 NOT_JSON = "send the body as JSON, with the header content-type: application/json"
 UNSUPPORTED_ENCODING = "the body's content-encoding is unknown: send it as gzip, or as it is"
 NOT_GZIP = "the body is not gzip, as its content-encoding says"
 
 
 class InFlight:
-    """Requests in flight: their bodies, and places for those that are being answered."""
+    """Requests in flight: the bytes of their bodies, and a number of places for requests that are being answered."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits, self._free_places, self._held_bytes = limits, limits.in_flight, 0
         self._arriving: dict[asyncio.Timeout, int] = {}  # bytes so far
 
     def take(self, body_bytes: int = 0) -> None:
-        """Take a place for a request that holds a body of this size, until `release`; raises Refusal."""
+        """Take a place for a request with a body of this size, until `release`; raises Refusal."""
         if not self._free_places:
             raise Refusal(503, "too many requests at a time")
         self._free_places -= 1
@@ -68,7 +68,7 @@ class InFlight:
             raise Refusal(413, f"the body is larger than {self._limits.body_bytes} bytes")
 
     def _count(self, timeout: asyncio.Timeout, size: int) -> None:
-        """Count a part of a body. If all are too large together, the largest one that arrives is refused."""
+        """Count a part of a body. If all bodies together are too large, the largest one that arrives is refused."""
         if timeout in self._arriving:
             self._arriving[timeout] += size
             self._check_size(self._arriving[timeout])
@@ -82,7 +82,7 @@ class InFlight:
 
 
 def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a body is packed; raises Refusal if its headers say that it is not JSON, or is encoded otherwise."""
+    """Whether a body is gzip; raises Refusal if its headers say that it is not JSON, or has another encoding."""
     media: bytes | None = None
     codings: list[bytes] = []
     for name, value in headers:
@@ -100,14 +100,14 @@ def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def unpacked(receive: Receive) -> Receive:
-    """`receive` for a body that is gzip. Its messages have a piece of the unpacked body each; it raises Refusal."""
+    """`receive` for a gzip body: each of its messages has a piece of the unpacked body. It raises Refusal."""
     decoder, packed, more = zlib.decompressobj(zlib.MAX_WBITS | 16), b"", True
-    pending = False  # the decoder may have more to say without more input
+    pending = False  # the decoder may have more output without more input
 
     async def unpack() -> Message:
         nonlocal decoder, packed, more, pending
         if packed or pending:
-            await asyncio.sleep(0)  # other requests have their turn
+            await asyncio.sleep(0)  # the event loop turns between two pieces
         else:
             message = await receive()
             if message["type"] != "http.request":

@@ -1,8 +1,7 @@
-"""The server: uvicorn with our connections, and with an end to everything at a stop."""
+"""The server: uvicorn with our connections, and a stop that takes a limited time."""
 
 import asyncio
 import contextlib
-import functools
 import socket
 import ssl
 from collections.abc import Iterable, Iterator
@@ -23,17 +22,16 @@ TLS_HEADERS = [("strict-transport-security", "max-age=31536000")]
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers: it would end before the last save."""
+    """uvicorn without its signal handlers, with which it would end before the last save."""
 
     def __init__(
         self, app: ASGIApp, connections: Connections, stop_seconds: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Requests in flight have `stop_seconds` after `should_exit`. With `tls` the server speaks nothing else."""
+        """Requests in flight have `stop_seconds` after `should_exit`. With `tls` the server accepts only TLS."""
         super().__init__(
             uvicorn.Config(
                 cast(Any, app),
                 interface="asgi3",
-                http=cast(Any, functools.partial(Connection, connections)),
                 headers=HEADERS + (TLS_HEADERS if tls else []),
                 ssl_context_factory=(lambda *_: tls) if tls else None,
                 timeout_graceful_shutdown=stop_seconds,
@@ -48,7 +46,7 @@ class HttpServer(uvicorn.Server):
         self._connections, self._stop_seconds = connections, stop_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen as uvicorn does, but with an end to TLS handshakes."""
+        """Listen as uvicorn does, but with a time limit on TLS handshakes."""
         loop, config = asyncio.get_running_loop(), self.config
 
         def connection() -> asyncio.Protocol:
@@ -64,9 +62,9 @@ class HttpServer(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Give requests in flight their time, then clients theirs, so that uvicorn has nothing to cut off."""
+        """Give requests in flight their time, then give clients theirs, so that uvicorn cuts nothing off."""
         loop, seconds = asyncio.get_running_loop(), self._stop_seconds
-        for share in (0.75, 0.8, 0.85):  # Redis' client can take the first cancellation for its own
+        for share in (0.75, 0.8, 0.85):  # the Redis client can take the first cancellation for its own
             loop.call_later(share * seconds, self._cancel)
         loop.call_later(0.9 * seconds, self._abort, self._connections.open)
         await super().shutdown(sockets)
@@ -81,7 +79,7 @@ class HttpServer(uvicorn.Server):
             connection.transport.abort()
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: check once a second what connections wait for."""
+        """Check once a second how long connections have waited. uvicorn calls this ten times a second."""
         if counter % 10 == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self._connections.open):

@@ -1,6 +1,6 @@
-"""Swagger UI at `/docs`, with its files served from here: FastAPI's own page loads them from elsewhere.
+"""Swagger UI at `/docs`. The service serves its files itself: FastAPI's own page loads them from elsewhere.
 
-Its Content-Security-Policy names all that it may load, so that nothing that it shows can run.
+The page's Content-Security-Policy names everything that it may load, so that text it shows cannot run as code.
 """
 
 import base64
@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
-_FILES = "static-offline-docs"  # and all links are relative, so that a proxy may serve the page under a prefix
+_FILES = "static-offline-docs"  # links are relative, so that a proxy may serve the page under a prefix
 _POLICY = (
     "default-src 'none'; script-src 'self' {}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -19,7 +19,7 @@ _POLICY = (
 
 
 def install_swagger_ui(app: FastAPI) -> None:
-    """Serve it."""
+    """Serve the page."""
     page = get_swagger_ui_html(
         openapi_url="openapi.json",
         title=f"{app.title} - Swagger UI",

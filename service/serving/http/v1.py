@@ -1,6 +1,6 @@
-"""Our own protocol: predictions, models, their weights and kept versions, under `/v1/models`.
+"""Our own protocol under `/v1/models`: predictions, models, their weights and kept versions.
 
-Handlers are `async def` only: a plain one would run in a thread and see half an update.
+All handlers are `async def`: a plain function would run in a thread and see half an update.
 """
 
 import asyncio
@@ -9,11 +9,12 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 from starlette.types import ASGIApp
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
@@ -33,7 +34,7 @@ from service.snapshots.redis.store import RedisStore
 MAX_PAGE = 10_000
 """Weights in one answer."""
 BIAS = np.zeros(1, np.intp)
-"""Its column."""
+"""The column of the bias."""
 
 
 class ModelList(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,19 +52,19 @@ class Weight(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Weights(msgspec.Struct, forbid_unknown_fields=True):
-    """Some weights; `next` is the cursor of the following page, if there is one."""
+    """Some weights; `next` is the cursor of the next page, if there is one."""
 
     bias: Annotated[float, Meta(examples=[0.45])]
     weights: list[Weight]
     next: Annotated[str | None, Meta(examples=["1001"])]
     label: Label | UnsetType = UNSET
-    """Whose they are, with three labels and more."""
+    """The label that has these weights, with three labels and more."""
     candidate: str | UnsetType = UNSET
-    """Whose they are, where not the model's own."""
+    """The candidate that has these weights, if the model does not answer itself."""
 
 
 class Candidates(msgspec.Struct, forbid_unknown_fields=True):
-    """What learns side by side with a model."""
+    """The candidates that learn side by side with a model."""
 
     model: Name
     answering: Annotated[str | None, Meta(examples=["logistic"])]
@@ -79,43 +80,43 @@ class Versions(msgspec.Struct, forbid_unknown_fields=True):
 
 MODEL_PROBLEMS = "token missing", "unknown model", "no snapshot yet"
 VERSIONS_PROBLEMS = *MODEL_PROBLEMS, "too busy", "Redis away"
-WEIGHTS_PROBLEMS = (
-    "token missing", "unknown model", "unknown candidate", "bad parameter", "unknown parameter", "no snapshot yet",
-)  # fmt: skip
-PREDICT_PROBLEMS = (
-    "not gzip", "token missing", "unknown model", "unknown candidate", "body too slow", "body too large", "not JSON",
-    "encoded", "bad body", "bad parameter", "unknown parameter", "no snapshot yet", "too busy",
-)  # fmt: skip
-"""Problems of routes by status: names of `openapi.PROBLEMS`."""
+WEIGHTS_PROBLEMS = *MODEL_PROBLEMS, "unknown candidate", "bad parameter", "unknown parameter"
+BODY_PROBLEMS = "not gzip", "body too slow", "body too large", "not JSON", "encoded", "bad body", "too busy"
+"""Problems of routes: names of `openapi.PROBLEMS`."""
 ANSWERS = PredictionResponse, BatchPredictionResponse, ModelList, Description, Candidates, Weights, Versions
 
-CandidateParameter = Annotated[str | None, Query(description=CANDIDATE)]
 
+class WeightsParameters(BaseModel):
+    """The query parameters of a request for weights."""
 
-async def _check_parameters(request: Request) -> None:
-    parameters = request.scope["route"].dependant.query_params
-    problems.check_parameters(request.query_params, [parameter.alias for parameter in parameters])
+    name: list[str] = Field([], description="one name, which may have commas; may be repeated")
+    top: int | None = Field(None, ge=1, le=MAX_PAGE, description="the number of largest weights")
+    names: str | None = Field(None, description="names with commas between them")
+    limit: int = Field(1000, ge=1, le=MAX_PAGE, description="weights in a page")
+    cursor: int = Field(1, ge=1, description="`next` of the previous page")
+    label: str | None = Field(None, description="the label that has the weights, with three labels and more")
+    candidate: str | None = Field(None, description=CANDIDATE)
 
 
 def predict(name: str, parameters: Annotated[PredictParameters, Query()]) -> None:
     """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes.
 
-    `?candidate=NAME` has that one answer. Before its first event a model answers as it begins, of `version` 1 and
-    `ahead` 0.
+    With `?candidate=NAME` that candidate answers. Before its first event a model answers with its first weights, as
+    `version` 1 and `ahead` 0.
     """
 
 
 def install_v1(
     app: FastAPI, models: Models, store: RedisStore, in_flight: InFlight, answer_predict: ASGIApp, max_instances: int
 ) -> APIRoute:
-    """Give `app` the routes of this protocol; returns that of predictions."""
+    """Add the routes of this protocol to `app`; returns the route of predictions."""
     page_at_a_time = asyncio.Lock()
-    # FastAPI documents `predict`, and `answer_predict` answers.
+    # FastAPI documents `predict`, and `answer_predict` answers the requests.
     app.post(
         PREDICT,
         tags=["predictions"],
         response_model=None,
-        responses=responses([PredictionResponse, BatchPredictionResponse], *PREDICT_PROBLEMS),
+        responses=responses([PredictionResponse, BatchPredictionResponse], *WEIGHTS_PROBLEMS, *BODY_PROBLEMS),
         openapi_extra=request_of(max_instances),
     )(predict)
     (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT]
@@ -133,41 +134,25 @@ def install_v1(
 
     @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses([Candidates], *MODEL_PROBLEMS))
     async def candidates(name: str) -> Response:
-        """What learns side by side with the model: how each of them predicts, and which one answers."""
+        """The candidates that learn side by side with the model: how each predicts, and which one answers."""
         learner = models.answering(name)[1].learner
         return encoded(Candidates(name, learner.answering, CandidateInfo.all_of(learner)))
 
-    @app.get(
-        "/v1/models/{name}/weights", tags=["models"], responses=responses([Weights], *WEIGHTS_PROBLEMS),
-        dependencies=[Depends(_check_parameters)],
-    )  # fmt: skip
-    async def weights(
-        name: str,
-        one: Annotated[
-            list[str],
-            Query(alias="name", default_factory=list, description="this one, commas and all; may be given again"),
-        ],
-        top: Annotated[int | None, Query(ge=1, le=MAX_PAGE, description="the largest")] = None,
-        names: Annotated[str | None, Query(description="these, with commas between them")] = None,
-        limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="of a page")] = 1000,
-        cursor: Annotated[int, Query(ge=1, description="`next` of the page before")] = 1,
-        label: Annotated[
-            str | None, Query(description="whose: with three labels and more each has weights of its own")
-        ] = None,
-        candidate: CandidateParameter = None,
-    ) -> Response:
+    @app.get("/v1/models/{name}/weights", tags=["models"], responses=responses([Weights], *WEIGHTS_PROBLEMS))
+    async def weights(request: Request, name: str, parameters: Annotated[WeightsParameters, Query()]) -> Response:
         """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
+        problems.check_parameters(request.query_params, WeightsParameters.model_fields)
         a = models.answering(name)[1]
-        learner, (who, by) = a.learner, a.by(candidate)
-        place, names_of = _place(learner.identity, label), learner.columns.name_of
-        labels = learner.identity.labels or ()
-        wanted = one if names is None else [*one, *names.split(",")]
+        learner, (who, by) = a.learner, a.by(parameters.candidate)
+        place, labels = _place(learner.identity, parameters.label), learner.identity.labels or ()
         async with page_at_a_time:
-            await asyncio.sleep(0)  # between two pages others have a turn of the loop
-            bias, whose = by.served_at(BIAS, place).item(), UNSET if place is None else labels[place]
-            columns, w, after = await _choose(by, wanted, top, limit, cursor, place)
-            rows = [Weight(names_of(c), c, weight) for c, weight in zip(columns, w.tolist(), strict=True)]
-            return encoded(Weights(bias, rows, after, whose, UNSET if who is None else who))
+            await asyncio.sleep(0)  # between two pages the event loop turns
+            bias, label = by.served_at(BIAS, place).item(), UNSET if place is None else labels[place]
+            columns, w, after = await _choose(by, parameters, place)
+            rows = [
+                Weight(learner.columns.name_of(c), c, weight) for c, weight in zip(columns, w.tolist(), strict=True)
+            ]
+            return encoded(Weights(bias, rows, after, label, UNSET if who is None else who))
 
     @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses([Versions], *VERSIONS_PROBLEMS))
     async def versions(name: str) -> Response:
@@ -189,12 +174,12 @@ def install_v1(
 
 
 def encoded(answer: msgspec.Struct) -> Response:
-    """An answer as JSON."""
+    """A response with this answer as JSON."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def _place(identity: Identity, label: str | None) -> int | None:
-    """Whose weights are asked for, None where both labels share theirs; raises Rejected where that is not said."""
+    """The index of the label whose weights are asked for; None if two labels share them. Raises Rejected."""
     if not identity.multiclass:
         if label is None:
             return None
@@ -209,21 +194,18 @@ def _place(identity: Identity, label: str | None) -> int | None:
 
 
 async def _choose(
-    by: Classifier, wanted: Sequence[str], top: int | None, limit: int, cursor: int, label: int | None
+    by: Classifier, parameters: WeightsParameters, label: int | None
 ) -> tuple[Sequence[int], NDArray[np.float64], str | None]:
-    """Columns to show, their weights in this turn of the loop, and the cursor of the page after them."""
-    count = len(by.columns)
-    if not wanted and top is not None:
-        w = by.served_at(slice(count), label)
-        copy = w if by.averaged else w.copy()
-        columns = await asyncio.to_thread(largest, copy, top)
-        return columns, copy[columns], None
-    if not wanted:
-        end = min(cursor + limit, count)
-        return range(cursor, end), by.served_at(slice(cursor, end), label).copy(), str(end) if end < count else None
-    known = [c for n in wanted if (c := by.columns.column_of(n)) is not None]
-    w = by.served_at(np.array(known, np.intp), label)
-    if top is not None:
-        order = np.lexsort((np.array(known), -np.abs(w)))[:top]
-        known, w = [known[i] for i in order.tolist()], w[order]
-    return known, w, None
+    """Columns to show, their weights in this turn of the event loop, and the cursor of the next page."""
+    count, top, names = len(by.columns), parameters.top, list(parameters.name)
+    if parameters.names is not None:
+        names += parameters.names.split(",")
+    if not names and top is None:
+        end = min(parameters.cursor + parameters.limit, count)
+        columns = range(parameters.cursor, end)
+        return columns, by.served_at(slice(parameters.cursor, end), label).copy(), str(end) if end < count else None
+    known = [c for name in names if (c := by.columns.column_of(name)) is not None]
+    columns = [0, *known] if names else range(count)  # the bias comes first, as in `largest`
+    w = by.served_at(np.array(columns, np.intp) if names else slice(count), label).copy()
+    chosen = range(1, len(w)) if top is None else await asyncio.to_thread(largest, w, top)
+    return [columns[i] for i in chosen], w[chosen], None

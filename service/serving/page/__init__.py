@@ -1,5 +1,5 @@
 """The page at `/`.
 
-`routes` serves its files, which hold nothing of any model, so they need no token. `page_state` is the body that they
-poll, `history` a model's figures over time, and `example_event` fills the form.
+`routes` serves its files. `page_state` makes the body that they poll, with the figures over time that `history` keeps
+and the event that `example_event` fills the form with.
 """

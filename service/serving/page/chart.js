@@ -1,4 +1,4 @@
-// Elements, and what is drawn of figures: lines with their names at their ends, bars, a boundary.
+// Makes elements, and draws figures: lines with their names at their ends, bars, a boundary.
 import { clipped, duration, number, short } from "./words.js";
 
 export const $ = (id) => document.getElementById(id);
@@ -11,7 +11,7 @@ export const h = (tag, attributes = {}, ...children) => fill(document.createElem
 export const s = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
-/* A name as text that is cut behind a separator first, where it has to be; a number is not. Whichever way it is written. */
+/* A name as text of either direction, which wraps first after a separator and not within a number. */
 export const cut = (name) => h("bdi", {}, ...(name || "(no name)").split(/(?<=[/._=:?&-])(?![/._=:?&\d-])/).flatMap((piece, i) => (i ? [h("wbr"), piece] : [piece])));
 
 // --- Charts: lines with their names at their ends
@@ -64,13 +64,13 @@ function path(points, at) {
 
 const hasLength = ({ points }) => points.some(([x, y], i) => i && y !== null && points[i - 1][1] !== null && points[i - 1][0] !== x);
 
-/* A little of a line, to stand beside its name: long enough for its dashes. */
+/* A piece of a line next to its name, long enough to show its dashes. */
 const SAMPLE = 30;
 export const sample = (kind) => s("svg", { class: "sample", "aria-hidden": "true" }, s("line", { class: `line ${kind}`, x1: 0, x2: SAMPLE, y1: 4, y2: 4 }));
 
-/* Draws `lines` of {name, kind, points}, those without a length as dots; `band` has
-   [x, low, high]; `log` counts in decades; `time` has seconds ago.
-   Of two charts with the same x one below the other, it begins at `begin`, and `room` is for names of so many characters. */
+/* Draws `lines` of {name, kind, points}; a line without a length is a dot. `band` has [x, low, high]; `log` draws
+   decades; with `time` x is in seconds before now. `begin` and `room` (characters of the longest name) align two charts
+   with the same x. */
 export function chart(svg, { lines, band = [], log = false, begin = null, time = false, range = null, least = 0, room = 0, empty = "Nothing to draw yet", yname, label }) {
   const scaled = (v) => (v === null || v === undefined ? null : log ? Math.log10(Math.max(v, 1)) : v);
   const kept = lines.map((line) => ({ ...line, points: line.points.map(([x, y]) => [x, scaled(y)]) }));
@@ -110,7 +110,7 @@ export function chart(svg, { lines, band = [], log = false, begin = null, time =
   svg.replaceChildren(...drawn);
 }
 
-/* Head and body of a table of rows of cells; `figures` says which columns have numbers alone. */
+/* The head and body of a table of rows of cells; `figures` says which columns have only numbers. */
 export function table(heads, rows, figures = () => false) {
   const head = heads.map((text, i) => h("th", { scope: "col", class: figures(i) ? "number" : null }, text));
   return [h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map((cells) => h("tr", {}, ...cells)))];
@@ -135,7 +135,7 @@ export function facts(list, rows) {
     h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null))));
 }
 
-/* Where the prediction changes: where a score is 0, and of several labels where two scores are equal and the largest. */
+/* The path where the prediction changes: where the score is 0 or, with several labels, where the two largest are equal. */
 export function boundary(scores, x, y, at) {
   const steps = 240, of = ([bias, a, b], [u, v]) => bias + a * u + b * v;
   const line = ([bias, a, b], largest) => {

@@ -1,4 +1,4 @@
-"""The newest event that was learned here, for the form that asks for a prediction."""
+"""The newest event that this process learned, for the form that asks for a prediction."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from service.learning.events.json_values import Pairs
 from service.learning.learner import Learner
 
 MAX_EVENT_BYTES = 16 << 10
-"""Bytes of the JSON of an event; a larger one is not shown."""
+"""Bytes of JSON; a larger event is not shown."""
 
 
 def newest_event(learner: Learner) -> msgspec.Raw | None:
-    """The features of the newest event as JSON, without what the model does not read; None if there is none to show."""
+    """The features of the newest event that the model reads, as JSON; None if there is no event to show."""
     raw, flattener = learner.last_events.record, learner.flattener
     if raw is None:
         return None
@@ -35,7 +35,7 @@ def newest_event(learner: Learner) -> msgspec.Raw | None:
 
 
 def _read(flattener: Flattener, value: Any, path: Path = ()) -> Any:
-    """What of a parsed value the model reads, as JSON has it, or UNSET; a null might be a value in another event."""
+    """The parts of a value that the model reads, or UNSET. A null stays: in another event it may be a value."""
     if value.__class__ is Pairs:
         members = {name: _read(flattener, member, (*path, name)) for name, member in value}
         return {name: member for name, member in members.items() if member is not UNSET}

@@ -1,12 +1,12 @@
-// The form that asks for a prediction, with an event's features filled in.
+// The form that asks for a prediction. It is filled in with the features of an event.
 import { $, bars, cut, h } from "./chart.js";
 import { number, percent, plain, some, sum } from "./words.js";
 
 const MOST_BARS = 30, MOST_FIELDS = 40, MOST_ZEROS = 1000;
-/* The model that is asked, the features that were filled in, and what the fields said then; whether they are an event's. */
+/* The model of the form, the features that it was filled in with, the fields' text then, and whether these were an event's. */
 const state = { model: null, features: {}, fields: null, typed: "", known: false, question: null };
 
-/* Asks the service, with the token of this tab. */
+/* Sends a request to the service, with the token of this tab. */
 export function ask(url, options = {}) {
   const token = sessionStorage.getItem("token"), headers = { ...options.headers, ...(token ? { authorization: `Bearer ${token}` } : {}) };
   return fetch(url, { ...options, headers, signal: AbortSignal.timeout(5000) });
@@ -15,13 +15,13 @@ export function ask(url, options = {}) {
 const within = (value, path) => path.reduce((at, name) => at[name], value);
 const typed = () => JSON.stringify([...$("fields").querySelectorAll("input, select, textarea")].map((field) => field.value));
 
-/* The paths of the values that have a field each: a list is one value, unless it is all features of a model. */
+/* The paths of the values, each of which has a field. A list is one value, unless it is all features of a model. */
 function paths(value, path = []) {
   const inner = value !== null && typeof value === "object" && !(Array.isArray(value) && path.length);
   return inner ? Object.entries(value).flatMap(([name, one]) => paths(one, [...path, name])) : [path];
 }
 
-/* What a value is changed in: a null has no kind yet, and a list is its JSON. What is not changed is sent as it was. */
+/* The field of a value: a null has no type yet, and a list is JSON. An unchanged field sends the value as it was. */
 function field(value) {
   const found = typeof value === "boolean" ? h("select", {}, h("option", {}, "true"), h("option", {}, "false"))
     : h("input", typeof value === "number" ? { type: "number", step: "any" } : { type: "text", placeholder: value === null ? "null" : "" });
@@ -29,7 +29,7 @@ function field(value) {
   return found;
 }
 
-/* Filled in once, and `again` when it is asked for: what was changed in it stays, also while the service begins again. */
+/* Fills the form in once, and `again` on request. What the user typed stays, also while the service restarts. */
 export function form(now, again = false) {
   $("another").disabled = !now.event; // the note above it says why
   const filled = now.asked === state.model && (state.known || !now.event || typed() !== state.typed);
@@ -38,7 +38,7 @@ export function form(now, again = false) {
   fill(now.event ?? guess(now), Boolean(now.event));
 }
 
-/* Names that it knows, but for categories, of which a name is no member's; where features are hashed it knows none. */
+/* Names that the model knows, without categories, which are not members; a model of hashed features knows no names. */
 function guess({ model: { identity }, largest }) {
   if (identity.features === "positional") return Array(identity.dimension > MOST_ZEROS ? 0 : identity.dimension).fill(0);
   const names = identity.features === "named" ? (largest[0]?.weights ?? []).map(([name]) => name) : [];
@@ -61,7 +61,7 @@ function fill(features, known) {
   answer();
 }
 
-/* What a value was changed into; of a null it may be of any kind. */
+/* The value that a field was changed to; a null may become any type. */
 function read(text, was) {
   if (typeof was === "string") return text;
   try {
@@ -81,7 +81,7 @@ function entered() {
   return features;
 }
 
-/* In place of the answer before, of which nothing stays. */
+/* Replaces the previous answer. */
 function answer(said = "", ...contributions) {
   state.question = {};
   $("answer").replaceChildren(...(said ? [h("p", {}, ...[said].flat())] : []));
@@ -100,7 +100,7 @@ export async function predict(submitted) {
   } catch (error) {
     said = error instanceof SyntaxError ? "The features are not JSON." : "The service does not answer.";
   }
-  if (question !== state.question) return; // something else was asked for meanwhile
+  if (question !== state.question) return; // there is a newer request
   if (typeof said === "string") return answer(said);
   const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
   const against = said.runner_up === undefined ? "" : `, ahead of ${plain(said.runner_up)}`;

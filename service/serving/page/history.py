@@ -1,7 +1,7 @@
-"""A model's figures over time, for the page: taken once a second, few enough to be sent whole.
+"""A model's figures over time, for the page: taken once a second, and few enough to be sent whole.
 
-They live in the process: a restart begins them from scratch. If the figures go back, as after a rollback, the points
-that are not true any more go.
+They are in the process's memory, so a restart begins from scratch. If the figures go back, as after a rollback, the
+points that are no longer true are dropped.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ MAX_POINTS = 120
 """At this number every second point is dropped, and the next points are twice as far apart."""
 SECONDS = 1.0
 DELAY_SECONDS = 0.02
-"""Points are taken this long after the start of a second; pages ask a little later, all at once."""
+"""Points are taken this long after the start of a second. All pages ask a little later, at the same time."""
 RATE_SAMPLES = 6
 """Samples of one second that the rate is computed from."""
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
-    """The figures of a model at a time, in seconds since 1970."""
+    """The figures of a model at a time, which is in seconds since 1970."""
 
     time: float
     events: int
@@ -35,7 +35,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     shares: dict[str, tuple[float | None, float | None]]
     """The accuracy of each predictor and of the baseline, over recent events and over all."""
     interval: tuple[float, float] | None
-    """The 95 % interval of the accuracy over all events of what answers."""
+    """The 95 % interval of the accuracy over all events of the weights that answer."""
 
 
 class Points:
@@ -60,16 +60,17 @@ class Points:
         if self._last and point.events < self._last[-1][1]:
             self._last.clear()
         self._last.append((point.time, point.events))
-        known = self.all
-        while known and known[-1].events > point.events:
-            known.pop()
-        near = len(known) > 1 and known[-1].time - known[-2].time < self.step - 0.5
-        idle = len(known) > 1 and len({(one.events, one.lag) for one in (*known[-2:], point)}) == 1
-        if near or idle:
-            known.pop()
-        known.append(point)
-        if len(known) >= self._maximum:
-            self.all, self.step = known[:-1:2] + known[-1:], 2 * self.step
+        points = self.all
+        while points and points[-1].events > point.events:
+            points.pop()
+        if len(points) > 1:
+            near = points[-1].time - points[-2].time < self.step - 0.5
+            idle = len({(p.events, p.lag) for p in (*points[-2:], point)}) == 1
+            if near or idle:
+                points.pop()
+        points.append(point)
+        if len(points) >= self._maximum:
+            self.all, self.step = points[:-1:2] + points[-1:], 2 * self.step
 
     @property
     def rate(self) -> float | None:
@@ -81,7 +82,7 @@ class Points:
 
 
 class History:
-    """The history of all models that answer, taken whether anybody looks or not."""
+    """The history of all models that answer. It is kept even if nobody looks at the page."""
 
     def __init__(self, models: Models, lag: Callable[[Model], Mapping[int, int] | None]) -> None:
         """`lag` returns a model's lag by partition, or None if it is not known here."""
@@ -89,15 +90,15 @@ class History:
         self._points: dict[str, Points] = {}
 
     async def run(self) -> None:
-        """Take points, for as long as the process runs."""
+        """Take points for as long as the process runs."""
         while True:
             for model in self._models:
                 self.take(model, time.time())
-                await asyncio.sleep(0)  # a hundred of them take as long as ten predictions may
+                await asyncio.sleep(0)  # a hundred models take as long as ten predictions
             await asyncio.sleep(SECONDS + DELAY_SECONDS - time.time() % SECONDS)
 
     def take(self, model: Model, now: float) -> None:
-        """Take a point of a model, if it answers."""
+        """Add a point to the history of a model, if it answers."""
         if model.answering:
             learner = model.answering.learner
             learner.last_events.wants_record = True
@@ -108,19 +109,19 @@ class History:
         return self._points.setdefault(name, Points())
 
     def lag(self, model: Model) -> int | None:
-        """The number of records that are still to be learned."""
+        """The number of records that the model has not learned yet; None if it is not known here."""
         lag = self._lag(model)
         return None if lag is None else sum(lag.values())
 
 
 def point(learner: Learner, now: float, lag: int | None) -> Point:
     """The figures of a model at this time."""
-    counts, (bound, _), found = learner.counts, learner.observations.bound, Accuracy.of_each(learner)
-    every: dict[str, Share] = {**found, "baseline": baseline(learner)}
-    shares = {name: (_short(one.recent), _short(one.all)) for name, one in every.items()}
-    interval = found[answering_name(learner)].all_interval
+    counts, (bound, _), accuracy = learner.counts, learner.observations.bound, Accuracy.of_each(learner)
+    every: dict[str, Share] = {**accuracy, "baseline": baseline(learner)}
+    shares = {name: (_rounded(share.recent), _rounded(share.all)) for name, share in every.items()}
+    interval = accuracy[answering_name(learner)].all_interval
     return Point(round(now, 1), counts.events, counts.mistakes, bound, lag, shares, interval)
 
 
-def _short(share: float | None) -> float | None:
+def _rounded(share: float | None) -> float | None:
     return share and round(share, 5)

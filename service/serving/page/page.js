@@ -1,15 +1,15 @@
-// Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
+// Asks for one body every few seconds and draws it. Data goes into the page as text, never as markup.
 import { $, bars, boundary, chart, decimals, facts, frame, h, s, sample, scales, table } from "./chart.js";
 import { ask, form, predict } from "./form.js";
 import { behind, bound, brief, clipped, confused, count, duration, named, number, outage, percent, plain, positive, served, short, some, span, standing, verdict } from "./words.js";
 
-// Between two polls. A connection that is quiet for http.header_timeout, ten seconds, is closed; another costs more.
+// Milliseconds between two polls. A connection that is quiet for http.header_timeout, ten seconds, is closed.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 6 * SECOND;
 const AFTER = 100, TRAIL = 8, MOST_LINES = 5;
 const state = { now: null, points: [], since: 0, trail: [], drawn: {}, missing: "", timer: 0, asking: false };
 state.model = new URLSearchParams(location.search).get("model");
 
-/* Draws a part only where what it shows changed, so that a selection in it stays. */
+/* Draws a part only if its data changed, so that a selection in it stays. */
 function part(name, data, draw) {
   const key = JSON.stringify(data);
   if (state.drawn[name] !== key) {
@@ -18,7 +18,7 @@ function part(name, data, draw) {
   }
 }
 
-// --- The parts, each of `now`
+// --- The parts: each is drawn from `now`
 
 function tiles(now) {
   const model = now.model, served = model.served_accuracy;
@@ -72,7 +72,7 @@ function stream(now) {
     const before = state.points[i - 1];
     if (!before || point[0] <= before[0]) return;
     const rate = Math.max(0, point[1] - before[1]) / (point[0] - before[0]);
-    if (!rate) rates.push([before[0] - end, 0]); // nothing was learned for all of the time, which may be long
+    if (!rate) rates.push([before[0] - end, 0]); // nothing was learned in this time, which may be long
     rates.push([point[0] - end, rate]);
   });
   chart($("rate"), { lines: [{ name, kind: "main", points: rates }], begin, time: true, least: 1, yname: short.format,
@@ -99,7 +99,7 @@ function confusion(now) {
   $("positive").textContent = positive(now);
   part("confusion", [now.confusion, now.of_last, model.labels, now.labels, model.serve], () => {
     const by = confused(now), cell = (text, right = false) => h("td", { class: right ? "number right" : "number" }, text);
-    // The line below the table has the recall of two labels. Many labels have the recall alone.
+    // With two labels the line below the table has the recall. With many labels the table has only the recall.
     const few = now.confusion.length > 0, recalls = now.confusion.length === 2 ? [] : model.labels;
     const times = now.confusion.length > 5 ? brief.format : count; // so that ten columns have room
     const rows = (few ? now.labels : recalls).map((label, i) => [h("th", { scope: "row" }, plain(few ? label : label.label)),
@@ -148,7 +148,7 @@ function version(now) {
     ["Rule", `${ids.rule}, η = ${number(ids.eta)}, ${ids.features} features`],
     ["Answers", named(model)(model.serve)],
     ["Columns", count(model.columns)],
-    ["State digest", model.state_digest], // whole, as `inspect` and `verify` print it
+    ["State digest", model.state_digest], // not cut, as `inspect` and `verify` print it
   ];
   part("version", rows, () => $("version").replaceChildren(...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
 }
@@ -187,7 +187,7 @@ function plane(now) {
 
 // --- Asking
 
-/* A restart of the process begins the history from scratch: what the page knows from before stays, if it is still true. */
+/* After a restart of the process its history is empty: the page keeps earlier points that are still true. */
 function remember([begin, ...more]) {
   if (begin) state.points = [...state.points.filter((point) => point[0] < begin[0] && point[1] <= begin[1]), begin, ...more];
 }
@@ -198,7 +198,7 @@ function draw() {
   for (const one of [tiles, mistakes, accuracy, stream, weights, plane, confusion, rejected, version, form]) {
     try {
       one(now);
-    } catch (error) { // the others are drawn all the same
+    } catch (error) { // the other parts are still drawn
       reportError(error);
     }
   }
@@ -208,7 +208,7 @@ const old = () => (state.since ? ` What is shown is ${duration((Date.now() - sta
 
 function show(now) {
   if (now.asked !== state.now?.asked) [state.points, state.trail, state.drawn, state.since] = [[], [], {}, 0];
-  else if (!now.model && state.now.model) { // it has begun anew, and reads its snapshot
+  else if (!now.model && state.now.model) { // the process has restarted, and reads its snapshot
     $("state").textContent = "";
     return say(`${outage(now)}Just begun: ${now.why_not}.${old()}`);
   }

@@ -1,7 +1,6 @@
-"""What the page polls: all that it shows of a model, as one body, made once for all who watch."""
+"""The body that the page polls: everything that it shows of a model. All browsers share one body."""
 
 import asyncio
-import gzip
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,14 +18,12 @@ from service.serving.models import Model, Models, ServedModel
 from service.serving.page.example_event import newest_event
 from service.serving.page.history import SECONDS, History
 
-JSON = "application/json"
-GZIP_LEVEL = 1
 MAX_MODELS = 1000
 MAX_LABELS = 12
-"""Labels whose confusion and whose largest weights are shown."""
+"""Labels whose confusion and largest weights are shown."""
 LARGEST_WEIGHTS = 12
 WEIGHTS_PER_SECOND = 100_000
-"""Weights that are searched in a second: those of a large model are shown a little late."""
+"""Weights that are searched in a second, so the weights of a large model are shown a little late."""
 
 
 class PageState:
@@ -35,13 +32,13 @@ class PageState:
     def __init__(
         self, models: Models, history: History, release: str, missing: Callable[[], Mapping[str, float]]
     ) -> None:
-        """`missing` gives, for each dependency, since when it does not answer (seconds since 1970), or 0."""
+        """`missing` returns since when each dependency does not answer (seconds since 1970), or 0."""
         self._models, self._history, self._release, self._missing = models, history, release, missing
-        self._made: dict[str | None, tuple[float, asyncio.Future[tuple[Response, Response]]]] = {}
+        self._bodies: dict[str | None, tuple[float, asyncio.Future[Response]]] = {}
         self._largest: dict[str, tuple[float, str | None, list[Any]]] = {}
 
-    async def of(self, name: str | None) -> tuple[Response, Response]:
-        """The body of a model, or of the first one, plain and compressed; raises UnknownModel.
+    async def of(self, name: str | None) -> Response:
+        """The body of a model, or of the first one if there is no name; raises UnknownModel.
 
         It is made again when the history has a new point, which is once a second.
         """
@@ -51,11 +48,11 @@ class PageState:
             name = next((model.name for model in self._models), None)
         points = self._history.of(name).all if name is not None else []
         moment = points[-1].time if points else time.time() // SECONDS
-        if name not in self._made or self._made[name][0] != moment:
-            self._made[name] = moment, asyncio.ensure_future(self._make(name))
-        return await asyncio.shield(self._made[name][1])  # others may wait for it
+        if name not in self._bodies or self._bodies[name][0] != moment:
+            self._bodies[name] = moment, asyncio.ensure_future(self._body(name))
+        return await asyncio.shield(self._bodies[name][1])  # other requests may wait for it
 
-    async def _make(self, name: str | None) -> tuple[Response, Response]:
+    async def _body(self, name: str | None) -> Response:
         model = None if name is None else self._models.get(name)
         now: dict[str, Any] = {
             "release": self._release,
@@ -70,19 +67,17 @@ class PageState:
         else:
             now |= self._figures(model, model.answering)
             now["largest"] = await self._weights(model.name, *model.answering.by(None))
-        body = msgspec.json.encode(now)
-        packed, encoding = gzip.compress(body, GZIP_LEVEL, mtime=0), {"content-encoding": "gzip"}
-        return Response(body, media_type=JSON), Response(packed, headers=encoding, media_type=JSON)
+        return Response(msgspec.json.encode(now), media_type="application/json")
 
     def _figures(self, model: Model, a: ServedModel) -> dict[str, Any]:
         learner, by, points = a.learner, a.by(None)[1], self._history.of(model.name)
         labels = learner.identity.labels or (-1, 1)
-        known = served_confusion(by)
+        confusion = served_confusion(by)
         return {
             "model": _short(Description.of(model, a)),
             "labels": [as_text(label) for label in labels],
-            "confusion": (known or by.counts.confusion) if len(labels) <= MAX_LABELS else [],
-            "of_last": not known,  # what answers has no confusion of its own: it is that of its last weights
+            "confusion": (confusion or by.counts.confusion) if len(labels) <= MAX_LABELS else [],
+            "of_last": not confusion,  # the confusion is that of the last weights, not of those that answer
             "learner": a.head.writer.process,
             "waiting": not model.learning_here and model.awaits_assignment(),
             "kept": [(kept.version, iso(kept.saved_at)) for kept in a.head.kept],
@@ -97,35 +92,35 @@ class PageState:
 
     async def _weights(self, name: str, who: str | None, by: Classifier) -> list[Any]:
         """The largest weights: of each label (None where labels share them) the bias and (name, weight) pairs."""
-        due, whose, found = self._largest.get(name, (0.0, None, []))
-        if time.monotonic() < due and whose == who:
-            return found
+        due, answered_by, weights = self._largest.get(name, (0.0, None, []))
+        if time.monotonic() < due and answered_by == who:
+            return weights
         count, labels = len(by.columns), by.identity.labels or ()
         places = range(min(len(labels), MAX_LABELS)) if by.identity.multiclass else [None]
-        found = []
+        weights = []
         for place in places:
             w = by.served_at(slice(count), place).copy()
             chosen = await asyncio.to_thread(largest, w, LARGEST_WEIGHTS)
             named = [(by.columns.name_of(column), float(w[column])) for column in chosen if w[column]]
             label = None if place is None else as_text(labels[place])
-            found.append({"label": label, "bias": float(w[0]), "weights": named})
-        self._largest[name] = time.monotonic() + count * len(places) / WEIGHTS_PER_SECOND, who, found
-        return found
+            weights.append({"label": label, "bias": float(w[0]), "weights": named})
+        self._largest[name] = time.monotonic() + count * len(places) / WEIGHTS_PER_SECOND, who, weights
+        return weights
 
 
 def _short(model: Description) -> Description:
-    """The description without what is not shown, and of many labels only the most frequent."""
+    """The description without members that are not shown; of many labels it keeps the most frequent."""
     model = msgspec.structs.replace(model, comparisons=[], confusion=[])
     if len(model.labels) <= MAX_LABELS:
         return model
-    labels = sorted(model.labels, key=lambda one: -one.events)[:MAX_LABELS]
+    labels = sorted(model.labels, key=lambda label: -label.events)[:MAX_LABELS]
     return msgspec.structs.replace(model, labels=labels, identity=msgspec.structs.replace(model.identity, labels=()))
 
 
 def _plane(learner: Learner, by: Classifier) -> dict[str, Any] | None:
-    """A model of two numbers: its last events, and each score as (bias, a, b) of bias + a*x + b*y in their own units.
+    """For a model of two numbers x and y: its last events, and each score as (bias, a, b) of bias + a*x + b*y.
 
-    None for any other model, such as one with a category.
+    The numbers are in their own units, also if the model scales. None for any other model, such as one with a category.
     """
     if len(by.columns) != PLANE_COLUMNS or learner.identity.features == "hashed":
         return None

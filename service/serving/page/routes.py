@@ -1,11 +1,11 @@
-"""The page at `/`: a few files that hold nothing of any model, and the one body that they poll.
+"""The page at `/`: a few files, and the body that they poll.
 
-So the files are open to all, and the body, like the rest of the service, needs a token.
+The files hold no data of any model, so they need no token. The body needs one, like the rest of the service.
 """
 
 from pathlib import Path
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.responses import Response
 
 from service.serving.page.page_state import PageState
@@ -21,16 +21,15 @@ OPEN = tuple(_FILES)
 """Paths that need no token."""
 
 
-def install_page(app: FastAPI, body: PageState) -> None:
+def install_page(app: FastAPI, state: PageState) -> None:
     """Serve the page."""
     headers = {"content-security-policy": _POLICY}
     for path, file in _FILES.items():
         _serve(app, path, Response(file.read_bytes(), headers=headers, media_type=_TYPES[file.suffix]))
 
     @app.get("/page/now", include_in_schema=False)
-    async def now(request: Request, model: str | None = None) -> Response:
-        plain, packed = await body.of(model)
-        return packed if "gzip" in request.headers.get("accept-encoding", "") else plain
+    async def now(model: str | None = None) -> Response:
+        return await state.of(model)
 
 
 def _serve(app: FastAPI, path: str, answer: Response) -> None:

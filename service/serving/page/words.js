@@ -1,10 +1,10 @@
-// Figures as text, in one line with their units (\u00a0), and what the page says of a body in sentences. Knows no elements.
+// Turns figures into text, in one line with their units (\u00a0), and a body into sentences. Knows no elements.
 
 const whole = new Intl.NumberFormat("en");
 export const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
-/* Whole below a thousand, and above it two digits. */
+/* A whole number below a thousand, two digits above it. */
 export const brief = new Intl.NumberFormat("en", { notation: "compact" });
-/* So many of a thing. */
+/* A number and a noun, which has an s unless the number is 1. */
 export const some = (n, thing) => `${count(n)} ${thing}${n === 1 ? "" : "s"}`;
 const few = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
@@ -15,11 +15,11 @@ export function duration(seconds) {
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
   return `${Math.max(0, Math.floor(seconds / size))}\u00a0${unit}`;
 }
-/* A label as text; that it is empty is seen. */
+/* A label as text; an empty one is shown as "". */
 export const plain = (label) => String(label) || '""';
 export const clipped = (text, most = 22) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-/* Which of Kafka and Redis does not answer, since when, and what that means for what is shown; nothing where both do. */
+/* Says which of Kafka and Redis does not answer, since when, and what that means for the figures; empty if both answer. */
 export function outage(now) {
   const { kafka, redis } = now.missing, learner = now.model?.learning_here || now.waiting;
   const since = (seconds) => {
@@ -32,7 +32,7 @@ export function outage(now) {
   ].filter(Boolean).join("");
 }
 
-/* Who learns the model, in the line beside its name. */
+/* Says who learns the model, in the line next to its name. */
 export function standing(now) {
   const model = now.model;
   if (model.stopped) return `Learning stopped: ${model.stopped}`;
@@ -42,35 +42,35 @@ export function standing(now) {
   return `Following another process${now.learner ? ` (${now.learner} saved last)` : ""}`;
 }
 
-/* What lies beneath the lag. */
+/* The line under the lag. */
 export function behind(now) {
   if (now.lag !== null) return `${now.lag === 1 ? "record" : "records"} to be learned`;
   if (now.missing.kafka) return "not known without Kafka";
   return now.waiting ? "known once it is learned" : "known where it is learned";
 }
 
-/* How many updates there may be. */
+/* Says how many updates there can be. */
 export function bound({ bound: most, bound_reason: reason, updates }) {
   if (most === null) return `No bound: ${reason}.`;
   return `The perceptron theorem allows ${some(most, "update")} at most; there ${updates === 1 ? "was" : "were"} ${count(updates)}.`;
 }
 
-/* What shows a predictor's name: a function of it. */
+/* A function that turns a predictor's name into text. */
 export function named({ serve }) {
   const last = { last: "last weights", average: "average" };
   return (name) => `${last[name] ?? name}${name === serve ? " (served)" : ""}`;
 }
 
-/* What answers, within a sentence. */
+/* Names the weights that answer, for a sentence. */
 export const served = ({ serve }) => ({ last: "the last weights", average: "the average" })[serve] ?? `candidate ${serve}`;
 
-/* What made the predictions of the confusion. */
+/* Names the weights that made the predictions of the confusion. */
 export function confused({ model, of_last: last }) {
   if (!last) return served(model);
   return model.serve === "average" ? "the last weights" : `the last weights of ${served(model)}`;
 }
 
-/* How well the positive of two labels is found by what answers; nothing of more labels, and where that is not known. */
+/* Says how well the positive label is found; empty with three labels and more, or if that is not known. */
 export function positive(now) {
   const { recall, precision } = now.model, known = ({ all, recent }) => all !== null || recent !== null;
   if (!known(recall) && !known(precision)) return "";
@@ -78,14 +78,14 @@ export function positive(now) {
   return `Label ${plain(now.labels[1])}, of recent and of all events: recall ${both(recall)}, precision ${both(precision)}.`;
 }
 
-/* Whether a candidate is better than the model. */
+/* Says whether a candidate is better than the model. */
 export function verdict(candidate) {
   const against = candidate.against_the_model;
   if (!against || against.better === null) return "no difference shown";
   return against.better === candidate.name ? "better" : "worse";
 }
 
-/* What the contributions to a prediction add up to, of which the largest are shown. */
+/* Says what the contributions to a prediction add up to, and how many of them are shown. */
 export function sum({ label, runner_up: second, contributions }, most) {
   const total = number(contributions.reduce((all, one) => all + one.product, 0));
   const what = second === undefined ? "the score" : `the score of ${label} less that of ${second}`;
