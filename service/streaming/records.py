@@ -1,4 +1,4 @@
-"""Records of one partition with all that Kafka keeps of them, in one buffer; an object is made of one if asked for."""
+"""Records of one partition with keys and headers, in one buffer; a single record becomes an object only on request."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
@@ -24,7 +24,7 @@ from service.streaming.kafka.fetching.record_framing import (
 )
 
 Headers = Sequence[tuple[str, bytes | None]]
-"""Names and values. A name that is not UTF-8 has surrogate escapes."""
+"""Names and values. Bytes of a name that are not UTF-8 are surrogate escapes."""
 
 
 class KafkaRecord(NamedTuple):
@@ -38,13 +38,13 @@ class KafkaRecord(NamedTuple):
 
 
 def value_of(record: KafkaRecord) -> bytes | None:
-    """The record's value, in the content type that its headers say."""
+    """The record's value, wrapped as the content type in its headers requires."""
     value, headers = record.value, record.headers
     return form_of(headers)(value) if headers and value is not None else value
 
 
 class KafkaRecords(Records):
-    """Records whose bytes are in `data`; the table `rows` says where, see `record_framing`."""
+    """Records in the buffer `data`. The table `rows` has the places of their parts, see `record_framing`."""
 
     def __init__(self, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         forms = rows[FORM]
@@ -60,15 +60,15 @@ class KafkaRecords(Records):
 
     @property
     def size(self) -> int:
-        """The bytes of the buffer."""
+        """The size of the buffer in bytes."""
         return len(self._data)
 
     def header_count(self, i: int) -> int:
-        """How many headers the record at index `i` has."""
+        """The number of headers of the record at index `i`."""
         return int(self._rows[HEADER_COUNT, i])
 
     def record(self, i: int, with_headers: bool = True) -> KafkaRecord:
-        """The record at index `i`; -1 is the last."""
+        """The record at index `i`; -1 is the last one."""
         row = self._rows[:, i].tolist()
         data = self._data.data
         key = None if row[KEY] < 0 else bytes(data[row[KEY] : row[KEY_END]])
@@ -79,11 +79,11 @@ class KafkaRecords(Records):
 
 
 def _decode_headers(data: bytes, count: int) -> Headers:
-    headers, at = list[tuple[str, bytes | None]](), 0
+    headers, place = list[tuple[str, bytes | None]](), 0
     for _ in range(count):
-        size, at = decode_varint(data, at)
-        name, at = data[at : at + size].decode(errors="surrogateescape"), at + size
-        size, at = decode_varint(data, at)
-        headers.append((name, None if size < 0 else data[at : at + size]))
-        at += max(size, 0)
+        size, start = decode_varint(data, place)
+        name = data[start : start + size].decode(errors="surrogateescape")
+        size, start = decode_varint(data, start + size)
+        place = start + max(size, 0)
+        headers.append((name, None if size < 0 else data[start:place]))
     return tuple(headers)

@@ -70,7 +70,7 @@ MUTANTS = (
            "True", f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing"),
     Mutant("the rest of a slice that was cut short is left out", f"{LEARN}._apply", "return outcome.consumed",
            "return len(records)"),
-    Mutant("no fingerprint check", f"{RESUME}::_recognise", "fingerprint(record) != known", "False"),
+    Mutant("no fingerprint check", f"{RESUME}::_recognise", "fingerprint(record) != last", "False"),
     Mutant("another topic without the last record is gone on with", f"{RESUME}::_recognise",
            "record is None and recreated and learned[name]", "False",
            f"{ALONE}::test_another_topic_without_the_last_record_is_not_gone_on_with"),

@@ -109,11 +109,12 @@ class Process:
         clock = Clock(world)
         store = SimulatedStore(world, name, lambda: saver._doubtful[1] if saver._doubtful else [])
         saver = Keeper("t", store, clock, offload, writer=Writer(group, name), **keeping)
-        known = bool(world.redis.state) and world.rng.random() < 0.5
+        followed = bool(world.redis.state) and world.rng.random() < 0.5
         self.seen_digest: str | None = None
         log: Any = self.log
-        asked = lambda: known, lambda: self.seen_digest
-        self.learning = learn_loop.LearnLoop(log, saver, clock, self.tell, identity, None, *asked)
+        self.learning = learn_loop.LearnLoop(
+            log, saver, clock, self.tell, identity, followed=lambda: followed, seen_digest=lambda: self.seen_digest
+        )
         self.coroutine = self.learning.run()
         self.at: Step | None = Step("start")
 
