@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SupervisedTasks(asyncio.TaskGroup):
-    """A task group. A task that others cancel fails with Stuck; a task that ignores our cancellation gets another one."""
+    """A task that others cancel fails with Stuck, and a task that ignores our cancellation is cancelled again."""
 
     def create_task(self, coro: Any, **options: Any) -> Any:
         """Start a task, as `asyncio.TaskGroup.create_task` does."""
