@@ -99,7 +99,7 @@ class Service:
             create=settings.create_topics,
             session_timeout=settings.kafka.session_timeout,
             watchdog=settings.kafka.watchdog,
-            wanted=settings.requests_topic if settings.patterns else None,
+            matches=settings.requests_topic if settings.patterns else None,
             predictions_wait=self._clock.is_busy,
         )
 

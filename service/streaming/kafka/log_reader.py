@@ -38,7 +38,7 @@ class LogReader:
         tp, rest = TopicPartition(self._topic, partition), self._rest.get(partition)
         if rest is not None:
             rest = rest[rest.find(start) :]
-        if rest is None or (not len(rest) and self._fetcher.position(tp) != start):
+        if rest is None or (not len(rest) and self._fetcher.positions([tp])[tp] != start):
             rest = RecordsBuilder().build()
             self._fetcher.seek(tp, start)
         while True:
@@ -46,7 +46,7 @@ class LogReader:
             self._rest[partition] = rest[count:]
             if count:
                 yield rest[:count]
-            if len(self._rest[partition]) or self._fetcher.position(tp) >= end:
+            if len(self._rest[partition]) or self._fetcher.positions([tp])[tp] >= end:
                 return
             async with asyncio.timeout(SILENCE_SECONDS):
                 polled = await self._fetcher.poll([tp], POLL_RECORDS)
