@@ -18,6 +18,7 @@ from aiokafka.admin import NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
+from service.errors import DependencyError
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.membership.group import Kafka
@@ -289,7 +290,14 @@ async def of_kafka(server: Server, topic: str) -> AsyncIterator[OfKafka]:
     async with AIOKafkaProducer(bootstrap_servers=server.address, acks="all", linger_ms=2) as producer:
         await kafka.connect()
         running = asyncio.create_task(kafka.run(lambda _: None))
+
+        async def led() -> bool:
+            with contextlib.suppress(DependencyError):  # a broker lists a new topic before it leads it
+                return bool(await kafka.logs[topic].bounds())
+            return False
+
         try:
+            await until(led, "the topic is assigned and has leaders")
             yield OfKafka(server, kafka, producer, topic)
             if running.done():
                 running.result()  # which raises

@@ -27,7 +27,7 @@ from service.streaming.outbox import MAX_LETTER_BYTES
 from service.streaming.supervision import SupervisedTasks
 
 CLOSE_SECONDS = 1.0
-"""The limit of the last commit at a stop; leaving the group may take twice that. Neither loses data if it is cut short."""
+"""The limit of the last commit at a stop, and twice that to leave the group. Cutting them short loses no data."""
 POLL_SECONDS = 1.0
 """The pause between two polls of the consumer, and the limit of a poll."""
 METADATA_SECONDS = 10
@@ -102,8 +102,8 @@ class Kafka(ConsumerRebalanceListener):
             max_poll_interval_ms=2**31 - 1,
             metadata_max_age_ms=METADATA_SECONDS * 1000,
         )
-        # Not idempotent: after a batch that the broker refused, such a client keeps counting, and the broker, which did not
-        # count that batch, refuses all later ones. A letter that is written twice has the same key.
+        # Not idempotent: such a client counts a batch that the broker refused, and the broker, which does not, refuses
+        # all later ones. A letter that is written twice has the same key.
         clients.producer = cluster.producer(max_request_size=MAX_LETTER_BYTES)
         clients.query_client, clients.fetch_client = cluster.client(ANSWER_SECONDS), cluster.client()
         clients.fetcher = Fetcher(clients.fetch_client, cluster.max_batch_bytes)
@@ -130,7 +130,7 @@ class Kafka(ConsumerRebalanceListener):
         )
 
     async def run(self, add_topic: Callable[[str], None]) -> None:
-        """Join the group with the topics that exist, and later with those that come to exist; commit; write dead letters.
+        """Join the group with the topics that exist, and with new ones as they appear; commit; write dead letters.
 
         `add_topic` is called with each topic that a pattern matches, after its log was made.
         """
