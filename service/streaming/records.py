@@ -10,18 +10,7 @@ from numpy.typing import NDArray
 from service.learning.events.content_types import form_of
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.records import Records
-from service.streaming.kafka.fetching.record_framing import (
-    FORM,
-    HEADER_COUNT,
-    HEADERS,
-    HEADERS_END,
-    KEY,
-    KEY_END,
-    OFFSET,
-    TIMESTAMP,
-    VALUE,
-    VALUE_END,
-)
+from service.streaming.kafka.fetching import record_framing as table
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Names and values. Bytes of a name that are not UTF-8 are surrogate escapes."""
@@ -47,9 +36,9 @@ class KafkaRecords(Records):
     """Records in the buffer `data`. The table `rows` has the places of their parts, see `record_framing`."""
 
     def __init__(self, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        forms = rows[FORM]
-        values = ValueBuffer(data, rows[VALUE], rows[VALUE_END], forms if forms.any() else None)
-        super().__init__(rows[OFFSET], rows[TIMESTAMP], values)
+        forms = rows[table.FORM]
+        values = ValueBuffer(data, rows[table.VALUE], rows[table.VALUE_END], forms if forms.any() else None)
+        super().__init__(rows[table.OFFSET], rows[table.TIMESTAMP], values)
         self._data, self._rows = data, rows
 
     def __getitem__(self, part: slice) -> Self:
@@ -65,17 +54,19 @@ class KafkaRecords(Records):
 
     def header_count(self, i: int) -> int:
         """The number of headers of the record at index `i`."""
-        return int(self._rows[HEADER_COUNT, i])
+        return int(self._rows[table.HEADER_COUNT, i])
 
     def record(self, i: int, with_headers: bool = True) -> KafkaRecord:
         """The record at index `i`; -1 is the last one."""
-        row = self._rows[:, i].tolist()
+        offset, timestamp, key, key_end, value, value_end, headers, headers_end, count, _ = self._rows[:, i].tolist()
         data = self._data.data
-        key = None if row[KEY] < 0 else bytes(data[row[KEY] : row[KEY_END]])
-        value = None if row[VALUE] < 0 else bytes(data[row[VALUE] : row[VALUE_END]])
-        count = row[HEADER_COUNT] if with_headers else 0
-        headers = _decode_headers(bytes(data[row[HEADERS] : row[HEADERS_END]]), count) if count else ()
-        return KafkaRecord(row[OFFSET], row[TIMESTAMP], key, value, headers)
+        return KafkaRecord(
+            offset,
+            timestamp,
+            None if key < 0 else bytes(data[key:key_end]),
+            None if value < 0 else bytes(data[value:value_end]),
+            _decode_headers(bytes(data[headers:headers_end]), count if with_headers else 0),
+        )
 
 
 def _decode_headers(data: bytes, count: int) -> Headers:

@@ -11,12 +11,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
 from service.streaming.kafka.fetching.compression import DamagedBatch
-from service.streaming.kafka.fetching.record_batch import (
-    OpenBatch,
-    RecordsBuilder,
-    mark_aborted,
-    parse_batches,
-)
+from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordsBuilder, mark_aborted, parse_batches
 from service.streaming.records import KafkaRecord, value_of
 from tests.batches import CODECS, open_builder
 

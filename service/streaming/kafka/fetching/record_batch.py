@@ -13,13 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.streaming.kafka.fetching.compression import DamagedBatch, decompress
-from service.streaming.kafka.fetching.record_framing import (
-    KEY,
-    MIN_RECORD_BYTES,
-    OFFSET,
-    ROWS,
-    frame_records,
-)
+from service.streaming.kafka.fetching.record_framing import KEY, MIN_RECORD_BYTES, OFFSET, ROWS, frame_records
 from service.streaming.records import KafkaRecords
 
 HEAD = Struct(">qiibIhiqqqhii")
