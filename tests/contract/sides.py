@@ -92,7 +92,7 @@ class OfSimulation:
         return produced
 
     async def gap(self) -> int:
-        """Append offsets without records to partition 0; returns how many."""
+        """Append offsets without records to partition 0; returns their number."""
         self._partition(0).end += 3
         return 3
 
@@ -129,7 +129,7 @@ class OfSimulation:
         self._world.chance = lambda probability: silent  # type: ignore[method-assign]  # noqa: ARG005
 
     async def refuse(self) -> None:
-        """Let there be a dead-letter topic that refuses every record."""
+        """Make the dead-letter topic refuse every record."""
         self._world.refusing = True
 
     async def accept(self) -> None:
@@ -189,7 +189,7 @@ class OfKafka:
                 await client.send_and_wait(self._topic, b"aborted", partition=0)
             await client.abort_transaction()
 
-        async def marked() -> bool:  # the marker comes when the broker likes
+        async def marked() -> bool:  # the broker writes the marker some time later
             return bool((await consumer.end_offsets([tp]))[tp] == end)
 
         await until(marked, "the marker")
@@ -251,7 +251,7 @@ class OfKafka:
         process = psutil.Process(self._server.process.pid)
         process.send_signal(signal.SIGSTOP if silent else signal.SIGCONT)
 
-        async def stopped() -> bool:  # a thread that runs just then still answers
+        async def stopped() -> bool:  # a thread that is running may still answer
             return all(psutil.Process(t.id).status() == psutil.STATUS_STOPPED for t in process.threads())
 
         if silent:

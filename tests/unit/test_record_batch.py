@@ -1,4 +1,4 @@
-"""Records of whole batches against aiokafka's own, one by one: the same records, or an error."""
+"""Our records of whole batches are those of aiokafka, or both report an error."""
 
 import random
 import struct
@@ -23,7 +23,7 @@ CONTENT_TYPES = [
 
 
 def ours(raw: bytes, start: int, step: int, aborted: list[tuple[int, int]]) -> list[KafkaRecord]:
-    """All records from an offset on, taken `step` at a time; raises DamagedBatch."""
+    """All records from an offset on, read in parts of `step`; raises DamagedBatch."""
     fetched = parse_batches(raw)
     if fetched.damage:
         raise DamagedBatch(fetched.damage)
@@ -48,7 +48,7 @@ def ours(raw: bytes, start: int, step: int, aborted: list[tuple[int, int]]) -> l
 
 
 def theirs(raw: bytes, start: int, dropped: set[int]) -> list[KafkaRecord]:
-    """The same by aiokafka's classes; batches that begin at `dropped` offsets are of aborted transactions."""
+    """The same records by aiokafka's classes, without the aborted batches that begin at `dropped` offsets."""
     records, batches = list[KafkaRecord](), MemoryRecords(raw)
     while (batch := batches.next_batch()) is not None:
         if not batch.validate_crc():
@@ -74,7 +74,7 @@ def batch(
     builder = open_builder(codec, producer, transactional)
     at, crowded = 0, rng.random() < 0.2
     for _ in range(rng.choice((1, 2, 8, 40, 300))):
-        at += rng.choice((0, 0, 0, 1, 7))  # what compaction took
+        at += rng.choice((0, 0, 0, 1, 7))  # removed by compaction
         headers = [
             rng.choice(
                 (
@@ -89,7 +89,7 @@ def batch(
         at += 1
     built = bytearray(builder.build())
     if rng.random() < 0.2:
-        built[22] |= 8  # one time for all, that of the append
+        built[22] |= 8  # all records have the time of the append
     built[:8] = struct.pack(">q", offset)
     return signed(built), offset + at
 
@@ -133,7 +133,7 @@ def test_records_are_those_of_the_client(seed: int) -> None:
 
 
 def test_what_is_damaged_is_refused_as_the_client_refuses_it() -> None:
-    """Bytes of a batch are changed, and its checksum with them."""
+    """Bytes of a batch are changed, and its checksum is made to match."""
     damaged = 0
     for seed in range(200):
         rng = random.Random(seed)
