@@ -430,9 +430,7 @@ class Simulation:
         for _ in range(world.rng.randint(0, 12)):
             world.topic.produce()
         self._note("topic recreated")
-        for process in (
-            self.processes
-        ):  # a process that sees the deletion loses the topic; one that sees only the new topic does not
+        for process in self.processes:  # a process that sees only the new topic does not lose it
             if world.rng.random() < 0.5:
                 process.log.revoke()
 
