@@ -96,5 +96,5 @@ def truncate(letter: DeadLetter, limit: int) -> DeadLetter:
         without_value = _letter(letter.key, b"", ours | {"truncated-from": b"%d" % len(value)}, headers)
         room = limit - wire_size(without_value) - MAX_LENGTH_BYTES
         if room >= 0:
-            return without_value._replace(value=value[:room])
+            return DeadLetter(letter.key, value[:room], without_value.headers)
     return letter
