@@ -2,21 +2,22 @@
 
 PerceptronError
 ├── ConfigurationError    the settings: nothing was started, change them
-│   └── IdentityChanged   the settings give events another meaning than the stored model's
+│   └── IdentityChanged   under these settings events mean something else than under the stored model's
 ├── DataError             the log or the store holds something that must not be learned or served
-│   ├── OutOfOrder        records do not go on where the model stopped
+│   ├── OutOfOrder        records do not continue where the model stopped
 │   ├── LogLost           the log no longer has the next record
-│   │   └── LogGap        its batches do not follow on each other, and nothing explains that
+│   │   └── LogGap        its batches do not follow each other, and nothing explains why
 │   ├── AnotherCluster    the stored model was learned from another Kafka cluster
-│   ├── Diverged          the weights grow beyond all bounds
+│   ├── Diverged          the weights grow without limit
 │   ├── SnapshotDamaged   a stored snapshot does not match its own digests
-│   └── SnapshotForeign   a stored snapshot is whole, and another release's
+│   └── SnapshotForeign   a stored snapshot is intact, but was written by another release
 ├── DependencyError       Kafka or Redis did not answer, or refused
-│   └── Unauthorised      a user of Kafka's lacks a right
-├── Stuck                 our code or a client library: there is work and nothing moves; a fresh process goes on
-├── Rejected              one event or request that breaks the format (never ends a process)
-├── UnknownModel          a request is for a model that is not there
-└── Unanswerable          a model that is there and cannot answer now
+│   └── Unauthorised      the Kafka user lacks a right
+├── Stuck                 our code or a client library makes no progress; a fresh process continues
+├── Rejected              one event or request breaks the format (never ends a process)
+├── UnknownModel          a request names a model that does not exist
+├── UnknownCandidate      a request names a candidate that its model does not have
+└── Unanswerable          a model exists but cannot answer now
 
 Each message is one line that says what is wrong and what to do.
 """
@@ -38,7 +39,7 @@ class ConfigurationError(PerceptronError):
 
 
 class IdentityChanged(ConfigurationError):
-    """The stored model was learned under settings that give its events another meaning."""
+    """The stored model was learned under settings by which its events mean something else."""
 
 
 class DataError(PerceptronError):
@@ -46,7 +47,7 @@ class DataError(PerceptronError):
 
 
 class OutOfOrder(DataError):
-    """The first offset of the records is not the one after the last record learned."""
+    """The first record is not the one after the last record learned."""
 
 
 class LogLost(DataError):
@@ -54,24 +55,24 @@ class LogLost(DataError):
 
 
 class LogGap(LogLost):
-    """Offsets are missing or there twice, and no marker, aborted transaction or compaction explains it."""
+    """Offsets are missing or occur twice, and no marker, aborted transaction or compaction explains it."""
 
 
 class AnotherCluster(DataError):
-    """The stored model was learned from another Kafka cluster, so that it may be somebody else's."""
+    """The stored model was learned from another Kafka cluster, so it may be somebody else's."""
 
 
 class Diverged(DataError):
-    """The weights of a model grow beyond all bounds: it learns nothing more, and does not answer.
+    """The weights of a model grow without limit: it stops learning and does not answer.
 
     `why` names the event or the norm.
     """
 
     def __init__(self, model: str, why: str) -> None:
         super().__init__(
-            f"model {model} diverged: {why}; the last version kept from before the growth answers, or none. Begin anew "
-            f"with a smaller eta or scaled features after `perceptron reset -t {model} --yes`, or leave the events out "
-            f"with `perceptron rollback -t {model} --to VERSION --resume-at P:OFFSET --yes`"
+            f"model {model} diverged: {why}; the last version kept from before the growth answers, or none. Start from "
+            f"scratch with a smaller eta or scaled features after `perceptron reset -t {model} --yes`, or leave the "
+            f"events out with `perceptron rollback -t {model} --to VERSION --resume-at P:OFFSET --yes`"
         )
 
 
@@ -80,7 +81,7 @@ class SnapshotDamaged(DataError):
 
 
 class SnapshotForeign(DataError):
-    """A head in the store matches its digest and was written by a newer release, or by one of another fold."""
+    """A head in the store matches its digest, but a newer release or one with another fold wrote it."""
 
 
 class DependencyError(PerceptronError):
@@ -94,18 +95,18 @@ class DependencyError(PerceptronError):
 
 
 class Unauthorised(DependencyError):
-    """A user of Kafka's lacks a right."""
+    """The Kafka user lacks a right."""
 
 
 class Stuck(PerceptronError):
-    """Kafka answers, but the client has delivered nothing for a long time, or has cancelled a task of ours."""
+    """Kafka answers, but the client has delivered nothing for a long time, or has cancelled one of our tasks."""
 
 
 class Rejected(PerceptronError):
     """An event or request that breaks the format.
 
-    `reason` is one of `learning.events.REASONS`, the message one line for a person,
-    `pointer` a JSON pointer to the member at fault.
+    `reason` is one of `learning.events.REASONS`, the message is one line for a person, and `pointer` is a JSON pointer
+    to the member at fault.
     """
 
     def __init__(self, reason: str, detail: str, pointer: str = "") -> None:
@@ -114,35 +115,35 @@ class Rejected(PerceptronError):
 
 
 class UnknownModel(PerceptronError):
-    """A request is for a model that is not there."""
+    """A request names a model that does not exist."""
 
     def __init__(self) -> None:
         super().__init__("there is no model of this name; GET /v1/models lists them")
 
 
 class UnknownCandidate(PerceptronError):
-    """A request is for a candidate that its model does not have."""
+    """A request names a candidate that its model does not have."""
 
-    def __init__(self, known: Iterable[str]) -> None:
-        super().__init__(f"?candidate: the model has none of this name, it has {', '.join(known) or 'none'}")
+    def __init__(self, candidates: Iterable[str]) -> None:
+        super().__init__(f"?candidate: the model has none of this name, it has {', '.join(candidates) or 'none'}")
 
 
 class Unanswerable(PerceptronError):
-    """A model is there and cannot answer now."""
+    """A model exists but cannot answer now."""
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and the errors that led to it, the newest first: clients raise theirs on top of the system's."""
+    """An error and the errors that caused it, newest first: client libraries wrap the system's errors."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def os_cause(error: OSError) -> str:
-    """Why the operating system or TLS refused, in its own words, without those of event loops and clients."""
-    from ssl import SSLError  # learning imports this file, and works without sockets
+    """Why the operating system or TLS refused, in its own words, without what event loops and clients add."""
+    from ssl import SSLError  # not at the top: learning imports this module, and works without sockets
 
-    if isinstance(error, SSLError):  # its number is OpenSSL's, and would be taken for another error
+    if isinstance(error, SSLError):  # its errno is an OpenSSL number, not the system's
         detail = getattr(error, "verify_message", "")
         return f"TLS: {(error.reason or 'failed').lower().replace('_', ' ')}{detail and f': {detail}'}"
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""Record batches as a producer packs them, of any size: aiokafka's own producer sends none that it would not unpack."""
+"""Record batches of any size, also larger than aiokafka's own producer would send."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def open_builder(codec: int = 0, producer: int = -1, transactional: bool = False
 
 
 def packed(codec: int, records: Iterable[KafkaRecord]) -> bytes:
-    """A batch of these records."""
+    """The bytes of a batch of these records."""
     builder = open_builder(codec)
     for offset, timestamp, key, value, headers in records:
         assert builder.append(offset, timestamp, key, value, list(headers))
@@ -35,7 +35,7 @@ def packed_values(codec: str, values: Iterable[tuple[bytes | None, Headers]]) ->
 
 
 def join_records(records: Sequence[KafkaRecord]) -> KafkaRecords:
-    """These records as a fetcher makes them of one batch."""
+    """The records as the fetcher builds them from one batch."""
     builder = RecordsBuilder()
     if records:
         [batch] = parse_batches(packed(0, records)).batches
@@ -44,7 +44,7 @@ def join_records(records: Sequence[KafkaRecord]) -> KafkaRecords:
 
 
 async def send_packed(producer: AIOKafkaProducer, topic: str, raw: bytes) -> int:
-    """Send a batch as it is; returns the offset of its first record."""
+    """Send a batch unchanged; returns the offset of its first record."""
     batch: Any = producer.create_batch()
     batch.append(key=None, value=b"", timestamp=None)
     batch.close()

@@ -99,7 +99,7 @@ class Service:
             create=settings.create_topics,
             session_timeout=settings.kafka.session_timeout,
             watchdog=settings.kafka.watchdog,
-            wanted=settings.requests_topic if settings.patterns else None,
+            matches=settings.requests_topic if settings.patterns else None,
             predictions_wait=self._clock.is_busy,
         )
 
@@ -266,8 +266,8 @@ class Service:
             self._observers[model.name],
             own.identity(),
             parse_start_at(settings.start_at),
-            known=lambda: model.answering is not None,
-            looked=lambda: model.seen_digest,
+            followed=lambda: model.answering is not None,
+            seen_digest=lambda: model.seen_digest,
             aim=self._clock.slice_seconds,
         )
 

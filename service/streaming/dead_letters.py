@@ -1,21 +1,31 @@
-"""A record that was set aside, as a dead letter: its own bytes, with the reason and where it stood."""
+"""A rejected record as a dead letter: its bytes, the reason and its place in the log, cut to what the topic takes."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from service.streaming.records import Headers, KafkaRecords
 
 RETRIED_HEADER = "retried"
-"""The header of a marker: the letter of the same key was sent again, as the record it names."""
-HEADERS_OMITTED, NAMES_IN_HEX = "headers-omitted", "header-names-in-hex"
-"""Headers that say how many of the record's headers are left out, and how many names are written in hex."""
+"""The header of a marker: the letter with the same key was sent again, as the record that this header names."""
+HEADERS_OMITTED = "headers-omitted"
+TRUNCATION_HEADERS = {
+    "truncated-from": "the value was {} bytes",
+    HEADERS_OMITTED: "its {} headers are left out",
+    "key-truncated-from": "the key was {} bytes",
+}
+"""Headers that say what was cut, so that the letter fits its topic, and the text for the number in each."""
 MAX_HEADERS = 10_000
-"""A record with more loses them in its letter: a megabyte of them takes half a second to write."""
-MAX_DETAIL = 1000
-"""The most characters of a detail: it may quote a name of the record, which may be long."""
+"""The letter of a record with more has none of them: a megabyte of headers takes half a second to write."""
+MAX_DETAIL_CHARACTERS = 1000
+"""A detail may quote a name of the record, which may be long."""
+MAX_LENGTH_BYTES = 5
+"""The most bytes that the length of a value takes."""
 
 
 class DeadLetter(NamedTuple):
-    """What is published to `{topic}.dead-letters`. The key makes a letter written twice recognisable."""
+    """What is published to `{topic}.dead-letters`. A letter that was written twice has the same key."""
 
     key: bytes
     value: bytes | None
@@ -30,38 +40,61 @@ def topic_of(topic: str) -> str:
 def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reason: str, detail: str) -> DeadLetter:
     """The dead letter of the record at index `i`: our headers first, then the record's own.
 
-    Kafka's clients write header names in UTF-8 alone. A name that is not UTF-8 is written in hex.
+    Kafka's clients write header names only in UTF-8. Other bytes of a name are written as backslash escapes.
     """
     count = records.header_count(i)
     record = records.record(i, with_headers=count <= MAX_HEADERS)
-    ours = [
-        ("reason", reason.encode()),
-        ("detail", detail[:MAX_DETAIL].encode(errors="replace")),
-        ("topic", topic.encode()),
-        ("partition", str(partition).encode()),
-        ("offset", str(record.offset).encode()),
-    ]
+    ours: dict[str, bytes | None] = {
+        "reason": reason.encode(),
+        "detail": detail[:MAX_DETAIL_CHARACTERS].encode(errors="replace"),
+        "topic": topic.encode(),
+        "partition": b"%d" % partition,
+        "offset": b"%d" % record.offset,
+    }
     if record.key is not None:
-        ours.append(("key", record.key))
+        ours["key"] = record.key
     if count > MAX_HEADERS:
-        ours.append((HEADERS_OMITTED, str(count).encode()))
-    headers = [(_in_utf8(name), value) for name, value in record.headers]
-    if odd := sum(written != name for (written, _), (name, _) in zip(headers, record.headers, strict=True)):
-        ours.append((NAMES_IN_HEX, str(odd).encode()))
-    # The last of ours says how many of the record's own follow, whatever they are called.
-    ours.append(("headers", str(len(headers)).encode()))
-    return DeadLetter(f"{topic}-{partition}-{record.offset}".encode(), record.value, [*ours, *headers])
+        ours[HEADERS_OMITTED] = b"%d" % count
+    own = [(name.encode(errors="surrogateescape").decode(errors="backslashreplace"), v) for name, v in record.headers]
+    return _letter(f"{topic}-{partition}-{record.offset}".encode(), record.value, ours, own)
 
 
-def _in_utf8(name: str) -> str:
-    """A header's name; in hex if it is not UTF-8."""
-    raw = name.encode(errors="surrogateescape")
-    return name if raw.decode(errors="replace") == name else raw.hex()
+def _letter(key: bytes, value: bytes | None, ours: Mapping[str, bytes | None], own: Headers) -> DeadLetter:
+    """A letter with our headers and the record's own. The last of ours says how many of the record's own follow."""
+    return DeadLetter(key, value, [*ours.items(), ("headers", b"%d" % len(own)), *own])
 
 
 def own_headers(headers: Headers) -> Headers:
-    """The record's own headers, out of its letter's."""
+    """The record's own headers, taken from the headers of its letter."""
     for i, (name, content) in enumerate(headers):
-        if name == "headers" and content == str(len(headers) - i - 1).encode():
+        if name == "headers" and content == b"%d" % (len(headers) - i - 1):
             return headers[i + 1 :]
     return ()
+
+
+def wire_size(letter: DeadLetter) -> int:
+    """The most bytes of a batch that has only this letter: the client and the broker limit this number."""
+    return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(letter.key, letter.value, letter.headers))
+
+
+def truncate(letter: DeadLetter, limit: int) -> DeadLetter:
+    """Cut a letter that is larger than its topic's limit: first its value, then the record's own headers.
+
+    The record's key keeps at most a tenth of the limit. A letter that cannot be cut enough stays as it is: the broker
+    refuses it until the topic's limit is raised.
+    """
+    own, value = own_headers(letter.headers), letter.value or b""
+    ours = dict(letter.headers[: len(letter.headers) - len(own) - 1])
+    if len(key := ours.get("key") or b"") > limit // 10:
+        ours |= {"key": key[: limit // 10], "key-truncated-from": b"%d" % len(key)}
+    for headers in (own, ()):
+        if own and not headers:
+            ours[HEADERS_OMITTED] = b"%d" % len(own)
+        whole = _letter(letter.key, letter.value, ours, headers)
+        if wire_size(whole) <= limit:
+            return whole
+        without_value = _letter(letter.key, b"", ours | {"truncated-from": b"%d" % len(value)}, headers)
+        room = limit - wire_size(without_value) - MAX_LENGTH_BYTES
+        if room >= 0:
+            return DeadLetter(letter.key, value[:room], without_value.headers)
+    return letter

@@ -1,19 +1,18 @@
 """The loop that learns one topic.
 
 1. WAITING: wait until Kafka gives us the topic.
-2. RESTORING: restore the current head; where there is none, begin a model and save its first head before its first
-   event.
+2. RESTORING: restore the current head. If there is none, begin a model and save its first head before its first event.
 3. Seek to where the head stops.
-4. LEARNING: poll. Apply records in slices, a turn of the event loop between them; publish the rejected ones as dead
-   letters. The log returns records in order, and raises if its batches do not follow on each other.
-5. When due: flush the dead letters, look whether it was one topic all along, save, tell Kafka the offsets (advisory:
-   nothing reads them back).
-6. Refused: somebody else went on from our head. Drop the state and go to 2.
-7. Revoked or stopping: save a last time, let the topic go, and go to 1 or end.
-8. STOPPED: what waiting does not mend is told, and the stored model watched, until it is another one.
+4. LEARNING: poll. Apply records in slices, with a turn of the event loop between them, and publish rejected records as
+   dead letters. The log returns records in order, and raises if its batches do not follow each other.
+5. When a save is due: flush the dead letters, check that the topic was not recreated, save, and commit the offsets to
+   Kafka (advisory: nothing reads them back).
+6. Save refused: somebody else continued from our head. Drop the state and go to 2.
+7. Revoked or stopping: save a last time, release the topic, and go to 1 or end.
+8. STOPPED: report an error that waiting does not mend, and watch the stored model until it is another one.
 
-Only `Log`, the keeper's `Store` and `Clock` are awaited, so that one test can drive this through any
-interleaving. What happened is told to an `Observer`; nothing here logs, counts or serves.
+The loop awaits only `Log`, the keeper's `Store` and `Clock`, so one test can drive it through any interleaving. It
+reports events to an `Observer`; nothing here logs, counts or serves.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,29 +41,30 @@ from service.streaming.resume_check import check_resumable, fingerprint
 MAX_SLICE_RECORDS = 4000
 SLICE_BYTES = 1 << 20
 SLICE_SECONDS = 0.005
-"""The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A
-single record may be more, and how long that takes is the decoder's concern."""
-FIRST, LEAST, AIM_SECONDS = 200, 50, 0.002
-"""Of records that take longer a slice has fewer, so that it takes about so long, but not less than so many."""
-LONGEST_PAUSE = 5.0
-"""Between two tries to restore."""
+"""The records, bytes and seconds after which the event loop turns: a prediction waits for at most one slice. A single
+record may exceed them; the decoder limits how long that takes."""
+FIRST_SLICE_RECORDS, MIN_SLICE_RECORDS = 200, 50
+AIM_SECONDS = 0.002
+"""If records take long to learn, a slice gets fewer, so that it takes about this time."""
+MAX_PAUSE_SECONDS = 5.0
+"""The longest pause between two attempts to restore."""
 CONFIRM_SECONDS = 1.0
-"""So often an idle learner asks whether its head is current, where nobody looked for it."""
+"""How often an idle learner asks whether its head is current, if the process has not read the store's head since."""
 
 UNREADABLE_ERRORS = SnapshotDamaged, SnapshotForeign
-"""What a stored head is that somebody may put right."""
+"""Errors of a stored head that somebody may repair."""
 
 StartAt = str | Mapping[int, int] | None
-"""Where a model without a snapshot begins: "earliest", "latest", offsets by partition, or only a log from 0."""
+"""Where a model without a snapshot begins: "earliest", "latest", offsets by partition; None requires a log from 0."""
 
 
 class State(Enum):
-    """Where the loop is. It holds its model in all of them but STOPPED: where its head is current, it goes on."""
+    """Where the loop is. In all states but STOPPED it keeps its model, and continues if the model's head is current."""
 
     WAITING = "the topic is not ours"
-    RESTORING = "it is ours: the current head is read, or a first one written"
-    LEARNING = "records are polled, learned and saved"
-    STOPPED = "waiting does not mend it: the stored model is watched"
+    RESTORING = "the topic is ours: read the current head, or write a first one"
+    LEARNING = "poll, learn and save records"
+    STOPPED = "waiting does not mend the error: watch the stored model"
     ENDED = "the process is stopping"
 
 
@@ -74,9 +74,9 @@ class _Model:
 
     learner: Learner
     source: Source
-    """Which topic it is learned from."""
+    """The topic that it is learned from."""
     last: dict[int, Fingerprint] = field(default_factory=dict)
-    """Of the last record learned of each partition, so that it is recognised later."""
+    """The last record learned from each partition, so that it is recognised later."""
 
 
 class LearnLoop:
@@ -90,32 +90,33 @@ class LearnLoop:
         tell: Observer,
         identity: Identity,
         start_at: StartAt = None,
-        known: Callable[[], bool] = lambda: False,
-        looked: Callable[[], str | None] = lambda: None,
+        followed: Callable[[], bool] = lambda: False,
+        seen_digest: Callable[[], str | None] = lambda: None,
         aim: Callable[[], float] = lambda: AIM_SECONDS,
     ) -> None:
-        """`known` says whether the model was there before, though we have not learned it: a standby followed it.
+        """`followed` says whether this process served the model before, as a standby of another learner.
 
-        `looked` is the digest of the store's head as this process last saw it, or None where it did not look. `aim` is
-        how many seconds a slice is to take now.
+        `seen_digest` is the digest of the store's head when this process last read it, or None if it did not. `aim` is
+        how many seconds a slice should take now.
         """
         self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
-        self._identity, self._start_at, self._known, self._looked, self._aim = identity, start_at, known, looked, aim
+        self._identity, self._start_at, self._followed, self._aim = identity, start_at, followed, aim
+        self._seen_digest = seen_digest
         self.state = State.WAITING
         self._model: _Model | None = None
         self._reason: Exception | None = None
         """Why we are STOPPED."""
         self._began = False
-        """Whether we ever learned it. A model that is then not there any more was lost, and is none that is new."""
+        """Whether we ever learned this model. If the store has none later, it was lost: it is not a new model."""
         self._displaced = False
-        """Whether somebody took our place since the last head was read."""
-        self._slice = FIRST
-        """Of records like the last ones."""
+        """Whether another process took our place since the last head was read."""
+        self._slice = FIRST_SLICE_RECORDS
+        """How many records like the last ones a slice should have."""
         self._confirmed: tuple[float, str | None] = 0.0, None
-        """When our head was last looked at, and what the process's look had found then."""
+        """When we last checked that our head is current, and `seen_digest` at that time."""
 
     async def run(self) -> None:
-        """From state to state, until the log says that the process is stopping."""
+        """Step from state to state until the log says that the process is stopping."""
         steps = {
             State.WAITING: self._wait,
             State.RESTORING: self._restore,
@@ -141,11 +142,11 @@ class LearnLoop:
         self._log.release()
 
     async def _watch_stopped(self) -> State:
-        """Step 8: wait until the topic is lost, or the stored model is another one: reset, rolled back.
+        """Step 8: wait until the topic is lost, or the stored model is another one, as after a reset or rollback.
 
-        One that is damaged, or another release's, is looked at again a little later: somebody may put it right.
+        A head that could not be read is read again a little later: somebody may have repaired it.
         """
-        assert self._reason is not None  # noqa: S101 - what brought us here
+        assert self._reason is not None  # noqa: S101 - `run` has set it
         self._tell.stopped(self._reason)
         self._tell.released()
         while self._log.held:
@@ -161,7 +162,7 @@ class LearnLoop:
         return State.WAITING
 
     async def _learn(self) -> State:
-        """Steps 4 to 7, until the topic is lost or the state was dropped."""
+        """Steps 4 to 7, until the topic is lost or the state is dropped."""
         model = self._model
         assert model is not None  # noqa: S101 - it was restored
         learner, reason = model.learner, None
@@ -174,16 +175,15 @@ class LearnLoop:
                     self._skip_markers(learner)
                 if self._model is not None and self._keeper.due(learner):
                     await self._save(model)  # 5
-                    await self._clock.sleep(0)  # what follows is a turn of its own
+                    await self._clock.sleep(0)  # the next poll gets a turn of its own
                 elif not polled:
                     await self._confirm()
         except DependencyError as error:
             self._tell.unavailable(error)
             await self._clock.sleep(0.5)
         except DataError as error:
-            reason = error  # what came before it is learned, and saved as far as it may be
-        # 7. On a head that could not be read nothing is saved, even where it was put right meanwhile: it is restored
-        # anew.
+            reason = error  # records before the error are learned, and saved if possible
+        # 7. Never save on top of a head that could not be read, even if it was repaired meanwhile: restore it again.
         if self._model is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE_ERRORS):
             await self._save(model)
         if reason is not None:
@@ -191,33 +191,33 @@ class LearnLoop:
         return State.RESTORING if self._log.held else State.WAITING
 
     async def _confirm(self) -> None:
-        """While nothing comes, look whether our head is still current: the model may have been reset."""
-        now, looked = self._clock.now(), self._looked()
-        if looked == self._confirmed[1] and now - self._confirmed[0] < CONFIRM_SECONDS:
+        """While no records arrive, check that our head is still current: the model may have been reset."""
+        now, seen = self._clock.now(), self._seen_digest()
+        if seen == self._confirmed[1] and now - self._confirmed[0] < CONFIRM_SECONDS:
             return
-        self._confirmed = now, looked
+        self._confirmed = now, seen
         try:
-            # A look may be of before our last save: it can only say that all is well.
-            if looked != self._keeper.digest and not await self._keeper.current():
+            # The digest may have been read before our last save: only if it is ours it proves something.
+            if seen != self._keeper.digest and not await self._keeper.current():
                 self._drop("replaced")
             self._tell.answered()
         except DependencyError as error:
-            self._tell.unavailable(error)  # learning goes on without it
+            self._tell.unavailable(error)  # learning does not need the store now
 
     async def _restore(self) -> State:
-        """Steps 2 and 3, until the log is sought to where the current head stops, or the topic is lost."""
+        """Steps 2 and 3, until the log is at the offset where the current head stops, or the topic is lost."""
         pause = 0.1
         while self._log.held:
             try:
                 source = await self._log.source()
-                # A rebalance that gave the topic back to us finds our head current and our state good.
+                # If a rebalance gave the topic back to us, our head is still current and our state is good.
                 if self._model is None or self._model.source != source or not await self._keeper.current():
                     self._model = None
                     learner = await self._keeper.restore()
                     self._model = _Model(learner, source) if learner is not None else None
                 self._name_outside_writer()
                 bounds = await self._log.bounds()
-                if not self._log.held:  # the bounds are those of no partition, or of some
+                if not self._log.held:  # the bounds may lack partitions
                     continue
                 if self._model is None:
                     learner = await self._begin(bounds, source)
@@ -235,28 +235,28 @@ class LearnLoop:
             except DependencyError as error:
                 self._tell.unavailable(error)
                 await self._clock.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, MAX_PAUSE_SECONDS)
         return State.WAITING
 
     def _drop(self, cause: str) -> None:
-        """Step 6: somebody else's head is current."""
+        """Step 6: drop the state, because somebody else's head is current."""
         self._model, self._displaced = None, True
         self._tell.rewound(cause)
 
     def _name_outside_writer(self) -> None:
-        """The group gives a topic to one member: who took our place and is not in it never stops doing so."""
+        """Report a writer outside our consumer group: the group cannot stop it from taking our place repeatedly."""
         head, ours = self._keeper.head, self._keeper.writer.group
         if self._displaced and head is not None and head.writer.group not in ("", ours):
             self._tell.outside_writer(head.writer)
         self._displaced = False
 
     async def _begin(self, bounds: Mapping[int, tuple[int, int]], source: Source) -> Learner | None:
-        """A new model, its first head saved; None where somebody else began it."""
-        began = self._began or self._known()
+        """Begin a new model and save its first head; None if somebody else began it first."""
+        began = self._began or self._followed()
         learner = await self._keeper.new_learner(self._identity)
         if began:
             self._tell.snapshot_lost()
-        # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
+        # `start_at` is meant for new models. A model that was lost is learned again from offset 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self._start_at))
         saved = await self._keeper.save(learner, {}, source)
         if isinstance(saved, SaveRefused):
@@ -265,21 +265,21 @@ class LearnLoop:
         return learner
 
     async def _check(self, model: _Model, bounds: Mapping[int, tuple[int, int]]) -> None:
-        """Raises DataError or ConfigurationError where log or settings do not fit the model any more."""
+        """Raise DataError or ConfigurationError if the log or the settings no longer fit the model."""
         head, learner = self._keeper.head, model.learner
-        assert head is not None  # noqa: S101 - a learner that was there is a head's
+        assert head is not None  # noqa: S101 - the learner was restored from it
         await check_resumable(self._log, head, self._identity, model.source, learner.next, bounds, self._tell)
         if learner.diverged:
             raise Diverged(self._log.topic, learner.diverged)
-        # A partition that was added: all of its records are newer than the model.
-        added = {p: found for p, found in bounds.items() if p not in learner.next}
+        # All records of an added partition are newer than the model.
+        added = {p: pair for p, pair in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
         began, dropped = learner.reconcile()
         if began or dropped:
             self._tell.reconciled(began, dropped, learner.next)
 
     def _starts(self, bounds: Mapping[int, tuple[int, int]], start_at: StartAt) -> dict[int, int]:
-        """Where a new model, or a new partition of one, begins."""
+        """The offset where each partition of a new model, or each new partition, begins."""
         if isinstance(start_at, str):
             return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}
         chosen = start_at or {}
@@ -304,25 +304,22 @@ class LearnLoop:
                 await self._clock.sleep(0)
 
     def _skip_markers(self, learner: Learner) -> None:
-        """Cover offsets after what was polled that hold no record: transaction markers, aborted or compacted ones."""
+        """Cover offsets without records after the polled ones: transaction markers, aborted or compacted records."""
         for partition, position in self._log.positions().items():
             if position > learner.next[partition]:
                 learner.cover(partition, position)
         if gaps := self._log.take_gaps():
-            for partition, *gap in gaps:
-                learner.observations.add_gap(partition, (gap[0], gap[1]))
+            for gap in gaps:
+                learner.observations.add_gap(gap.partition, (gap.start, gap.end))
             self._tell.gaps_accepted(gaps)
 
     async def _apply(self, model: _Model, partition: int, records: KafkaRecords) -> int:
-        """Learn the first of these records, as many as make a slice, and say how many."""
+        """Learn the first records, up to one slice; returns how many."""
         now, started = self._clock.now, self._clock.now()
         slice_ = records[: records.within(SLICE_BYTES)]
         outcome = model.learner.apply(partition, slice_, lambda: now() - started >= SLICE_SECONDS)
         took = now() - started
-        self._slice = max(
-            LEAST,
-            int(MAX_SLICE_RECORDS if took <= 0.0 else min(MAX_SLICE_RECORDS, outcome.consumed * self._aim() / took)),
-        )
+        self._slice = max(MIN_SLICE_RECORDS, int(outcome.consumed * self._aim() / max(took, 1e-6)))
         for reject in outcome.rejects:
             letter = dead_letter(self._log.topic, partition, records, reject.record, reject.reason, reject.detail)
             await self._log.publish(letter)
@@ -343,16 +340,16 @@ class LearnLoop:
         if broken := await self._keeper.compute(
             learner, lambda: learner.observations.failed_check(learner.squared_norm)
         ):
-            # What the theorem excludes cannot have been learned: memory or program are at fault, so nothing is saved.
+            # Learning cannot reach a state that the theorem excludes: memory or program are at fault. Save nothing.
             raise DataError(
-                f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart goes on from "
-                f"that one, and `perceptron verify -t {self._log.topic}` compares it with the log"
+                f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart continues "
+                f"from that version, and `perceptron verify -t {self._log.topic}` compares it with the log"
             )
         try:
             with self._keeper.saving():
                 await self._log.flush()
                 if await self._log.source() != model.source:
-                    # Some of it may be of another topic under the same name: what the head covers is looked at again.
+                    # Some records may be from another topic of the same name: check again what the head covers.
                     self._model = None
                     self._tell.rewound("recreated")
                     return

@@ -1,4 +1,4 @@
-"""Dead letters of one topic under way: kept, and written again and again, until the broker has acknowledged each."""
+"""Dead letters of one topic on their way: each is kept, and written repeatedly, until the broker acknowledges it."""
 
 import asyncio
 import contextlib
@@ -7,32 +7,22 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from service.errors import DependencyError
-from service.streaming.dead_letters import DeadLetter
+from service.streaming.dead_letters import DeadLetter, truncate, wire_size
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import kafka_failure
-from service.streaming.truncation import truncate, wire_size
 
 BATCH_LETTERS = 500
-"""Letters under way at a time: as many as a poll has records."""
+"""The most letters that are sent at the same time."""
 BATCH_BYTES = 16_384
-"""The client puts letters into batches of so much, and larger ones into one each."""
-USUAL_BYTES = 1_048_588
-"""Kafka's own limit of a topic, until it is asked for."""
-MOST_BYTES = 64 << 20
-"""Of one letter; and of letters that cannot be written: beyond it learning waits too."""
-TOO_LARGE = MessageSizeTooLargeError, RecordListTooLargeError
-FLUSH_SECONDS = 2.0
+"""The client joins letters to batches of up to this size; a larger letter is a batch of its own."""
+USUAL_LIMIT_BYTES = 1_048_588
+"""Kafka's default limit of a batch, assumed until the topic's own limit is known."""
+MAX_LETTER_BYTES = 64 << 20
+"""The largest letter, and the size of all unwritten letters from which on learning waits too."""
+FLUSH_SECONDS, FAILING_FLUSH_SECONDS = 2.0, 0.05
+"""How long a save waits for acknowledgements, and how long after the last write failed."""
 RETRY_SECONDS = 1.0
-"""For a flush before a save, which then comes later; and between two tries of letters that were refused."""
-
-
-def letter_producer(cluster: Cluster) -> AIOKafkaProducer:
-    """What writes dead letters.
-
-    Not idempotent: such a client goes on counting behind a batch that the broker refused, and the broker, which did
-    not count that, takes nothing from it any more. A letter that is written twice has the same key.
-    """
-    return cluster.producer(max_request_size=MOST_BYTES)
+"""The pause after letters were refused."""
 
 
 class Outbox:
@@ -45,7 +35,7 @@ class Outbox:
         self._waiting, self._written = asyncio.Event(), asyncio.Event()
         self._written.set()
         self._error = ""
-        self._limit = USUAL_BYTES
+        self._limit = USUAL_LIMIT_BYTES
         """The topic's limit of a batch in bytes. If it is below BATCH_BYTES, letters are sent one by one."""
 
     def add(self, letter: DeadLetter) -> None:
@@ -57,13 +47,13 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Whether so many are under way that learning is to wait."""
-        return self._bytes > MOST_BYTES
+        """Whether so many letters are unwritten that learning must wait."""
+        return self._bytes > MAX_LETTER_BYTES
 
     async def flush(self) -> None:
-        """Wait until every letter is acknowledged; raises DependencyError when that takes long."""
+        """Wait until every letter is acknowledged; raises DependencyError if that takes long."""
         try:
-            async with asyncio.timeout(0.05 if self._error else FLUSH_SECONDS):
+            async with asyncio.timeout(FAILING_FLUSH_SECONDS if self._error else FLUSH_SECONDS):
                 await self._written.wait()
         except TimeoutError:
             raise DependencyError(
@@ -78,21 +68,21 @@ class Outbox:
             await self._waiting.wait()
             part = self._letters[: BATCH_LETTERS if self._limit >= BATCH_BYTES else 1]
             if any(size > self._limit for _, size in part):
-                await self._ask()
+                await self._read_limit()
             answers = await asyncio.gather(*(self._send(producer, *each) for each in part), return_exceptions=True)
-            # Only these again: one that is always refused is no reason to write the others as often.
-            left, self._error = list[tuple[DeadLetter, int]](), ""
+            # Only refused letters are sent again: one that is always refused must not repeat the others.
+            refused, self._error = list[tuple[DeadLetter, int]](), ""
             for each, answer in zip(part, answers, strict=True):
                 if isinstance(answer, KafkaError | OSError):
-                    left.append(each)
+                    refused.append(each)
                     self._error = kafka_failure(answer, "Write")
                 elif isinstance(answer, BaseException):
                     raise answer
-            self._letters[: len(part)] = left
-            self._bytes += sum(map(_memory, left)) - sum(map(_memory, part))
-            if left:
-                if any(isinstance(answer, TOO_LARGE) for answer in answers):
-                    await self._ask()
+            self._letters[: len(part)] = refused
+            self._bytes += sum(map(_memory, refused)) - sum(map(_memory, part))
+            if refused:
+                if any(isinstance(answer, MessageSizeTooLargeError | RecordListTooLargeError) for answer in answers):
+                    await self._read_limit()
                 await asyncio.sleep(RETRY_SECONDS)
             if not self._letters:
                 self._waiting.clear()
@@ -102,12 +92,12 @@ class Outbox:
         fits = letter if size <= self._limit else truncate(letter, self._limit)
         await producer.send_and_wait(self._topic, value=fits.value, key=fits.key, headers=fits.headers)
 
-    async def _ask(self) -> None:
-        """Ask for the topic's limit, where the broker tells it."""
+    async def _read_limit(self) -> None:
+        """Ask the broker for the topic's limit. Without the right to ask, the limit stays as it is."""
         with contextlib.suppress(DependencyError):
-            self._limit = min(MOST_BYTES, await self._cluster.largest_batch(self._topic))
+            self._limit = min(MAX_LETTER_BYTES, await self._cluster.largest_batch(self._topic))
 
 
 def _memory(letter: tuple[DeadLetter, int]) -> int:
-    """About what a letter takes in memory, in bytes."""
+    """About how many bytes of memory a letter takes."""
     return 1000 + letter[1] + 72 * len(letter[0].headers)

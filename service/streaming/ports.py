@@ -1,4 +1,4 @@
-"""What the loop that learns needs of the world: a log to learn from, and somebody who hears what happens."""
+"""The interfaces of the learning loop: a log to learn from, and an observer that hears what happens."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -12,16 +12,16 @@ from service.streaming.records import KafkaRecord, KafkaRecords
 
 
 class Gap(NamedTuple):
-    """Offsets between two batches that no batch has: compaction took them, now or once."""
+    """Offsets between two batches that no batch contains: compaction removed them at some time."""
 
     partition: int
     start: int
     end: int
-    """The offset after the last of them."""
+    """The offset after the last missing one."""
 
 
 class Log(Protocol):
-    """One topic as this process sees it. Methods that ask Kafka raise DependencyError when it does not answer."""
+    """One topic as this process sees it. Methods that ask Kafka raise DependencyError if it does not answer."""
 
     topic: str
 
@@ -30,44 +30,44 @@ class Log(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether the topic is still ours since the last `acquire`."""
+        """Whether the topic has been ours without interruption since the last `acquire`."""
 
     def release(self) -> None:
-        """We have let the topic go; somebody else may have it."""
+        """Say that we have saved and stopped, so another process may have the topic."""
 
     async def source(self) -> Source:
-        """Which topic this is now: one that was deleted and created again is another, whatever its offsets."""
+        """Which topic this is: one that was deleted and created again is another one, whatever its offsets."""
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
-        """First offset of, and next offset to be written to, each partition."""
+        """The first offset and the next offset to be written, by partition."""
 
     def positions(self) -> Mapping[int, int]:
-        """Where the next poll goes on, by partition: after everything polled, records or not."""
+        """The offset where the next poll starts, by partition: after all polled offsets, with or without records."""
 
     def take_gaps(self) -> Sequence[Gap]:
         """Gaps between batches that were accepted since the last call."""
 
     async def read(self, partition: int, offset: int) -> KafkaRecord | None:
-        """The record at this offset, or None if the log has none there (any more). The position is anywhere then."""
+        """The record at this offset, or None if the log has none (any more). Seek afterwards: it moves the position."""
 
     def seek(self, offsets: Mapping[int, int]) -> None:
-        """Go on from these offsets."""
+        """Let the next poll start at these offsets, by partition."""
 
     async def poll(self, idle: bool = False) -> Mapping[int, KafkaRecords]:
-        """Records by partition, in order, none after a short while; a longer one, if `idle`: nothing else is to do.
+        """Records by partition, in order. Returns nothing if none arrive for a short time, or a longer one if `idle`.
 
-        Offsets between the position before and the records, and between records, hold none.
+        Offsets between the previous position and the records, and between records, have no record.
 
-        Raises DependencyError if the log has no such offset; `bounds` say why. Raises LogGap if the log's batches do
-        not follow on each other, once what is before was returned. A topic that was created again and has the offset is
-        read on as if it were the old one: `source` says so.
+        Raises DependencyError if the log does not have the offset; `bounds` tell why. Raises LogGap if the batches do
+        not follow each other, after all records before that were returned. If the topic was recreated and has the
+        offset, reading continues as if it were the old topic: `source` tells them apart.
         """
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """Tell Kafka how far a snapshot covers the topic, some time soon."""
+        """Commit to Kafka, in the background, how far a snapshot covers the topic."""
 
     async def publish(self, letter: DeadLetter) -> None:
-        """Hand over a dead letter; waits only when very many are under way."""
+        """Hand over a dead letter; waits only if too many are unwritten."""
 
     async def flush(self) -> None:
         """Wait until every dead letter is acknowledged."""
@@ -77,34 +77,34 @@ class Observer(Protocol):
     """Hears what happens to one model."""
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
-        """We learn this model now, from this head on."""
+        """We learn this model now, starting from this head."""
 
     def released(self) -> None:
-        """We do not learn it any more."""
+        """We no longer learn it."""
 
     def learned(self, records: int, seconds: float, delay: float) -> None:
-        """A slice was read, in `seconds`, and its events learned; its last record was written `delay` seconds ago."""
+        """A slice was decoded and learned in `seconds`; its last record was written `delay` seconds ago."""
 
     def saved(self, saved: AcceptedSave) -> None:
         """A save was accepted."""
 
     def rewound(self, cause: str) -> None:
-        """State was dropped, to be restored from the current head."""
+        """Our state was dropped, and will be restored from the current head."""
 
     def outside_writer(self, writer: Writer) -> None:
-        """The head that took the place of ours was written by somebody outside our group."""
+        """A process outside our consumer group wrote the head that replaced ours."""
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
-        """Of a stored model these candidates begin here, where it goes on, and these are not learned any more."""
+        """Candidates that begin at these offsets of the stored model, and candidates that are no longer learned."""
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         """These gaps between batches were accepted."""
 
     def fingerprint_missing(self, partition: int, offset: int) -> None:
-        """The last record learned is not in the log any more, so it could not be compared."""
+        """The last record learned is no longer in the log, so it could not be compared."""
 
     def snapshot_lost(self) -> None:
-        """The store has no snapshot of a model that we had: it is learned again, if the log begins at 0."""
+        """The store lost the snapshot of a model that we had: it is learned again if the log begins at 0."""
 
     def set_aside(self, letter: DeadLetter) -> None:
         """A record was rejected."""
@@ -113,10 +113,10 @@ class Observer(Protocol):
         """Log and store both answer."""
 
     def unavailable(self, error: DependencyError) -> None:
-        """A dependency did not answer; it is tried again."""
+        """A dependency did not answer; we will try again."""
 
     def save_failed(self, error: DependencyError) -> None:
-        """A save did not succeed; what it was to save is part of the next one."""
+        """A save failed; the next one includes what it should have saved."""
 
     def stopped(self, error: Exception) -> None:
-        """Learning of this model ended for a reason that waiting does not mend."""
+        """Learning stopped because of an error that waiting does not mend."""

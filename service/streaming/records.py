@@ -1,4 +1,4 @@
-"""Records of one partition with all that Kafka keeps of them, in one buffer; an object is made of one if asked for."""
+"""Records of one partition with keys and headers, in one buffer; a single record becomes an object only on request."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
@@ -10,21 +10,10 @@ from numpy.typing import NDArray
 from service.learning.events.content_types import form_of
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.records import Records
-from service.streaming.kafka.fetching.record_framing import (
-    FORM,
-    HEADER_COUNT,
-    HEADERS,
-    HEADERS_END,
-    KEY,
-    KEY_END,
-    OFFSET,
-    TIMESTAMP,
-    VALUE,
-    VALUE_END,
-)
+from service.streaming.kafka.fetching import record_framing as table
 
 Headers = Sequence[tuple[str, bytes | None]]
-"""Names and values. A name that is not UTF-8 has surrogate escapes."""
+"""Names and values. Bytes of a name that are not UTF-8 are surrogate escapes."""
 
 
 class KafkaRecord(NamedTuple):
@@ -38,18 +27,18 @@ class KafkaRecord(NamedTuple):
 
 
 def value_of(record: KafkaRecord) -> bytes | None:
-    """The record's value, in the content type that its headers say."""
+    """The record's value, wrapped as the content type in its headers requires."""
     value, headers = record.value, record.headers
     return form_of(headers)(value) if headers and value is not None else value
 
 
 class KafkaRecords(Records):
-    """Records whose bytes are in `data`; the table `rows` says where, see `record_framing`."""
+    """Records in the buffer `data`. The table `rows` has the places of their parts, see `record_framing`."""
 
     def __init__(self, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        forms = rows[FORM]
-        values = ValueBuffer(data, rows[VALUE], rows[VALUE_END], forms if forms.any() else None)
-        super().__init__(rows[OFFSET], rows[TIMESTAMP], values)
+        forms = rows[table.FORM]
+        values = ValueBuffer(data, rows[table.VALUE], rows[table.VALUE_END], forms if forms.any() else None)
+        super().__init__(rows[table.OFFSET], rows[table.TIMESTAMP], values)
         self._data, self._rows = data, rows
 
     def __getitem__(self, part: slice) -> Self:
@@ -60,30 +49,32 @@ class KafkaRecords(Records):
 
     @property
     def size(self) -> int:
-        """The bytes of the buffer."""
+        """The size of the buffer in bytes."""
         return len(self._data)
 
     def header_count(self, i: int) -> int:
-        """How many headers the record at index `i` has."""
-        return int(self._rows[HEADER_COUNT, i])
+        """The number of headers of the record at index `i`."""
+        return int(self._rows[table.HEADER_COUNT, i])
 
     def record(self, i: int, with_headers: bool = True) -> KafkaRecord:
-        """The record at index `i`; -1 is the last."""
-        row = self._rows[:, i].tolist()
+        """The record at index `i`; -1 is the last one."""
+        offset, timestamp, key, key_end, value, value_end, headers, headers_end, count, _ = self._rows[:, i].tolist()
         data = self._data.data
-        key = None if row[KEY] < 0 else bytes(data[row[KEY] : row[KEY_END]])
-        value = None if row[VALUE] < 0 else bytes(data[row[VALUE] : row[VALUE_END]])
-        count = row[HEADER_COUNT] if with_headers else 0
-        headers = _decode_headers(bytes(data[row[HEADERS] : row[HEADERS_END]]), count) if count else ()
-        return KafkaRecord(row[OFFSET], row[TIMESTAMP], key, value, headers)
+        return KafkaRecord(
+            offset,
+            timestamp,
+            None if key < 0 else bytes(data[key:key_end]),
+            None if value < 0 else bytes(data[value:value_end]),
+            _decode_headers(bytes(data[headers:headers_end]), count if with_headers else 0),
+        )
 
 
 def _decode_headers(data: bytes, count: int) -> Headers:
-    headers, at = list[tuple[str, bytes | None]](), 0
+    headers, place = list[tuple[str, bytes | None]](), 0
     for _ in range(count):
-        size, at = decode_varint(data, at)
-        name, at = data[at : at + size].decode(errors="surrogateescape"), at + size
-        size, at = decode_varint(data, at)
-        headers.append((name, None if size < 0 else data[at : at + size]))
-        at += max(size, 0)
+        size, start = decode_varint(data, place)
+        name = data[start : start + size].decode(errors="surrogateescape")
+        size, start = decode_varint(data, start + size)
+        place = start + max(size, 0)
+        headers.append((name, None if size < 0 else data[start:place]))
     return tuple(headers)

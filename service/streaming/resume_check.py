@@ -1,4 +1,4 @@
-"""Whether a stored model may be gone on with here: the same cluster, settings and log that it was learned with."""
+"""Whether this process may continue a stored model: it needs the same cluster, settings and log."""
 
 import zlib
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from service.streaming.records import KafkaRecord
 
 
 def same_settings(model: str, head: Head, identity: Identity, source: Source) -> None:
-    """Raise AnotherCluster or IdentityChanged where the model was not learned here, or not so.
+    """Raise AnotherCluster or IdentityChanged if the model was learned elsewhere, or under other settings.
 
-    The cluster comes first: nothing of another one's model has a meaning here, and it is not ours to forget.
+    The cluster is checked first: a model of another cluster means nothing here, and is not ours to reset.
     """
     if head.source.elsewhere(source):
         raise AnotherCluster(
@@ -36,64 +36,63 @@ async def check_resumable(
     bounds: Mapping[int, tuple[int, int]],
     tell: Observer,
 ) -> None:
-    """Return where the head can be gone on with in this log, which has these bounds and is that of `source`.
+    """Check that this log, with these bounds and this source, has the records that follow what was learned.
 
-    What was learned since the head goes on at `following`, by partition.
-
-    Raises AnotherCluster, IdentityChanged and LogLost where not, and DependencyError.
+    `following` is the next offset to learn, by partition; it may be after the head's. Raises AnotherCluster,
+    IdentityChanged, LogLost and DependencyError.
     """
     topic = log.topic
     same_settings(topic, head, identity, source)
     recreated = head.source.recreated(source)
     for partition, offset in sorted(following.items()):
         if partition not in bounds and not recreated:
-            # No topic loses partitions: whoever assigns them has not heard of one that was added.
+            # A topic never loses partitions: the group's leader does not know yet that one was added.
             raise DependencyError(
-                f"topic {topic}: partition {partition}, which was learned, is not given to us yet", "kafka"
+                f"topic {topic}: partition {partition}, which was learned, is not assigned to us yet", "kafka"
             )
         begin, end = bounds.get(partition, (0, 0))
         if not begin <= offset <= end:
             raise LogLost(
-                f"topic {topic}: partition {partition} holds offsets {begin} to {end}, but the snapshot goes on at "
+                f"topic {topic}: partition {partition} holds offsets {begin} to {end}, but the snapshot continues at "
                 f"{offset}: the log was trimmed or the topic recreated. `perceptron reset -t {topic} --yes` forgets "
-                "the model, so that it begins anew"
+                "the model, so that it starts from scratch"
             )
     await _recognise(log, head, recreated, tell)
 
 
 async def _recognise(log: Log, head: Head, recreated: bool, tell: Observer) -> None:
-    """Check that the log is the one that was learned: the last record of each partition is still that record.
+    """Check that the last record learned from each partition is still in the log.
 
-    Where compaction or retention took the record, it cannot be checked, which is said; unless the topic's id is
-    another. One that was created again and has the record was given back what it had; where nothing was learned,
-    nothing can say so.
+    If compaction or retention removed the record, the check is skipped, and the observer hears of it. If the topic's id
+    has changed, the record is required: a recreated topic that has it got its old records back. If nothing was
+    learned from a recreated topic, nothing can prove that.
     """
-    topic, begin_anew = log.topic, f"begin anew with `perceptron reset -t {log.topic} --yes`"
-    learned = {name: any(start < to for start, to in ranges) for name, ranges in head.covered.items()}
+    topic, start_over = log.topic, f"start from scratch with `perceptron reset -t {log.topic} --yes`"
+    learned = {name: any(start < end for start, end in ranges) for name, ranges in head.covered.items()}
     if recreated and not any(learned.values()):
         raise LogLost(
-            f"topic {topic}: the topic was created again since the model was begun, which has learned nothing: "
-            f"{begin_anew}"
+            f"topic {topic}: the topic was created again since the model was begun, and the model has learned nothing: "
+            f"{start_over}"
         )
     for name, position in head.next.items():
-        partition, known = int(name), position.fingerprint
-        record = await log.read(partition, known.offset) if known else None
+        partition, last = int(name), position.fingerprint
+        record = await log.read(partition, last.offset) if last else None
         if record is None and recreated and learned[name]:
             raise LogLost(
-                f"topic {topic}: the topic was created again since it was learned, and of partition {partition} it has "
-                f"no record to compare with the last one learned{f', at offset {known.offset}' if known else ''}: give "
-                f"it back its records, or {begin_anew}"
+                f"topic {topic}: the topic was created again since it was learned, and partition {partition} has no "
+                f"record to compare with the last one learned{f', at offset {last.offset}' if last else ''}: restore "
+                f"its records, or {start_over}"
             )
-        if known and record is None:
-            tell.fingerprint_missing(partition, known.offset)
-        elif known and record and fingerprint(record) != known:
+        if last and record is None:
+            tell.fingerprint_missing(partition, last.offset)
+        elif last and record and fingerprint(record) != last:
             raise LogLost(
-                f"topic {topic}: the record at offset {known.offset} of partition {partition} is not the one that was "
-                f"learned, so the topic was recreated: give it back its records, or {begin_anew}"
+                f"topic {topic}: the record at offset {last.offset} of partition {partition} is not the one that was "
+                f"learned, so the topic was recreated: restore its records, or {start_over}"
             )
 
 
 def fingerprint(record: KafkaRecord) -> Fingerprint:
-    """What a record is recognised by."""
+    """The fingerprint by which a record is recognised."""
     crc = zlib.crc32(record.value or b"", zlib.crc32(record.key or b""))
     return Fingerprint(record.offset, record.timestamp, crc)

@@ -1,10 +1,10 @@
-"""Tasks that last as long as the process does: none ends unseen, and each ends when it is told to.
+"""A task group for tasks that last as long as the process: an unexpected cancellation is an error.
 
-A client library cancels tasks of its own, and may raise that in whoever awaits them. A task group takes a task that is
-cancelled for one that is done, so that learning, or a look at Kafka, would end unseen.
+A client library cancels tasks of its own, and may raise that cancellation in a task of ours that awaits them. A plain
+task group takes a cancelled task for a finished one, so learning would end unnoticed.
 
-And a task may take its own cancellation for that of the client that it is closing, or lose it: until Python 3.12
-`asyncio.wait_for` does where its answer has just come. A task group cancels once, and would wait for it for ever.
+A task may also lose its own cancellation, or take it for that of a client that it is closing: until Python 3.12
+`asyncio.wait_for` loses it if its result has just arrived. A plain task group cancels once, and would wait forever.
 """
 
 import asyncio
@@ -14,36 +14,36 @@ from typing import Any, TypeVar
 from service.errors import Stuck
 
 AGAIN_SECONDS = 2.0
-"""After so long a task that goes on is cancelled again: it had the time to let go of what it holds."""
+"""The pause before a task that ignored its cancellation is cancelled again: it needs time to release what it holds."""
 
 T = TypeVar("T")
 
 
 class SupervisedTasks(asyncio.TaskGroup):
-    """One that ends as cancelled though nobody cancelled it fails with Stuck; one that goes on is cancelled again."""
+    """A task that others cancel fails with Stuck, and a task that ignores our cancellation is cancelled again."""
 
     def create_task(self, coro: Any, **options: Any) -> Any:
-        """As a group's."""
+        """Start a task, as `asyncio.TaskGroup.create_task` does."""
         task = super().create_task(_insist(coro), **options)
-        task.add_done_callback(lambda _: coro.close())  # a task cancelled before it begins never awaits it
+        task.add_done_callback(lambda _: coro.close())  # a task that is cancelled before it begins never awaits it
         return task
 
 
 async def _insist(work: "CoroutineType[Any, Any, T]") -> T:
-    """Waits, and does nothing else, so that no cancellation is lost here."""
-    task, told = asyncio.create_task(work), False
+    """Wait for the work, and do nothing else, so that no cancellation is lost here."""
+    task, cancelled = asyncio.create_task(work), False
     while not task.done():
         try:
-            await asyncio.wait([task], timeout=AGAIN_SECONDS if told else None)
+            await asyncio.wait([task], timeout=AGAIN_SECONDS if cancelled else None)
         except asyncio.CancelledError:
-            told = True
-        if told:
+            cancelled = True
+        if cancelled:
             task.cancel()
     try:
         return task.result()
     except asyncio.CancelledError as error:
-        if told:
+        if cancelled:
             raise
         raise Stuck(
-            f"{work.__qualname__} was ended by another's cancellation: the process ends, so that a fresh one goes on"
+            f"{work.__qualname__} was ended by another's cancellation: the process ends, so that a fresh one continues"
         ) from error

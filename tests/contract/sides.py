@@ -18,6 +18,7 @@ from aiokafka.admin import NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
+from service.errors import DependencyError
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.membership.group import Kafka
@@ -91,7 +92,7 @@ class OfSimulation:
         return produced
 
     async def gap(self) -> int:
-        """Append offsets without records to partition 0; returns how many."""
+        """Append offsets without records to partition 0; returns their number."""
         self._partition(0).end += 3
         return 3
 
@@ -128,7 +129,7 @@ class OfSimulation:
         self._world.chance = lambda probability: silent  # type: ignore[method-assign]  # noqa: ARG005
 
     async def refuse(self) -> None:
-        """Let there be a dead-letter topic that refuses every record."""
+        """Make the dead-letter topic refuse every record."""
         self._world.refusing = True
 
     async def accept(self) -> None:
@@ -188,7 +189,7 @@ class OfKafka:
                 await client.send_and_wait(self._topic, b"aborted", partition=0)
             await client.abort_transaction()
 
-        async def marked() -> bool:  # the marker comes when the broker likes
+        async def marked() -> bool:  # the broker writes the marker some time later
             return bool((await consumer.end_offsets([tp]))[tp] == end)
 
         await until(marked, "the marker")
@@ -250,7 +251,7 @@ class OfKafka:
         process = psutil.Process(self._server.process.pid)
         process.send_signal(signal.SIGSTOP if silent else signal.SIGCONT)
 
-        async def stopped() -> bool:  # a thread that runs just then still answers
+        async def stopped() -> bool:  # a thread that is running may still answer
             return all(psutil.Process(t.id).status() == psutil.STATUS_STOPPED for t in process.threads())
 
         if silent:
@@ -289,7 +290,14 @@ async def of_kafka(server: Server, topic: str) -> AsyncIterator[OfKafka]:
     async with AIOKafkaProducer(bootstrap_servers=server.address, acks="all", linger_ms=2) as producer:
         await kafka.connect()
         running = asyncio.create_task(kafka.run(lambda _: None))
+
+        async def led() -> bool:
+            with contextlib.suppress(DependencyError):  # a broker lists a new topic before it leads it
+                return bool(await kafka.logs[topic].bounds())
+            return False
+
         try:
+            await until(led, "the topic is assigned and has leaders")
             yield OfKafka(server, kafka, producer, topic)
             if running.done():
                 running.result()  # which raises

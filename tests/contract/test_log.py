@@ -1,4 +1,4 @@
-"""The promises of a log, held by Kafka's and by the simulator's: else the simulator would prove only itself."""
+"""The contract of `ports.Log`, tested on Kafka's log and on the simulator's, so that the simulator proves something."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord
 from tests.contract.sides import SESSION_SECONDS, Content, OfSimulation, Side, of_kafka, plain, until
 
-# Connecting to a broker that is silent is given up, and the client drops its connection then without closing it.
+# If a silent broker does not accept a connection in time, the client drops it without closing it.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Unclosed AIOKafkaConnection:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning"),
@@ -31,11 +31,11 @@ async def side(request: pytest.FixtureRequest, topic: str) -> AsyncIterator[Side
     stops = request.function is test_a_silent_broker_is_an_error_and_then_forgotten
     async with of_kafka(request.getfixturevalue("own_kafka" if stops else "kafka"), topic) as real:
         yield real
-    gc.collect()  # else another test hears of connections that were dropped
+    gc.collect()  # or another test gets the warnings of dropped connections
 
 
 async def answered(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """What is answered once it is: a rebalance or an outage may have just ended."""
+    """The first answer without an error: a rebalance or an outage may have just ended."""
 
     async def ok() -> Any:
         with contextlib.suppress(DependencyError):
@@ -45,7 +45,7 @@ async def answered(ask: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def polled(log: Log, **numbers: int) -> dict[int, list[KafkaRecord]]:
-    """So many records, by partition (`p0=3`): in the order in which they came, with nothing after the last."""
+    """Poll these numbers of records, by partition (`p0=3`), and check that no more follow."""
     wanted = {int(name[1:]): number for name, number in numbers.items() if number}
     found: dict[int, list[KafkaRecord]] = {}
 
@@ -69,14 +69,14 @@ async def started(log: Log, **numbers: int) -> dict[int, list[KafkaRecord]]:
 
 
 async def raises(ask: Callable[[], Awaitable[Any]]) -> None:
-    """The call raises DependencyError, now or soon, and answers nothing before."""
+    """Check that the call raises DependencyError, now or soon, and returns nothing true before."""
     with pytest.raises(DependencyError) as caught:
         await until(ask, "an error")
     assert caught.value.dependency == "kafka"
 
 
 async def test_what_was_produced_comes_as_it_was_in_order(side: Side) -> None:
-    """Also many polls of it, with keys, headers, tombstones and empty values; a partition knows nothing of others."""
+    """Many polls, with keys, headers, tombstones and empty values; partitions are independent."""
     contents: list[Content] = [
         (b"key", b"value", ()), (b"key", None, ()), (None, b"", ()), (b"", "ü".encode(), (("h", b"1"), ("h", b""))),
         *plain(1200),
@@ -107,7 +107,7 @@ async def test_a_seek_goes_back_and_forth_and_only_where_it_says(side: Side) -> 
 
 
 async def test_bounds_are_first_and_next_offset(side: Side) -> None:
-    """Of an empty topic, of one that grows, after its beginning was deleted, and all of it."""
+    """For an empty topic, a topic that grows, and after its first records, and then all, were deleted."""
     assert await side.log.acquire()
     assert await side.log.bounds() == {0: (0, 0), 1: (0, 0)}
     side.log.seek({0: 0, 1: 0})
@@ -141,7 +141,7 @@ async def test_a_partition_that_is_added_comes_with_the_next_assignment(side: Si
 
 
 async def test_positions_are_behind_offsets_that_hold_no_record(side: Side) -> None:
-    """Between records, and where none follows: an aborted transaction and its marker."""
+    """An aborted transaction and its marker, between records and after the last one."""
     before = await side.produce(0, plain(3))
     gap = await side.gap()
     after = await side.produce(0, plain(2))
@@ -154,7 +154,7 @@ async def test_positions_are_behind_offsets_that_hold_no_record(side: Side) -> N
         return side.log.positions() == {0: last, 1: 0}
 
     await until(behind, "the position behind what holds no record")
-    # A seek to where there is none brings what follows.
+    # A seek to an offset without a record returns the records after it.
     side.log.seek({0: 4})
     assert await polled(side.log, p0=2) == {0: after}
 
@@ -174,13 +174,13 @@ async def test_a_record_is_read_where_it_stands_and_none_where_none_is(side: Sid
     await side.trim(2)
     assert await log.read(0, 1) is None
     assert await log.read(0, 2) == records[2]
-    # The position is anywhere now; a seek puts it right.
+    # Reading has moved the position; a seek sets it.
     log.seek({0: 3, 1: 0})
     assert await polled(log, p0=2) == {0: records[3:]}
 
 
 async def test_a_poll_where_the_log_has_no_such_offset_raises(side: Side) -> None:
-    """Before its beginning and behind its end; what is sought instead comes."""
+    """Before the beginning and after the end; after a seek to an offset of the log, its records come."""
     records = await side.produce(0, plain(6))
     assert await side.log.acquire()
     side.log.seek({0: 2, 1: 0})
@@ -197,7 +197,7 @@ async def test_a_poll_where_the_log_has_no_such_offset_raises(side: Side) -> Non
 
 
 async def test_a_batch_that_is_not_in_its_place_is_an_error_after_what_is_before_it(side: Side) -> None:
-    """Also where its offsets come to be some that the log has, and from within what is before it."""
+    """Also if its offsets overlap others, and from a start among the records before it."""
     before = await side.produce(0, plain(20))
     await side.produce(0, plain(10))
     await side.flip(20)
@@ -230,7 +230,7 @@ async def test_what_was_taken_away_is_not_held_until_it_is_acquired_again(side: 
     await side.give()
     assert await waiting
     assert log.held
-    # Where the one before was does not count, nor what was sought meanwhile: until a seek there is no position.
+    # Positions and seeks before the assignment do not count: until a seek there is no position.
     assert await log.poll() == {}
     assert log.positions() == {}
     log.seek({0: 1, 1: 0})
@@ -300,7 +300,7 @@ async def test_a_dead_letter_is_there_once_it_is_flushed(side: Side) -> None:
 
 
 async def test_what_is_not_acknowledged_is_not_forgotten(side: Side) -> None:
-    """Where there is no dead-letter topic, and where it refuses."""
+    """Without a dead-letter topic, and with one that refuses."""
     assert await side.log.acquire()
     await side.log.publish(DeadLetter(b"t-0-0", b"bad", []))
     await raises(side.log.flush)
@@ -331,7 +331,7 @@ async def test_what_is_committed_is_said_and_a_seek_stands_above_it(side: Side) 
 
 @pytest.mark.parametrize("records", [8, 3])
 async def test_a_topic_created_again_is_read_on_and_told_by_its_id(side: Side, records: int) -> None:
-    """Nothing else tells: if the new one has the offset, its records come as if they followed the old ones."""
+    """Only the id differs: if the new topic has the offset, its records come as if they followed the old ones."""
     await side.produce(0, plain(5))
     await started(side.log, p0=5)
     before = await side.log.source()
@@ -350,7 +350,7 @@ async def test_a_topic_created_again_is_read_on_and_told_by_its_id(side: Side, r
 
 @pytest.mark.parametrize("side", ["kafka"], indirect=True)
 async def test_an_open_transaction_is_not_there_yet(side: Side, kafka: Server, topic: str) -> None:
-    """Nor what follows it: the log ends before the transaction until it is decided."""
+    """Until the transaction is decided, the log ends before it, and later records are not there either."""
     await side.produce(0, plain(2))
     await started(side.log, p0=2)
     async with AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"open-{topic}") as client:

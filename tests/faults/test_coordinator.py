@@ -105,7 +105,7 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
     factor = "offsets.topic.replication.factor="
     with service_of_another_kafka(redis, topic, tmp_path, f"{factor}1", f"{factor}3", SESSION_SECONDS) as service:
         why = (
-            f"group g-{topic} cannot be joined: no coordinator: its topic __consumer_offsets is not there or has no "
+            f"group g-{topic} cannot be joined: no coordinator: its topic __consumer_offsets does not exist or has no "
             "leader, as if offsets.topic.replication.factor is larger than the number of brokers"
         )
         wait(lambda: why in service.log.read_text(), "it says why")
@@ -123,7 +123,7 @@ def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp
     least = "group.min.session.timeout.ms="
     with service_of_another_kafka(redis, topic, tmp_path, f"{least}1000", f"{least}6000", 1.5) as service:
         assert service.process.wait(DEADLINE) == 3
-        why = "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
+        why = "its group.min.session.timeout.ms, by default 6 s, allows no such kafka.session_timeout"
         assert service.log.read_text().splitlines()[-1].endswith(f", group g-{topic}: {why}")
         code, said = checked(service)
         assert (code, f"group g-{topic} cannot be joined at broker 1: {why}\n" in said) == (3, True), said

@@ -55,7 +55,7 @@ def test_records_deleted(trial: Trial) -> None:
     last = trial.logs[-1].partitions[0].end
     asyncio.run(trim(trial.kafka, trial.topic, last - 100))
     trial.again(service)
-    stopped(service, f"partition 0 holds offsets {last - 100} to {last}, but the snapshot goes on at ",
+    stopped(service, f"partition 0 holds offsets {last - 100} to {last}, but the snapshot continues at ",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
     trial.outage(1)
     trial.judged()
@@ -220,7 +220,7 @@ def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     trial.kafka.kill()
     flip(segment(trial), (begins + ends) // 2)
     trial.kafka.start()
-    stopped(trial.live[0], f"holds offsets 0 to {first}, but the snapshot goes on at {trial.covered()}",
+    stopped(trial.live[0], f"holds offsets 0 to {first}, but the snapshot continues at {trial.covered()}",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
     trial.judged(read=False)
     trial.recreated()

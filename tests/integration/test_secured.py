@@ -137,7 +137,7 @@ RIGHT = r"(?P<operations>[\w, ]+) on (?P<resource>TOPIC(\.dead-letters)?|the gro
 
 def documented() -> dict[str, list[str]]:
     """The rights of each command, as docs/security.md lists them: `OPERATION RESOURCE NAME`, with TOPIC as it is."""
-    block = DOCUMENT.read_text().partition("Rights (ACLs)")[2].partition("```text\n")[2].partition("```")[0]
+    block = DOCUMENT.read_text().partition("rights (ACLs)")[2].partition("```text\n")[2].partition("```")[0]
     found: dict[str, list[str]] = {}
     for line in block.splitlines():
         command, text = re.split(r" {2,}", line, maxsplit=1)

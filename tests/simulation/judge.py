@@ -1,4 +1,4 @@
-"""What every accepted head is held against: the plain fold of the records that it covers."""
+"""Compares every accepted head with the plain fold of the records that it covers."""
 
 import copy
 import hashlib
@@ -14,7 +14,7 @@ Runs = list[tuple[int, int, int]]
 
 
 class World(Protocol):
-    """What is looked at: the simulated world, or what was seen of a real one."""
+    """What the judge reads: the simulated world, or a record of a real one."""
 
     name: str
     redis: Redis
@@ -25,7 +25,7 @@ class World(Protocol):
 
 
 class Candidate(NamedTuple):
-    """What a head says of one: where it began, and how its fold goes."""
+    """A candidate in a head: where it began, and the settings of its fold."""
 
     since: dict[int, int]
     eta: float
@@ -43,7 +43,7 @@ class Candidate(NamedTuple):
 
 
 class State:
-    """A plain fold over runs of a log, and those of candidates beside it."""
+    """A plain fold over runs of a log, and the folds of its candidates."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -85,7 +85,7 @@ class State:
         return new
 
     def add_due(self, wanted: dict[str, Candidate], starts: dict[int, int]) -> None:
-        """Begin those candidates that began here."""
+        """Add the candidates that begin here."""
         for name in wanted.keys() - self.beside.keys():
             one = wanted[name]
             if all(self.next.get(p, starts[p]) >= offset for p, offset in one.since.items()):
@@ -101,23 +101,23 @@ def _copied(fold: Fold) -> Fold:
 
 
 class Judged(NamedTuple):
-    """An accepted head that was found right."""
+    """An accepted head that is correct."""
 
     version: int
     next: dict[int, int]
     begun: State
-    """What the runs of its children go on from: the state of the last kept version."""
+    """The state of the last kept version, from which the runs of its children continue."""
     runs: Runs
-    """Since then."""
+    """The runs since the last kept version."""
     state: State
     topics: list[Topic]
-    """The logs that it and all before it may have been learned from: two can begin with the same records."""
+    """The logs that it and its ancestors may have been learned from: two can begin with the same records."""
     source: Any
-    """As it says itself: no child has another."""
+    """The source in the head. No child may have another one."""
 
 
 class Judge:
-    """Looks at each head in the moment it is accepted."""
+    """Checks each head when it is accepted."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -134,16 +134,16 @@ class Judge:
         return values
 
     def _weights(self, said: Any, name: str) -> list[float]:
-        """An array of weights; of classes those of a column side by side."""
+        """An array of weights; with classes, the weights of a column are next to each other."""
         labels = said["identity"]["labels"] or ()
         names = [f"{name}/{k}" for k in range(len(labels))] if len(labels) > 2 else [name]
         found = [self._array(said["arrays"][one], said["columns"]) for one in names]
         return [weight for column in zip(*found, strict=True) for weight in column]
 
     def accepted(self, before: str, head: bytes, cut: Runs | None) -> None:
-        """Raises Violation unless this head, just accepted in place of `before`, is right.
+        """Raise Violation unless this head, just accepted in place of `before`, is correct.
 
-        `cut` are the runs that it puts down where it is kept; None where only the one partition says them.
+        `cut` are the runs that it records if it is kept; None if they are known only for a single partition.
         """
         redis, digest = self._world.redis, hashlib.sha256(head).hexdigest()
         said = json.loads(head)
@@ -156,13 +156,13 @@ class Judge:
             raise Violation(f"kept versions {missing} are not there")
         begun = State(_nothing(said["identity"]))
         if before and before not in self.known:
-            raise Violation(f"{before[:6]} was gone on with, which no process of this release wrote")
+            raise Violation(f"{before[:6]} was continued, and no process of this release wrote it")
         source = said["source"]
         parent = (
             self.known[before] if before else Judged(0, {}, begun, [], begun, self._world.topics_of(source), source)
         )
         if said["source"] != parent.source:
-            raise Violation(f"a head of {parent.source} was gone on with in {said['source']}")
+            raise Violation(f"a head of {parent.source} was continued in {said['source']}")
         ours = {int(p): position["offset"] for p, position in said["next"].items()}
         if said["version"] != parent.version + 1:
             raise Violation(f"version {said['version']} follows on {parent.version}")
@@ -197,7 +197,7 @@ class Judge:
         self.known[digest] = Judged(said["version"], ours, begun, since, right, fitting, source)
 
     def _differs(self, said: Any, ours: dict[int, int], state: State) -> str:
-        """Where the head is not this state."""
+        """How the head differs from this state; "" if it does not."""
         fold, counts = state.fold, said["counts"]
         for p, ranges in said["covered"].items():
             if ranges[-1][1] != ours[int(p)] or state.next.get(int(p), ranges[0][0]) != ours[int(p)]:
@@ -224,11 +224,11 @@ class Judge:
         return self._fold_differs(said, "", counts, fold, names)
 
     def _fold_differs(self, said: Any, of: str, counts: Any, fold: Fold, names: list[str]) -> str:
-        """Where the weights, their recent average or the counts of a model, or of a candidate, are not its fold's."""
+        """How the weights, their recent average or the counts differ from those of the fold; "" if they do not."""
         k = len(fold.labels) if isinstance(fold, Classes) else 1
 
         def by_column(values: list[float]) -> list[float]:
-            """In the columns of these names; 0 where the fold has none."""
+            """The values by column of these names; 0 if the fold does not have the name."""
             found = {n: values[k * i : k * i + k] for i, n in enumerate(("", *fold.w))}
             return [v for n in ("", *names) for v in found.get(n) or [0.0] * k]
 
@@ -247,7 +247,7 @@ class Judge:
         return ""
 
     def _unsaid(self, topic: Topic, covered: Any, said: dict[int, int]) -> str:
-        """A bad record that is covered, and was not by the parent, although no dead letter of it was acknowledged."""
+        """A bad record that this head covers and its parent did not, without an acknowledged dead letter."""
         for p, ranges in covered.items():
             records = topic.partitions[int(p)].records if int(p) < len(topic.partitions) else {}
             for start, to in ranges:
@@ -265,7 +265,7 @@ class Judge:
         return digest in self.known and self.known[digest].next == ends
 
     def diverges(self, digest: str) -> bool:
-        """Whether this head's model may learn one of the events that are next no more."""
+        """Whether the model of this head diverges at one of the next events."""
         head = self.known[digest]
         parts = [
             (head.next.get(p, 0), part.records) for topic in head.topics for p, part in enumerate(topic.partitions)
@@ -275,7 +275,7 @@ class Judge:
         return any(fold.diverged for fold in after)
 
     def letters(self) -> None:
-        """No dead letter is of a record that was learned, or of none."""
+        """Check that every dead letter is of a bad record."""
         for key, values in self._world.letters.items():
             p, offset = map(int, key.decode().rsplit("-", 2)[1:])
             there = [t.partitions[p].records.get(offset) for t in self._world.topics if p < len(t.partitions)]
@@ -285,14 +285,14 @@ class Judge:
 
 
 def _nothing(identity: Any) -> Fold:
-    """What a model of this identity has learned before its first event."""
+    """The fold of a model of this identity before its first event."""
     own = identity["eta"], identity["half_life"], identity["scale"] == "standard"
     labels = identity["labels"] or ()
     return Classes(labels, *own) if len(labels) > 2 else Fold(*own, identity.get("margin", (0.0, 0.0)))
 
 
 def _more(before: Runs, runs: Runs) -> Runs | None:
-    """What `runs` have beyond those `before`, the last of which may go on; None where they are others."""
+    """The runs after those `before`, the last of which may be longer now; None if they differ."""
     if not before:
         return runs
     (p, start, to), at = before[-1], len(before) - 1

@@ -1,4 +1,4 @@
-"""A topic as a seed makes it, seen through the interface that learning awaits: what the log contract holds to Kafka."""
+"""A simulated topic behind the interface that learning awaits. The log contract compares it with Kafka."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from tests.simulation.world import Record, Step, Topic, World
 
 
 class Batch(NamedTuple):
-    """A batch, as the log says where it stands."""
+    """A batch with the offsets that its header states."""
 
     start: int
     end: int
@@ -23,7 +23,7 @@ class Batch(NamedTuple):
 
 
 class Reading:
-    """One partition since its last seek: what came, and what of it was polled."""
+    """One partition since its last seek: the fetched batches, and the position of the polls."""
 
     def __init__(self, offset: int) -> None:
         self.position = offset
@@ -38,14 +38,14 @@ class SimulatedLog:
     topic = "t"
 
     def __init__(self, world: World, name: str, elsewhere: bool = False) -> None:
-        """Of another cluster, where it is `elsewhere`."""
+        """`elsewhere` makes it a log of another cluster."""
         self._world, self.name, self._elsewhere = world, name, elsewhere
         self.partitions: list[int] = []
         self.stopping = False
         self._assignment = self._acquired = 0
         self._readings: dict[int, Reading] = {}
         self._shown: dict[tuple[int, int], int] = {}
-        """Where each partition of each topic ended when it was last fetched."""
+        """The end of each partition of each topic at its last fetch."""
         self._pending: list[DeadLetter] = []
 
     def assign(self) -> None:
@@ -77,7 +77,7 @@ class SimulatedLog:
         return self._world.elsewhere if self._elsewhere else self._world.topic
 
     async def _ask(self, what: str) -> Topic:
-        """The topic that answers."""
+        """The topic, unless Kafka does not answer."""
         await Step(what)
         if self._world.chance(0.02):
             self._world.say(f"{self.name}: {what} fails")
@@ -154,7 +154,7 @@ class SimulatedLog:
         return polled
 
     def _fetch(self, topic: Topic, partition: int, reading: Reading) -> None:
-        """One response of a broker. It looks where its log ends before it reads there, and may have to cut it short."""
+        """One response of a broker. It reads the high watermark before the data, and may cut the response short."""
         part, sequence, rng = topic.partitions[partition], reading.sequence, self._world.rng
         at, key = sequence.fetch_offset, (id(topic), partition)
         if not part.begin <= at <= part.end:
@@ -167,10 +167,10 @@ class SimulatedLog:
         batches = [Batch(*batch) for batch in part.batches(at, topic.compacted)] if at < part.end else []
         if part.flipped and at < part.end and not batches:
             reading.error = LogGap(f"the log has nothing from offset {at} of partition {partition} on")
-            return  # so the watchdog finds
+            return  # as the watchdog finds out
         count = rng.randint(1, 9) + 2 * (at < sequence.position)
         cut = batches[count].start if count < len(batches) else None
-        # A response shows where the next batch begins, but for the last one of a segment, which hides what comes next.
+        # A response shows where the next batch begins, except after the last batch of a segment.
         shown = batches[:count]
         hides = part.flipped is not None and bool(shown) and shown[-1].start == part.flipped[2]
         if not hides and rng.random() < 0.5:

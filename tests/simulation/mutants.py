@@ -1,4 +1,4 @@
-"""Protections taken away one at a time, and the first seed that notices: `python -m tests.simulation.mutants`."""
+"""Removes protections one at a time and prints the first seed that notices: `python -m tests.simulation.mutants`."""
 
 import re
 import sys
@@ -70,7 +70,7 @@ MUTANTS = (
            "True", f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing"),
     Mutant("the rest of a slice that was cut short is left out", f"{LEARN}._apply", "return outcome.consumed",
            "return len(records)"),
-    Mutant("no fingerprint check", f"{RESUME}::_recognise", "fingerprint(record) != known", "False"),
+    Mutant("no fingerprint check", f"{RESUME}::_recognise", "fingerprint(record) != last", "False"),
     Mutant("another topic without the last record is gone on with", f"{RESUME}::_recognise",
            "record is None and recreated and learned[name]", "False",
            f"{ALONE}::test_another_topic_without_the_last_record_is_not_gone_on_with"),
@@ -127,7 +127,7 @@ MUTANTS = (
 
 
 def tried(mutant: Mutant) -> str:
-    """The first seed that notices and what it says, or the test; '' where none does."""
+    """The first seed that notices and its message, or the test; '' if none does."""
     with tempfile.TemporaryDirectory() as folder:
         copy = changed(HERE, Path(folder) / "copy", mutant.function, [(mutant.old, mutant.new)])
         if mutant.test:
@@ -149,7 +149,7 @@ def _said(copy: Path, *command: str) -> str:
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 where a mutant lives."""
+    """Print the table; the exit code is 1 if a mutant survives."""
     lived = 0
     for mutant in MUTANTS:
         noticed = tried(mutant)

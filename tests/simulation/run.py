@@ -1,4 +1,4 @@
-"""The scheduler: one seed's run, from the first start to the end of the log, with faults in between."""
+"""The scheduler: one seed's run from the first start to the end of the log, with faults in between."""
 
 import contextlib
 import hashlib
@@ -33,13 +33,13 @@ from tests.simulation.log import SimulatedLog
 from tests.simulation.world import CLASSES, RAW, Clock, SimulatedStore, Step, Topic, Violation, World
 
 MOST_BLOCKS = 3
-"""Of runs since the last kept version."""
+"""The most blocks of runs since the last kept version."""
 PATIENCE = 12_000
-"""Steps after the last fault within which everything is learned, a long log from its start, or somebody says why."""
+"""After the last fault, everything is learned within these steps, or a process says why not."""
 
 
 class Tell:
-    """The observer of one process; what it hears must be so."""
+    """The observer of one process. It checks that what it hears is true."""
 
     def __init__(self, world: World, judge: Judge, log: SimulatedLog, identity: Identity, group: str) -> None:
         self._world, self._judge, self._log, self._identity, self._group = world, judge, log, identity, group
@@ -109,17 +109,18 @@ class Process:
         clock = Clock(world)
         store = SimulatedStore(world, name, lambda: saver._doubtful[1] if saver._doubtful else [])
         saver = Keeper("t", store, clock, offload, writer=Writer(group, name), **keeping)
-        known = bool(world.redis.state) and world.rng.random() < 0.5
+        followed = bool(world.redis.state) and world.rng.random() < 0.5
         self.seen_digest: str | None = None
         log: Any = self.log
-        asked = lambda: known, lambda: self.seen_digest
-        self.learning = learn_loop.LearnLoop(log, saver, clock, self.tell, identity, None, *asked)
+        self.learning = learn_loop.LearnLoop(
+            log, saver, clock, self.tell, identity, followed=lambda: followed, seen_digest=lambda: self.seen_digest
+        )
         self.coroutine = self.learning.run()
         self.at: Step | None = Step("start")
 
 
 class Reader:
-    """A process that follows the model's snapshots, which it never finds damaged or newer without need."""
+    """A process that follows the model's snapshots. It must not find damage that nobody made."""
 
     def __init__(self, world: World) -> None:
         self.name, self.world = "reader", world
@@ -135,7 +136,7 @@ class Reader:
             except DependencyError:
                 pass
             except (SnapshotDamaged, SnapshotForeign):
-                # A head that came back after Redis was emptied cannot be told from one that was there all along.
+                # If Redis was emptied and a head came back, the head looks as if it had been there all along.
                 if torn == self.world.torn and self.world.redis.intact:
                     raise
             await clock.sleep(0.3)
@@ -143,7 +144,7 @@ class Reader:
 
 @contextlib.contextmanager
 def small(slice_: int, block: int, seconds: float) -> Iterator[None]:
-    """Slices and blocks so small that a few records make several; in 0 seconds a slice is one record."""
+    """Make slices and blocks so small that a few records fill several; with 0 seconds a slice is one record."""
     with (
         mock.patch.object(learn_loop, "MAX_SLICE_RECORDS", slice_),
         mock.patch.object(learn_loop, "SLICE_SECONDS", seconds),
@@ -160,12 +161,12 @@ class Simulation:
     """One seed."""
 
     def __init__(self, seed: int) -> None:
-        use_compiled_reader(False)  # it cuts slices at other records, so a seed would have two histories
+        use_compiled_reader(False)  # it cuts slices at other records: a seed would have two histories
         self.seed, self.world = seed, World(seed)
         self.judge, rng = Judge(self.world), self.world.rng
         self.world.accepted = self.accepted
         self.keeping = {"keep": rng.choice((0, 1, 1, 3)), "keep_every": rng.choice((0.5, 2.0, 10.0))}
-        # Simulated time stands still in a slice: all of it is learned, or with no time at all record by record.
+        # Simulated time stands still in a slice: it is learned whole, or with 0 seconds record by record.
         self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8)), 0.0 if seed % 3 == 0 else 1.0
         # Some models diverge, after a few events or a few dozen.
         recent: dict[str, Any] = {"average": "recent", "half_life": 3} if seed % 4 == 1 or seed % 16 == 12 else {}
@@ -174,13 +175,13 @@ class Simulation:
         margins: dict[str, Any] = {"margin": (0.5, 4.0)} if seed % 8 == 3 else {}
         classes: dict[str, Any] = {"labels": CLASSES} if self.world.labels is CLASSES else {}
         self.identity = Identity(eta=eta, **recent, **scaled, **margins, **classes)
-        # Some processes learn candidates too, each those that it was started with.
+        # Some processes learn candidates too.
         self.besides = random.Random(f"candidates of {seed}")
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)
         self.started, self.next_look = 0, 0.0
-        # Numbers of their own, so that what is not flipped goes as it would without.
+        # An own random generator, so that flips do not change the rest of a history.
         self.flips = random.Random(f"flips of {seed}")
         self.world.topic.compacted = self.flips.random() < 0.2
         self.flipping = self.flips.choice((0.0, 0.003))
@@ -192,7 +193,7 @@ class Simulation:
             (self.recreate, 0.07), (self.add_partition, 0.15), (self.jump, 0.3), (self.reset, 1.0),
             (self.change_pace, 1.0), (self.refuse, 0.3),
         ]  # fmt: skip
-        # Every fourth seed has these too, so that the others' histories stay what they were.
+        # Only every fourth seed has these, so that the other histories stay the same.
         self.strange = seed % 4 == 2
         if self.strange:
             wanted += [(self.damage, 0.3), (self.newer, 0.2), (self.give_back, 1.0)]
@@ -200,7 +201,7 @@ class Simulation:
         self.often = rng.choice((0.02, 0.05, 0.15))
 
     def run(self) -> World:
-        """Everything; raises Violation with the history."""
+        """Run the whole history; raises Violation with it."""
         rng = self.world.rng
         try:
             with small(*self.sizes):
@@ -231,7 +232,7 @@ class Simulation:
         return self.world
 
     def settle(self) -> None:
-        """Go on until everything is learned, or somebody said why not."""
+        """Step until everything is learned, or a process said why not."""
         for _ in range(PATIENCE):
             if self.learned() or self.excused():
                 return
@@ -239,7 +240,7 @@ class Simulation:
         raise Violation("not everything is learned, and nobody says why")
 
     def keep(self) -> None:
-        """Whatever the wall clock did before: when a version is due, the next save is kept."""
+        """Check that a version is kept when it is due, even if the wall clock jumped before."""
         if not self.keeping["keep"] or not self.learned():
             return
         self.world.now += 2 * self.keeping["keep_every"]
@@ -251,7 +252,7 @@ class Simulation:
             raise Violation("no version was kept though one was due")
 
     def accepted(self, before: str, head: bytes, cut: list[tuple[int, int, int]]) -> None:
-        """The judge looks at an accepted head; how long the order is that it records is ours."""
+        """Let the judge check an accepted head, and check the length of the order that it records."""
         self.judge.accepted(before, head, cut)
         digest, said = hashlib.sha256(head).hexdigest(), json.loads(head)
         kept = bool(said["kept"]) and said["kept"][-1]["version"] == said["version"]
@@ -262,7 +263,7 @@ class Simulation:
             raise Violation(f"version {said['version']} records the order of {order} runs")
 
     def step(self) -> None:
-        """Let somebody who can go on go on to the next await; where nobody can, time passes."""
+        """Let one process that is ready run to its next await; if none is ready, let time pass."""
         world = self.world
         world.now += world.rng.random() * 0.02
         if world.now > self.next_look:
@@ -291,7 +292,7 @@ class Simulation:
         self.world.say(f"-- {what}")
 
     def spawn(self) -> None:
-        """A process starts; few of them with another setting."""
+        """Start a process; a few have other settings."""
         if len(self.processes) < 4:
             self.started += 1
             rng = self.world.rng
@@ -308,7 +309,7 @@ class Simulation:
                 self.world.elsewhere.produce()
 
     def options(self, identity: Identity) -> Options:
-        """In every third seed, of two labels: one, some or all candidates. One of them diverges, one changes."""
+        """Every third seed with two labels has some or all candidates. One of them diverges, one changes."""
         rng = self.besides
         if self.seed % 3 != 1 or identity.multiclass:
             return DEFAULT
@@ -335,7 +336,7 @@ class Simulation:
             self._note(f"stop: {process.name}")
 
     def assign(self) -> None:
-        """Whoever had it may learn of it much later, or never."""
+        """Assign the topic; the process that had it may hear of that much later, or never."""
         if process := self._one():
             process.log.assign()
             self._note(f"assign: {process.name}")
@@ -350,7 +351,7 @@ class Simulation:
             self.paces[process.name] = self.world.rng.choice((0.002, 0.05, 1.0, 5.0))
 
     def refuse(self) -> None:
-        """The dead-letter topic is missing, or is there again."""
+        """Remove the dead-letter topic, or restore it."""
         self.world.refusing = not self.world.refusing
         self._note(f"dead letters {'refused' if self.world.refusing else 'taken'}")
 
@@ -378,14 +379,14 @@ class Simulation:
             self._note(f"a newer release saved: {redis.write_newer(self.world.rng)}")
 
     def give_back(self) -> None:
-        """What cannot be read is replaced by the last copy that can be."""
+        """Replace unreadable data by the last readable copy."""
         if not self.world.redis.intact:
             self.world.redis.give_back(self.world.redis.past[-1])
             self.world.torn += 1
             self._note(f"given back: {self.world.redis.current[:6] or 'nothing'}")
 
     def reset(self) -> None:
-        """The operator's answer to a stop."""
+        """Reset the model if a process has stopped, as an operator does."""
         if any(p.tell.reason for p in self.processes):
             self.empty()
 
@@ -408,7 +409,7 @@ class Simulation:
             self._note(f"trim: partition {self.world.topic.partitions.index(part)} to {part.begin}")
 
     def flip(self) -> None:
-        """A bit of a batch's base offset, which no checksum covers; the batch holds a record."""
+        """Flip a bit of the base offset, which no checksum covers, of a batch with a record."""
         topic = self.world.topic
         part = self.flips.choice(topic.partitions)
         start = self.flips.choice([o for o in part.records if o >= part.begin] or [-1])
@@ -416,7 +417,7 @@ class Simulation:
             to = min(part.end, start + self.flips.randint(1, 5))
             says = start ^ 1 << self.flips.choice((0, 1, 2, 3, 4, 5, 8, 40))
             after = min((o for o in part.records if o >= to), default=says + to - start)
-            # In what compaction left, a batch is told only by what it is moved over, for good.
+            # In a compacted log, only other batches that it overlaps show that a batch is misplaced.
             if not topic.compacted or (start < says and after < says + to - start):
                 part.flipped = start, to, says
                 self._note(f"base offset flipped: {topic.partitions.index(part)}:{part.flipped}")
@@ -429,7 +430,7 @@ class Simulation:
         for _ in range(world.rng.randint(0, 12)):
             world.topic.produce()
         self._note("topic recreated")
-        for process in self.processes:  # whoever sees that it is gone loses it, whoever sees only the new one does not
+        for process in self.processes:  # a process that sees only the new topic does not lose it
             if world.rng.random() < 0.5:
                 process.log.revoke()
 
@@ -443,7 +444,7 @@ class Simulation:
         self._note("wall clock jumps")
 
     def heal(self) -> None:
-        """No more faults: what was late arrives, one process is there and has the topic."""
+        """End the faults: late commands arrive, and one process runs and has the topic."""
         self._note("faults end")
         self.world.faulty = self.world.refusing = False
         while self.world.redis.late:
@@ -453,7 +454,7 @@ class Simulation:
             process.log.revoke()
         self.paces = {}
         if mended := [p for p in self.world.topic.partitions if p.flipped and self.flips.random() < 0.9]:
-            for part in mended:  # and processes started again, which have not stopped over it
+            for part in mended:  # new processes start, which did not stop because of it
                 part.flipped = None
             for process in self.processes:
                 process.log.stopping = True
@@ -468,17 +469,17 @@ class Simulation:
         self.last.log.assign()
 
     def learned(self) -> bool:
-        """Whether the current head covers the log, and nobody stopped."""
+        """Whether the current head covers the log, and the process did not stop."""
         return self.judge.whole() and self.last.tell.reason is None
 
     def excused(self) -> bool:
-        """Whether the process stopped for a reason, which must be a good one."""
+        """Whether the process stopped; raises Violation if its reason is not a good one."""
         reason, world = self.last.tell.reason, self.world
         if reason is None:
             return False
         digest = world.redis.current
         if self.last.learning._keeper.digest != digest or self.last.at is None or self.last.at.at != "sleep":
-            return False  # a zombie saved meanwhile: it looks again
+            return False  # a zombie saved meanwhile: the process checks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         if isinstance(reason, IdentityChanged) and digest:
             good = json.loads(world.redis.state["head"])["identity"]["eta"] != self.identity.eta
@@ -488,8 +489,8 @@ class Simulation:
             head = self.judge.known[digest] if digest else None
             starts = [head.next.get(p, 0) if head else 0 for p in range(len(bounds))]
             lost = any(not begin <= o <= end for o, (begin, end) in zip(starts, bounds, strict=True))
-            # A batch that is misplaced stops learning before it, or a start that looks for the last record in it. If it
-            # overlaps with the first batch after a seek, nothing tells which of the two is misplaced.
+            # A misplaced batch stops learning before it, or at a start that looks for the last record in it. If it
+            # overlaps with the first batch after a seek, nothing shows which of the two is misplaced.
             for p, part in enumerate(world.topic.partitions):
                 if part.flipped:
                     start, to, says = part.flipped

@@ -1,4 +1,4 @@
-"""One process in a world without faults but one: histories so rare that few seeds have them."""
+"""One process in a world with a single fault: histories that few seeds have."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from tests.simulation.world import Topic, World
 
 
 class Alone:
-    """A process that is stepped until something holds; a head that is not the fold of its records is a Violation."""
+    """A process that is stepped until a condition holds. A head that is not the fold of its records is a Violation."""
 
     def __init__(self, partitions: int) -> None:
         self.world = World(1)
@@ -26,13 +26,13 @@ class Alone:
         self.process = self.start()
 
     def start(self, **more: Any) -> Process:
-        """A process takes the place of the one before."""
+        """Start a process that takes the place of the previous one."""
         self.process = Process(self.world, self.judge, f"p{len(self.started)}", Identity(), {"keep": 0}, **more)
         self.started.append(self.process)
         return self.process
 
     def recreate(self, partitions: int = 1) -> None:
-        """The topic is another one, and empty."""
+        """Replace the topic by another, empty one."""
         self.world.topic = Topic(self.world.rng, partitions)
         self.world.topics.append(self.world.topic)
 
@@ -41,13 +41,13 @@ class Alone:
             self.world.topic.produce()
 
     def learn(self, times: int) -> None:
-        """Events come, the process has the topic, and all of it is learned."""
+        """Produce events, assign the topic and step until all of it is learned."""
         self.produce(times)
         self.process.log.assign()
         assert self.until(self.judge.whole)
 
     def reason(self, **more: Any) -> Exception:
-        """Why a process that takes the place of the one before does not learn."""
+        """Why a new process, which takes the place of the previous one, does not learn."""
         process = self.start(**more)
         process.log.assign()
         assert self.until(lambda: process.tell.reason)
@@ -76,7 +76,7 @@ def alone(request: pytest.FixtureRequest) -> Iterator[Alone]:
 
 @pytest.mark.parametrize("alone", [2], indirect=True)
 def test_a_partition_that_the_group_has_not_heard_of_is_waited_for(alone: Alone) -> None:
-    """The head covers two and the assignment has one: no reason to stop, and the next one has both."""
+    """The head covers two partitions and the assignment has one: wait for the next assignment, which has both."""
     alone.learn(10)
     log = alone.process.log
     alone.produce(1)
@@ -89,7 +89,7 @@ def test_a_partition_that_the_group_has_not_heard_of_is_waited_for(alone: Alone)
 
 
 def test_another_topic_without_the_last_record_is_not_gone_on_with(alone: Alone) -> None:
-    """Its offsets fit, and the record that would tell was deleted: in the same topic that is retention."""
+    """Its offsets fit, and the record that proves it was deleted: in the same topic that would be retention."""
     alone.learn(3)
     end = alone.world.topic.partitions[0].end
     alone.recreate()
@@ -102,7 +102,7 @@ def test_another_topic_without_the_last_record_is_not_gone_on_with(alone: Alone)
 
 
 def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alone) -> None:
-    """A dead letter was refused, so the last of it was not saved. The new topic was given back what was."""
+    """A dead letter was refused, so the last records were not saved. The new topic got the saved ones back."""
     alone.learn(3)
     log, learning = alone.process.log, alone.process.learning
     alone.world.refusing = True
@@ -120,7 +120,7 @@ def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alon
 
 
 def test_another_topic_is_not_gone_on_with_where_nothing_was_learned(alone: Alone) -> None:
-    """Its offsets fit, and there is no record that would tell."""
+    """Its offsets fit, and there is no record that could prove it."""
     alone.learn(0)
     alone.recreate()
     alone.produce(3)
@@ -129,7 +129,7 @@ def test_another_topic_is_not_gone_on_with_where_nothing_was_learned(alone: Alon
 
 @pytest.mark.parametrize("learned", [0, 3])
 def test_another_clusters_model_is_not_gone_on_with(alone: Alone, learned: int) -> None:
-    """The log of that name here even has the last record learned; and nothing is said of how to forget the model."""
+    """The log of that name here even has the last record learned. The message does not advise to forget the model."""
     alone.learn(learned)
     alone.world.elsewhere = alone.world.topic
     alone.produce(1)
@@ -140,7 +140,7 @@ def test_another_clusters_model_is_not_gone_on_with(alone: Alone, learned: int) 
 
 
 def test_what_was_damaged_and_is_given_back_is_gone_on_with(alone: Alone) -> None:
-    """The same head that the process has known: nothing else says that something has changed."""
+    """The head is the one that the process had, so the digest does not show that something changed."""
     alone.learn(3)
     alone.world.redis.hash = False
     assert alone.until(lambda: isinstance(alone.process.tell.reason, SnapshotDamaged))
@@ -150,7 +150,7 @@ def test_what_was_damaged_and_is_given_back_is_gone_on_with(alone: Alone) -> Non
 
 
 def test_two_groups_are_told_of_each_other(alone: Alone) -> None:
-    """By turns: each is refused by a head of the other, and hears whose it is. Two of one group hear nothing."""
+    """In turns, each is refused because of a head of the other, and hears whose it is. One group hears nothing."""
     for group, heard in (("ours", 0), ("theirs", 2)):
         before, other = alone.process, alone.start(group=group)
         before.log.assign()
@@ -163,7 +163,7 @@ def test_two_groups_are_told_of_each_other(alone: Alone) -> None:
 
 
 def test_a_newer_releases_head_is_not_gone_on_with(alone: Alone) -> None:
-    """Whatever it is that is not known, null too. Once that is gone, learning goes on by itself."""
+    """Any unknown member counts, even null. Once the head is readable again, learning continues by itself."""
     alone.learn(3)
     for _ in range(20):
         alone.world.redis.write_newer(alone.world.rng)
@@ -178,7 +178,7 @@ def test_a_newer_releases_head_is_not_gone_on_with(alone: Alone) -> None:
 
 
 def test_a_look_from_before_the_last_save_drops_nothing(alone: Alone) -> None:
-    """It found another head than ours, which is no reason to learn again; one that found a reset is."""
+    """A digest from before our save is no reason to drop the state; a reset is."""
     process = alone.process
     alone.learn(3)
     process.seen_digest = "of before"

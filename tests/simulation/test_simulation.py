@@ -1,4 +1,4 @@
-"""Seeds of faults, each with every accepted head compared with the plain fold: `make simulate` runs more."""
+"""Seeds of faults: every accepted head is compared with the plain fold. `make simulate` runs more seeds."""
 
 import os
 import random
@@ -13,7 +13,7 @@ from tests.simulation.run import Simulation
 
 SEEDS, NIGHTLY_SEEDS = 100, 350
 FOUND = (371, 2334, 2821, 3578, 3887, 4090, 7642)
-"""Seeds beyond, each of which found something."""
+"""Later seeds, each of which found a defect."""
 
 ISOLATED = """
 import sys
@@ -35,7 +35,7 @@ def test_nothing_is_lost_and_nothing_learned_twice(seeds: int) -> None:
     counts = Counter[str]()
     for seed in (*range(seeds), *FOUND):
         counts.update(Simulation(seed).run().counts)
-    # What did not happen was not tried. Zombies that had learned were refused, and found out while idle.
+    # Each kind of event must have happened, or it was not tested.
     for what, least in (
         ("OK", 2000), ("CONFLICT", 100), ("MISSING", 5), ("crash", 300), ("late", 500), ("reply lost", 500),
         ("doubled", 500), ("redis rolled back", 300), ("redis emptied", 100), ("topic recreated", 50), ("trim", 50),
@@ -64,11 +64,11 @@ def test_what_is_simulated_needs_no_tasks_threads_or_clock_and_a_seed_is_one_his
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 @pytest.mark.nightly
 def test_a_missing_protection_is_noticed(mutant: Mutant) -> None:
-    """`make mutants` prints by which seed or test."""
+    """`make mutants` prints the seed or test that notices."""
     assert tried(mutant)
 
 
 @pytest.mark.nightly
 def test_nothing_is_noticed_where_nothing_is_missing() -> None:
-    """The test above can fail: the code as it is passes the same seeds, in Python as the mutants run."""
+    """The test above can fail: the unchanged code passes the same seeds, run in the same way."""
     assert not tried(MUTANTS[0]._replace(new=MUTANTS[0].old))

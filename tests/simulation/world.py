@@ -1,10 +1,9 @@
-"""Kafka, Redis and time as a seed makes them, seen through the interfaces that learning awaits.
+"""Simulated Kafka, Redis and time behind the interfaces that learning awaits.
 
-Every await is a `Step`: the scheduler decides who goes on next, or dies there. What is taken for granted of the real
-ones: Redis runs one command at a time; Kafka's client returns to a partition everything from where it was sought to,
-though later fetches may lose a beginning; a consumer of a topic that was recreated goes on in it as if it were the
-old one, where it has the offset, and the topic's id alone tells them apart; offset 0 holds a record, so that whatever
-was learned has a fingerprint.
+Every await is a `Step`: the scheduler decides which process continues, or dies there. The simulation assumes this of
+the real servers: Redis runs one command at a time. Kafka's client returns everything after the offset of a seek, though
+later fetches may lose a beginning. A consumer continues in a recreated topic as if it were the old one, if that has the
+offset; only the topic's id differs. Offset 0 holds a record, so that everything learned has a fingerprint.
 """
 
 import functools
@@ -23,7 +22,7 @@ from service.streaming.records import Headers, KafkaRecord
 NAMES = "abcdefghijklmn"
 VALUES: tuple[Any, ...] = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
 RAW = (*VALUES, True, False, "x", "y")
-"""With what is scaled and what is not."""
+"""Values that are scaled and values that are not."""
 CLASSES = ("a", "b", "c")
 BAD = (
     None, b"", b"no event", b'{"features":{"a":1}}', b'{"features":{"new1":1,"a":NaN},"label":1}',
@@ -36,7 +35,7 @@ class Violation(AssertionError):
 
 
 class Step:
-    """An await: the scheduler goes on from here when `ready` holds, or never."""
+    """An await: the scheduler continues here when `ready` holds, or never."""
 
     def __init__(self, at: str, ready: Callable[[], bool] = lambda: True) -> None:
         self.at, self.ready = at, ready
@@ -61,19 +60,19 @@ class Record(NamedTuple):
 
 
 class Partition:
-    """Records by offset, some offsets without one. What was trimmed stays here, for the oracle."""
+    """Records by offset; some offsets have none. Trimmed records stay here, for the oracle."""
 
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
         self.begin = self.end = 0
         self.flipped: tuple[int, int, int] | None = None
-        """From which offset to before which a batch goes, and where it says that it begins."""
+        """First offset of a damaged batch, the offset after its last, and the first offset that its header states."""
 
     def batches(self, at: int, compacted: bool) -> list[tuple[int, int, list[Record]]]:
-        """What the log gives for an offset and all that follows: first and next offset of each batch, its records.
+        """The batches from an offset on: first offset, offset after the last, and records.
 
-        It goes by where batches begin, as they stand there, to the one that has the offset, or is the first beyond it.
-        A batch without records is a marker, or what was aborted; where the log is compacted the last alone is there.
+        The first is the batch that contains the offset, or else the next one, by the first offsets that headers state.
+        A batch without records is a marker or was aborted; a compacted log has only the last of these.
         """
         start, to, says = self.flipped or (self.end, self.end, 0)
         found = [
@@ -105,7 +104,7 @@ class Topic:
         self.partitions.append(Partition())
 
     def produce(self) -> None:
-        """Add a few records to a partition, or offsets that hold none."""
+        """Add a few records, or offsets without records, to a partition."""
         part = self._rng.choice(self.partitions)
         for _ in range(self._rng.randint(1, 8)):
             if part.end and self._rng.random() < 0.1:
@@ -126,7 +125,7 @@ class Topic:
 
 @functools.lru_cache(maxsize=1024)
 def refs(head: bytes) -> list[str]:
-    """The digests of all blobs that a head refers to, read as anybody could."""
+    """The digests of all blobs that a head refers to, read without our own code."""
     said = json.loads(head)
     arrays = [*said["arrays"].values(), *([said["reference"]] if said["reference"] else [])]
     return [*said["names"], *said["run_blobs"], *(d for a in arrays for d in (*a["base"], *a["deltas"]))]
@@ -139,11 +138,11 @@ class Redis:
         self.state: dict[str, bytes] = {}
         self.past: list[dict[str, bytes]] = [{}]
         self.late: list[tuple[str, Callable[[], object]]] = []
-        """Commands that are to be carried out some time after their sender gave up."""
+        """Commands that will run some time after their sender gave up."""
         self.hash = True
-        """Whether it is one: something else may stand under the key."""
+        """Whether the key is a hash: another type may have replaced it."""
         self.newer: set[str] = set()
-        """Digests of heads that have what we do not know."""
+        """Digests of heads with content that this release does not know."""
 
     @property
     def current(self) -> str:
@@ -151,13 +150,13 @@ class Redis:
 
     @property
     def seen_digest(self) -> str | None:
-        """What a look for many models finds of this one: see `snapshots.store.Looking`."""
+        """The digest that one request for many models finds, see `RedisStore.digests`."""
         digest = self.state.get("digest")
         return self.current if self.hash and (digest or b"").isascii() and (digest or not self.state) else None
 
     @property
     def intact(self) -> bool:
-        """Whether the current head, if any, is whole and can be read by us."""
+        """Whether this release can read the current head, if there is one."""
         head = self.state.get("head")
         digest = hashlib.sha256(head).hexdigest() if head is not None else ""
         return self.hash and self.current == digest and digest not in self.newer
@@ -167,7 +166,7 @@ class Redis:
             self.past.append(dict(self.state))
 
     def damage(self, rng: random.Random) -> str:
-        """A field is not what was written there, is gone, or the whole key is of another type."""
+        """Change or remove a field, or replace the key by another type."""
         kept = [field for field in self.state if field[:2] == "v:"]
         field = rng.choice(("digest", "head", *kept[:1], ""))
         if not field or field not in self.state:
@@ -181,7 +180,7 @@ class Redis:
         return f"{field} is {value!r:.20}"
 
     def write_newer(self, rng: random.Random) -> str:
-        """A newer release saves: its head says more, at one place or another."""
+        """Save as a newer release, whose head has an unknown member at a random place."""
         said = json.loads(self.state["head"])
         said |= {"version": said["version"] + 1, "parent": self.current}
         where, name, value = rng.choice((
@@ -197,7 +196,7 @@ class Redis:
         return name
 
     def give_back(self, state: Mapping[str, bytes]) -> None:
-        """A copy of the data, as it was."""
+        """Restore a copy of the data."""
         self.state, self.hash = dict(state), True
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
@@ -205,7 +204,7 @@ class Redis:
         self._done()
 
     def commit(self, parent: str, digest: str, head: bytes, wanted: Iterable[str], keep: str, evict: str) -> str:
-        """As commit.lua, in its order."""
+        """The steps of commit.lua, in its order."""
         state, current = self.state, self.current
         if current == digest:
             return "OK"
@@ -240,7 +239,7 @@ class Redis:
             del self.state[field]
 
     def whole(self) -> None:
-        """What must hold between any two commands: heads that are there have their blobs."""
+        """Check the invariant between any two commands: all blobs of all heads exist."""
         for field, text in self.state.items():
             if field == "head" or field[:2] == "v:":
                 try:
@@ -254,7 +253,7 @@ class Redis:
 
 
 class World:
-    """What all processes share, and what went wrong for whom."""
+    """What all processes share, and the history of faults."""
 
     name = "t"
 
@@ -267,7 +266,7 @@ class World:
         self.labels: Sequence[Any] = CLASSES if seed % 8 == 4 else (1, -1)
         self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)), self.values, self.labels)
         self.elsewhere = Topic(self.rng, 1, self.values, self.labels)
-        """Of the same name, on another cluster."""
+        """A topic of the same name on another cluster."""
         self.topics = [self.elsewhere, self.topic]
         self.committed: dict[int, int] = {}
         self.letters: dict[bytes, set[bytes | None]] = {}
@@ -276,7 +275,7 @@ class World:
         self.accepted: Callable[[str, bytes, list[tuple[int, int, int]]], None] = lambda *_: None
 
     def topics_of(self, source: Any) -> list[Topic]:
-        """The one that a head says it was learned from; elsewhere it is the first."""
+        """The topic that a head was learned from; the first one is on the other cluster."""
         return [self.topics[int(source["topic_id"])]]
 
     def say(self, what: str) -> None:
@@ -290,7 +289,7 @@ class World:
 
 
 class Clock:
-    """The world's time; its wall clock jumps."""
+    """The world's time. The wall clock jumps."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -310,7 +309,7 @@ class SimulatedStore:
     """`snapshots.store.Store` for one process."""
 
     def __init__(self, world: World, name: str, cut: Callable[[], list[tuple[int, int, int]]] = list) -> None:
-        """`cut` says which runs the head that is being saved puts down for its kept version."""
+        """`cut` returns the runs that the head being saved records for its kept version."""
         self._world, self._name, self._cut = world, name, cut
         self.missing_since = 0.0
 
@@ -382,7 +381,7 @@ class SimulatedStore:
             await self._ask("put", functools.partial(self._world.redis.put, part))
 
     async def commit(self, model: str, new: Commit) -> Any:
-        """As the store, but others may come between the blobs and the head. Whoever is accepted is looked at."""
+        """Commit as the real store does. Others may act between blobs and head; the judge checks accepted heads."""
         await self.put(model, new.blobs)
         parent, digest, head, refs, keep, evict, _ = new
         world, wanted, cut = self._world, list(refs), list(self._cut())

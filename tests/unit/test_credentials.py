@@ -1,4 +1,4 @@
-"""Kafka credentials: wrong settings and files are found before anything connects; tokens are fetched and kept."""
+"""Kafka credentials: wrong settings and files are reported before anything connects; tokens are fetched and kept."""
 
 import asyncio
 from pathlib import Path
@@ -41,7 +41,7 @@ WRONG = {
         "sasl_username: is of no use with AWS_MSK_IAM",
     ),
 }
-"""Settings that are wrong, and a part of the error. In both, names in capitals stand for files."""
+"""Wrong settings, and a part of the error for each. In both, words in capitals stand for files."""
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_one_line_that_names_setting_and_file(
 
 
 def _locked(certificates: Certificates, folder: Path) -> str:
-    """The client's key, closed by a password."""
+    """The file of the client's key, encrypted with a password."""
     from cryptography.hazmat.primitives import serialization
 
     _, file = certificates.parts(certificates.client)

@@ -6,9 +6,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.streaming.dead_letters import MAX_HEADERS, DeadLetter, dead_letter, own_headers
+from service.streaming.dead_letters import MAX_HEADERS, DeadLetter, dead_letter, own_headers, truncate, wire_size
 from service.streaming.records import Headers, KafkaRecord
-from service.streaming.truncation import truncate, wire_size
 from tests.batches import join_records
 
 

@@ -1,4 +1,4 @@
-"""Batches are learned in their place or not at all, whatever gaps compaction left and however responses are cut."""
+"""A batch is admitted in its place or not at all, whatever gaps compaction left and however responses are cut."""
 
 from typing import NamedTuple
 
@@ -15,17 +15,17 @@ class Batch(NamedTuple):
 
 
 class Broker:
-    """A log of batches in the order in which they stand in its one segment.
+    """A log with one segment of batches.
 
-    As Kafka since 4.1 it goes by first offsets: it gives the batch that starts at an offset, or before the first that
-    starts after it the one before that, if it contains the offset.
+    Like Kafka since 4.1 it searches by first offsets. It returns the batch that starts at an offset. If there is none,
+    it takes the first batch that starts after it, or the batch before that one if it contains the offset.
     """
 
     def __init__(self, batches: list[Batch], end: int) -> None:
         self.batches, self.end = batches, end
 
     def response(self, offset: int, count: int) -> tuple[list[Batch], int | None]:
-        """`count` batches from the one that the broker finds for the offset on; and where the next one begins."""
+        """`count` batches from the offset on, and where the next batch begins."""
         first = next((i for i, batch in enumerate(self.batches) if batch.start >= offset), len(self.batches))
         at = self.batches[first].start if first < len(self.batches) else None
         first -= at != offset and first > 0 and self.batches[first - 1].end > offset
@@ -34,7 +34,7 @@ class Broker:
 
 
 def read(broker: Broker, start: int, counts: list[int]) -> list[Batch]:
-    """Everything that is admitted from `start` on; raises OffsetDamage."""
+    """All batches that are admitted from `start` on; raises OffsetDamage."""
     sequence: OffsetSequence[Batch] = OffsetSequence(start)
     admitted = list[Batch]()
     for i in range(100):
@@ -47,7 +47,7 @@ def read(broker: Broker, start: int, counts: list[int]) -> list[Batch]:
 
 @st.composite
 def logs(draw: st.DrawFn, gaps: bool = True) -> Broker:
-    """Batches of some records each, with or without gaps between them; the last one ends the log."""
+    """A log of batches of a few records, with or without gaps between them."""
     batches, at = list[Batch](), 0
     for size, gap in draw(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=8)):
         at += gap if gaps else 0
@@ -58,13 +58,13 @@ def logs(draw: st.DrawFn, gaps: bool = True) -> Broker:
 
 @given(logs(), st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_every_batch_is_admitted_once_whatever_is_missing_between_them(broker: Broker, counts: list[int]) -> None:
-    counts = [max(2, count) for count in counts]  # the one before, and a new one
+    counts = [max(2, count) for count in counts]  # the previous batch, and a new one
     assert read(broker, 0, counts) == broker.batches
 
 
 @given(logs(gaps=False), st.data())
 def test_a_flipped_base_offset_is_damage_and_nothing_after_it_is_admitted(broker: Broker, data: st.DataObject) -> None:
-    """Flipped to a higher and to a lower one: it is seen between the batches before and after it."""
+    """The flipped offset is higher or lower, and the response shows the batches before and after it."""
     assume(len(broker.batches) >= 3)
     place = data.draw(st.integers(1, len(broker.batches) - 2))
     batch = broker.batches[place]
@@ -82,7 +82,7 @@ def test_a_flipped_base_offset_is_damage_and_nothing_after_it_is_admitted(broker
 
 
 def _lowered(place: int, damaged: Batch, following: int, size: int = 1) -> list[Batch]:
-    """Batches of one size, of which one, whose offsets became lower, stands before those from `following` on."""
+    """Batches of one size. Before the batches from `following` on stands one whose offsets became lower."""
     before = [Batch(at, at + size) for at in range(0, place, size)]
     return [*before, damaged, *(Batch(at, at + size) for at in range(following, 45 * size, size))]
 
@@ -90,11 +90,11 @@ def _lowered(place: int, damaged: Batch, following: int, size: int = 1) -> list[
 @pytest.mark.parametrize(
     ("batches", "start", "counts", "said"),
     [
-        # The broker skips it, and gives what follows for offsets shortly before too: the look back goes further.
+        # The broker skips it, also for offsets shortly before it: the look back goes further.
         (_lowered(20, Batch(4, 14), 30, 10), 20, [5], "at 20 the log goes on with a batch of offsets 4 to 13"),
-        # It seems to end where the seek goes; what was its last record would be a gap.
+        # It seems to end at the offset of the seek; its last record would be a gap.
         (_lowered(5, Batch(4, 9), 10), 9, [3], "at 9 the log goes on with a batch of offsets 4 to 8"),
-        # It has the offset that is sought, and a gap follows.
+        # It contains the offset of the seek, and a gap follows.
         (_lowered(6, Batch(4, 8), 10), 6, [3], "at 6 the log goes on with a batch of offsets 4 to 7"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_held_batch_that_the_next_one_contradicts_is_damage() -> None:
 
 
 def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned() -> None:
-    """One of the two is misplaced, and nothing before the first one in the response says which."""
+    """One of the two is misplaced; only a batch before the first one could show which."""
     broker = Broker([Batch(0, 5), Batch(5, 10), Batch(8, 12)], 12)
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
     assert sequence.admit(*broker.response(0, 1), broker.end, broker.end) == [Batch(0, 5)]

@@ -1,4 +1,4 @@
-"""Letters on their way: each until it is acknowledged, and no oftener."""
+"""Dead letters are written until they are acknowledged, and not again afterwards."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ from service.streaming.outbox import Outbox
 
 
 async def test_one_that_is_refused_does_not_write_the_others_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a letter that is too large for its topic floods it with all the others, every second."""
+    """A letter that is too large for its topic must not repeat all the others every second."""
     monkeypatch.setattr(outbox, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(outbox, "FLUSH_SECONDS", 0.05)
     written, large, often = Counter[bytes](), b"t-0-7", asyncio.Event()

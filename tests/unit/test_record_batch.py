@@ -1,4 +1,4 @@
-"""Records of whole batches against aiokafka's own, one by one: the same records, or an error."""
+"""Our records of whole batches are those of aiokafka, or both report an error."""
 
 import random
 import struct
@@ -11,12 +11,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
 from service.streaming.kafka.fetching.compression import DamagedBatch
-from service.streaming.kafka.fetching.record_batch import (
-    OpenBatch,
-    RecordsBuilder,
-    mark_aborted,
-    parse_batches,
-)
+from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordsBuilder, mark_aborted, parse_batches
 from service.streaming.records import KafkaRecord, value_of
 from tests.batches import CODECS, open_builder
 
@@ -28,7 +23,7 @@ CONTENT_TYPES = [
 
 
 def ours(raw: bytes, start: int, step: int, aborted: list[tuple[int, int]]) -> list[KafkaRecord]:
-    """All records from an offset on, taken `step` at a time; raises DamagedBatch."""
+    """All records from an offset on, read in parts of `step`; raises DamagedBatch."""
     fetched = parse_batches(raw)
     if fetched.damage:
         raise DamagedBatch(fetched.damage)
@@ -53,7 +48,7 @@ def ours(raw: bytes, start: int, step: int, aborted: list[tuple[int, int]]) -> l
 
 
 def theirs(raw: bytes, start: int, dropped: set[int]) -> list[KafkaRecord]:
-    """The same by aiokafka's classes; batches that begin at `dropped` offsets are of aborted transactions."""
+    """The same records by aiokafka's classes, without the aborted batches that begin at `dropped` offsets."""
     records, batches = list[KafkaRecord](), MemoryRecords(raw)
     while (batch := batches.next_batch()) is not None:
         if not batch.validate_crc():
@@ -71,13 +66,6 @@ def content(rng: random.Random) -> bytes | None:
     return rng.choice((None, b"", b"1", b'{"features":[1],"label":1}', rng.randbytes(rng.randrange(300))))
 
 
-def old_batch(rng: random.Random, offset: int) -> tuple[bytes, int]:
-    """A record of format 0 or 1, and the offset after it."""
-    builder = LegacyRecordBatchBuilder(rng.choice((0, 1)), 0, 1 << 30)
-    builder.append(0, timestamp=rng.randrange(1 << 40), key=content(rng), value=content(rng))
-    return struct.pack(">q", offset) + bytes(builder.build())[8:], offset + 1
-
-
 def batch(
     rng: random.Random, offset: int, producer: int = -1, transactional: bool = False, codec: int | None = None
 ) -> tuple[bytes, int]:
@@ -86,7 +74,7 @@ def batch(
     builder = open_builder(codec, producer, transactional)
     at, crowded = 0, rng.random() < 0.2
     for _ in range(rng.choice((1, 2, 8, 40, 300))):
-        at += rng.choice((0, 0, 0, 1, 7))  # what compaction took
+        at += rng.choice((0, 0, 0, 1, 7))  # removed by compaction
         headers = [
             rng.choice(
                 (
@@ -101,7 +89,7 @@ def batch(
         at += 1
     built = bytearray(builder.build())
     if rng.random() < 0.2:
-        built[22] |= 8  # one time for all, that of the append
+        built[22] |= 8  # all records have the time of the append
     built[:8] = struct.pack(">q", offset)
     return signed(built), offset + at
 
@@ -122,16 +110,12 @@ def marker(offset: int, producer: int, committed: bool) -> bytes:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_are_those_of_the_client(seed: int) -> None:
-    """Over codecs, formats, null keys and values, headers, times, compaction and aborted transactions.
-
-    A log has one format here: aiokafka takes all of a response for its first batch's.
-    """
+    """Over codecs, null keys and values, headers, times, compaction and aborted transactions."""
     rng = random.Random(seed)
-    old = rng.random() < 0.2
     raw, at, aborted, dropped = b"", rng.randrange(1000), list[tuple[int, int]](), set[int]()
     begin = at
     for _ in range(rng.randrange(1, 6)):
-        if not old and rng.random() < 0.3:
+        if rng.random() < 0.3:
             producer, committed = rng.randrange(1, 9), rng.random() < 0.5
             if not committed:
                 aborted.append((producer, at))
@@ -141,7 +125,7 @@ def test_records_are_those_of_the_client(seed: int) -> None:
                 raw += more
             raw, at = raw + marker(at, producer, committed), at + 1
         else:
-            more, at = old_batch(rng, at) if old else batch(rng, at)
+            more, at = batch(rng, at)
             raw += more
     start = rng.choice((begin, rng.randrange(begin, at + 1)))
     for step in (1, 7, 2000):
@@ -149,7 +133,7 @@ def test_records_are_those_of_the_client(seed: int) -> None:
 
 
 def test_what_is_damaged_is_refused_as_the_client_refuses_it() -> None:
-    """Bytes of a batch are changed, and its checksum with them."""
+    """Bytes of a batch are changed, and its checksum is made to match."""
     damaged = 0
     for seed in range(200):
         rng = random.Random(seed)
@@ -200,11 +184,10 @@ def test_a_batch_is_unpacked_up_to_a_limit_and_no_further(codec: int) -> None:
         small.unpack(1_000_000)
 
 
-def test_a_compressed_batch_of_an_old_format_is_refused_by_name() -> None:
-    builder = LegacyRecordBatchBuilder(1, 1, 1 << 20)
-    builder.append(0, timestamp=1, key=None, value=b"1" * 100)
-    builder.append(1, timestamp=1, key=None, value=b"1" * 100)
-    assert "compressed batch of format 0 or 1" in parse_batches(bytes(builder.build())).damage
+def test_a_batch_of_an_old_format_is_refused_by_its_number() -> None:
+    builder = LegacyRecordBatchBuilder(1, 0, 1 << 20)
+    builder.append(0, timestamp=1, key=None, value=b"1")
+    assert "a batch has format 1" in parse_batches(bytes(builder.build())).damage
 
 
 def test_random_bytes_are_damage_or_cut_short() -> None:

@@ -1,6 +1,6 @@
-"""How to reach Kafka, as one value: every client is made here.
+"""How to connect to Kafka, as one value that makes every client.
 
-It also asks Kafka for what takes a moment, and reads a topic from begin to end.
+It also answers short questions about the cluster, and reads a topic from beginning to end.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
-    IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
     NodeNotReadyError,
@@ -30,26 +29,27 @@ from service.errors import DependencyError, PerceptronError, Unauthorised
 from service.streaming.kafka.failures import UNAUTHORISED, connection_failure, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.log_reader import LogReader
+from service.streaming.kafka.metadata import UNSUPPORTED
 from service.streaming.kafka.metadata import MetadataRequest as MetadataWithRights
 from service.streaming.kafka.security import Security
 from service.streaming.records import KafkaRecords
 
 ANSWER_SECONDS = 5.0
-"""For one question to Kafka: a broker that is busy or has just lost its leader takes seconds."""
+"""The limit of one question to Kafka: a broker that is busy or has just lost a leader takes seconds."""
 REQUEST_SECONDS = 10.0
-"""For a fetch or a produce: on a connection that was dropped silently it would wait for ever."""
+"""The limit of a fetch or produce request: on a connection that was dropped silently it would wait forever."""
 MAX_IDLE_SECONDS = 180.0
-"""A connection that idles is closed before a load balancer drops it without a word: Azure's does after 240 s."""
+"""Idle connections are closed before a load balancer silently drops them: Azure's does so after 240 s."""
 MAX_BATCH_BYTES = 16 << 20
-"""Measured: 2 to 25 ms to unpack, gzip up to 90."""
+"""The default limit of a decompressed batch. Measured: 2 to 25 ms to decompress, with gzip up to 90 ms."""
 
 RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
-"""Kafka's numbers of them."""
+"""Kafka's number of each right: the place of its bit in the rights of a topic."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Kafka cluster, by the brokers that are asked first."""
+    """A Kafka cluster. `bootstrap` lists the brokers that are asked first."""
 
     bootstrap: str
     max_batch_bytes: int = MAX_BATCH_BYTES
@@ -59,20 +59,20 @@ class Cluster:
         return f"Kafka at {self.bootstrap}"
 
     def group_consumer(self, session_timeout: float, **options: Any) -> AIOKafkaConsumer:
-        """A consumer with these options, not started. A JoinGroup may take as long as the session's timeout."""
+        """A consumer with these options, not started. A JoinGroup may take as long as the session timeout."""
         return AIOKafkaConsumer(**self._options(session_timeout + 15.0), **options)
 
     def producer(self, **options: Any) -> AIOKafkaProducer:
-        """A producer with these options, not started, whose records all replicas have when they are acknowledged."""
+        """A producer with these options, not started. All replicas have a record before it is acknowledged."""
         return AIOKafkaProducer(**self._options(REQUEST_SECONDS), acks="all", **options)
 
     def client(self, request_seconds: float = REQUEST_SECONDS) -> AIOKafkaClient:
-        """A client that sends single requests, not bootstrapped."""
+        """A client for single requests, not bootstrapped."""
         return AIOKafkaClient(**self._options(request_seconds))
 
     def _options(self, request_seconds: float) -> dict[str, Any]:
-        """What every client is made with."""
-        # It reports each retry, and each rebalance, as a warning or error; what matters of it is said by us.
+        """The options of every client."""
+        # aiokafka logs each retry and rebalance as a warning or error; we log ourselves what matters.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         return {
             "bootstrap_servers": self.bootstrap,
@@ -83,9 +83,9 @@ class Cluster:
 
     @asynccontextmanager
     async def errors(self, what: str = "", right: str = "Read") -> AsyncIterator[None]:
-        """Turn what aiokafka raises into one DependencyError that names the address, and `what` was asked of it.
+        """Turn aiokafka's errors into one DependencyError that names the address and `what` was asked.
 
-        `right` is the right that the question needs, in Kafka's words.
+        `right` is Kafka's name of the right that the question needs.
         """
         where = f"{self}{what and ', '}{what}"
         try:
@@ -100,7 +100,7 @@ class Cluster:
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
-        """An admin client for a moment; raises DependencyError."""
+        """A short-lived admin client; raises DependencyError."""
         async with self.errors():
             client = AIOKafkaAdminClient(**self._options(ANSWER_SECONDS))
             try:
@@ -111,7 +111,7 @@ class Cluster:
 
     @asynccontextmanager
     async def connected(self, right: str = "Read") -> AsyncIterator[AIOKafkaClient]:
-        """A client that is made for a moment; raises DependencyError."""
+        """A short-lived client on a fresh connection; raises DependencyError."""
         async with self.errors(right=right):
             client = self.client(ANSWER_SECONDS)
             try:
@@ -126,8 +126,8 @@ class Cluster:
             return str((await client.describe_cluster())["cluster_id"] or "")
 
     async def create_topics(self, topics: Sequence[str]) -> None:
-        """Create topics of one partition with the broker's default replication; those that exist are left alone."""
-        # An empty assignment lets the class take -1, the broker's own default replication.
+        """Create topics with one partition and the broker's default replication, unless they exist."""
+        # NewTopic accepts -1, the broker's default replication, only with an empty assignment.
         new = [NewTopic(topic, 1, -1, replica_assignments={}) for topic in topics]
         async with self.admin() as client:
             for topic, code, *rest in (await client.create_topics(new)).topic_errors:
@@ -139,38 +139,43 @@ class Cluster:
     async def partitions(self, topic: str, right: str = "Read") -> list[int]:
         """The numbers of the topic's partitions; none if it does not exist.
 
-        Raises DependencyError: Unauthorised if this user, who needs this right, may not know.
+        Raises DependencyError: Unauthorised if this user, who needs this right, may not ask.
         """
         async with self.connected(right=right) as client:
-            return await _partitions(client, topic)
+            # Unlike the client's own request, this one never lets a broker create the topic.
+            answer = await client.send(client.get_random_node(), MetadataRequest([topic], False))
+            [(code, _, _, partitions, *_)] = answer.topics
+            if code == TopicAuthorizationFailedError.errno:
+                raise TopicAuthorizationFailedError(topic)
+            return sorted(partition for _, partition, *_ in partitions)
 
     async def lacking(self, topic: str, *rights: str) -> list[str]:
         """The rights that this user lacks on a topic, if the broker reports them; raises DependencyError."""
         async with self.connected() as client:
             try:
                 answer = await client.send(client.get_random_node(), MetadataWithRights(topic, rights=True))
-            except IncompatibleBrokerVersion:
+            except UNSUPPORTED:
                 return []
-            [(*_, held, _)] = answer.topics
-            return [right for right in rights if not held >> RIGHTS[right] & 1]
+            [(*_, granted, _)] = answer.topics
+            return [right for right in rights if not granted >> RIGHTS[right] & 1]
 
     async def largest_batch(self, topic: str) -> int:
-        """The bytes of the largest batch that a topic takes; raises DependencyError, also if we may not know."""
+        """The largest batch in bytes that a topic accepts; raises DependencyError, also if we may not ask."""
         names = dict.fromkeys(["max.message.bytes", "segment.bytes"])
         async with self.admin() as client:
             [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, names)])
             code, _, _, _, entries = answer.resources[0]
             if code:
-                raise for_code(code)(f"the settings of topic {topic} cannot be asked")
+                raise for_code(code)(f"the settings of topic {topic} cannot be read")
             return min(int(value) for _, value, *_ in entries)
 
     @asynccontextmanager
     async def reader(self, topic: str, missing: PerceptronError) -> AsyncIterator[LogReader]:
         """A reader of the topic; raises `missing` if there is no such topic, and DependencyError."""
+        partitions = await self.partitions(topic)
+        if not partitions:
+            raise missing
         async with self.connected() as client:
-            partitions = await _partitions(client, topic)
-            if not partitions:
-                raise missing
             await client.set_topics([topic])
             fetcher = Fetcher(client, self.max_batch_bytes)
             fetching = asyncio.create_task(fetcher.run())
@@ -181,9 +186,9 @@ class Cluster:
                 await asyncio.wait([fetching])
 
     async def read_whole(self, topic: str, missing: PerceptronError) -> AsyncIterator[tuple[int, KafkaRecords]]:
-        """The committed records, partition after partition, as far as the topic goes now.
+        """The committed records, partition by partition, up to the present end of the topic.
 
-        Raises `missing` if there is no such topic, DependencyError, and DataError if it cannot be read on.
+        Raises `missing` if there is no such topic, DependencyError, and DataError if the log is damaged.
         """
         async with self.reader(topic, missing) as reader:
             for partition, (begin, end) in (await reader.bounds()).items():
@@ -192,16 +197,7 @@ class Cluster:
 
 
 async def find_brokers(client: AIOKafkaClient) -> None:
-    """Have a client find the cluster's brokers; raises KafkaConnectionError."""
+    """Connect a client to the cluster; raises KafkaConnectionError."""
     await client.bootstrap()
     if not client.cluster.brokers():
-        raise KafkaConnectionError("no broker is named")
-
-
-async def _partitions(client: AIOKafkaClient, topic: str) -> list[int]:
-    # Unlike the client's own question it lets no broker create the topic.
-    answer = await client.send(client.get_random_node(), MetadataRequest([topic], False))
-    [(code, _, _, partitions, *_)] = answer.topics
-    if code == TopicAuthorizationFailedError.errno:
-        raise TopicAuthorizationFailedError(topic)
-    return sorted(partition for _, partition, *_ in partitions)
+        raise KafkaConnectionError("the cluster names no broker")

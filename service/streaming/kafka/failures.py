@@ -1,6 +1,6 @@
-"""What to say of an error of Kafka's: what was refused, or why no connection can be made.
+"""Messages for Kafka errors: what was refused, or why no connection can be made.
 
-aiokafka's clients make their connections themselves, and only log why one fails. `create_conn` raises it.
+aiokafka's clients connect by themselves, and only log why a connection fails. `create_conn` raises the error.
 """
 
 import asyncio
@@ -25,39 +25,39 @@ from service.streaming.kafka.oauth import NoTokenError
 from service.streaming.kafka.security import Security
 
 CONNECT_SECONDS = 4.0
-"""For one broker to answer a new connection and its first request."""
+"""The limit for one broker to answer a new connection and its first request."""
 TLS_SETTINGS = "look at kafka.ssl_cafile, kafka.ssl_certfile and kafka.ssl_check_hostname"
 UNAUTHORISED = TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError
 
 
 def missing_right(right: str, what: str) -> str:
-    """What to say where this user has not this right on something."""
+    """The message for a user who lacks a right on something."""
     return f"authorisation: this user lacks {right} on {what}: grant it (docs/security.md lists what is needed)"
 
 
 def kafka_failure(error: Exception, right: str = "Read") -> str:
-    """What to say of an error of Kafka's, to a user who needs this right."""
+    """The message for a Kafka error, if the question needs this right."""
     if isinstance(error, TimeoutError | RequestTimedOutError):
         return "no answer in time"
     if isinstance(error, TopicAuthorizationFailedError):
-        about = error.args[0] if error.args else ()
-        about = [about] if isinstance(about, str | TopicPartition) else about
-        names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in about})
+        topics = error.args[0] if error.args else ()
+        topics = [topics] if isinstance(topics, str | TopicPartition) else topics
+        names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in topics})
         return missing_right(right, f"topic {', '.join(names)}".strip())
     if isinstance(error, GroupAuthorizationFailedError):
         return missing_right("Read", "the group (kafka.group_id)")
     if isinstance(error, InvalidSessionTimeoutError):
-        return "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
+        return "its group.min.session.timeout.ms, by default 6 s, allows no such kafka.session_timeout"
     if isinstance(error, GroupCoordinatorNotAvailableError):
         return (
-            "no coordinator: its topic __consumer_offsets is not there or has no leader, "
+            "no coordinator: its topic __consumer_offsets does not exist or has no leader, "
             "as if offsets.topic.replication.factor is larger than the number of brokers"
         )
     return str(error) or type(error).__name__
 
 
 async def connection_failure(bootstrap: str, security: Security) -> str:
-    """Why the brokers that are asked first, or those that they name, cannot be reached; "" if all can."""
+    """Why the bootstrap brokers, or the brokers that they name, cannot be reached; "" if all can."""
     addresses = [(host, port) for host, port, _ in collect_hosts(bootstrap, randomize=False)]
     failures, brokers = dict[str, str](), set[tuple[str, int]]()
 
@@ -69,14 +69,14 @@ async def connection_failure(bootstrap: str, security: Security) -> str:
                     answer = await connection.send(MetadataRequest([]))
                 finally:
                     connection.close()
-            if not answer.brokers:  # so the client reads the answer to a token that is refused
+            if not answer.brokers:  # a broker that refuses a token answers so
                 raise SaslAuthenticationFailed("the listener refuses the token")
             brokers.update((host, port) for _, host, port, *_ in answer.brokers)
-        except Exception as error:  # whatever it is that listens there
+        except Exception as error:  # anything may listen there
             failures["{}:{}".format(*address)] = _connection_cause(error, security)
 
     await asyncio.gather(*map(ask, addresses))
-    if len(failures) < len(addresses):  # one of them answers: it is the brokers that they name
+    if len(failures) < len(addresses):  # one of them answers: check the brokers that it names
         failures.clear()
         await asyncio.gather(*map(ask, brokers.difference(addresses)))
     if failures and security.tokens:
@@ -88,7 +88,7 @@ async def connection_failure(bootstrap: str, security: Security) -> str:
 
 
 def _connection_cause(error: Exception, security: Security) -> str:
-    """The step that failed, what was found, and the way out."""
+    """The step that failed, why, and what to do."""
     if tls := next((cause for cause in causes(error) if isinstance(cause, ssl.SSLError)), None):
         return f"{os_cause(tls).rstrip('.')}: {TLS_SETTINGS}"
     if isinstance(error, UnsupportedSaslMechanismError):

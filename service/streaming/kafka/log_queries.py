@@ -1,4 +1,4 @@
-"""Questions to the leaders of partitions, asked at once: where a log begins and ends, and what it has at an offset."""
+"""Questions to the leaders of partitions: where a log begins and ends, and what it has at an offset."""
 
 import asyncio
 from collections import defaultdict
@@ -12,16 +12,16 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 EARLIEST, LATEST = -2, -1
-"""Timestamps by which ListOffsets means the first offset of a log, and its last stable one."""
+"""The timestamps that ListOffsets uses for the first offset of a log and for its last stable offset."""
 READ_COMMITTED = 1
 CONSUMER = -1
-"""The replica id of who is none."""
+"""The replica id of a client that is not a replica."""
 METADATA_SECONDS = 5.0
-"""For the client to hear again which broker leads."""
+"""The limit for the client to refresh its metadata."""
 
 
 class PartitionResponse(NamedTuple):
-    """What a broker answers to a fetch, for one partition. `aborted` has pairs of producer id and first offset."""
+    """One partition of a fetch response. `aborted` has pairs of producer id and first offset."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class PartitionResponse(NamedTuple):
 
 
 def partition_responses(response: Any) -> list[PartitionResponse]:
-    """What a fetch response of any version since 5 says, which Kafka 1.0 brought."""
+    """The partitions of a fetch response, of version 5 (Kafka 1.0) or later."""
     return [
         PartitionResponse(topic, partition, error, high_watermark, stable, log_start, aborted or [], data or b"")
         for topic, partitions in response.topics or ()
@@ -43,12 +43,12 @@ def partition_responses(response: Any) -> list[PartitionResponse]:
 
 
 async def refresh_metadata(client: AIOKafkaClient) -> None:
-    """Have the client ask again which broker leads what; returns also if it hears nothing."""
+    """Have the client ask again which brokers lead; returns even if it gets no answer."""
     await asyncio.wait([client.force_metadata_update()], timeout=METADATA_SECONDS)
 
 
 def leader_of(client: AIOKafkaClient, tp: TopicPartition) -> int | None:
-    """The broker that leads a partition, as far as the client knows."""
+    """The broker that leads a partition, or None if the client does not know it."""
     node = client.cluster.leader_for_partition(tp)
     return None if node in (None, -1) else int(node)
 
@@ -56,7 +56,7 @@ def leader_of(client: AIOKafkaClient, tp: TopicPartition) -> int | None:
 async def find_leaders(
     client: AIOKafkaClient, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int | None]:
-    """The broker that leads each partition, asked for again if one is not known."""
+    """The broker that leads each partition; refreshes the metadata once if one is unknown."""
     leaders = {tp: leader_of(client, tp) for tp in partitions}
     if None in leaders.values():
         await refresh_metadata(client)
@@ -67,27 +67,24 @@ async def find_leaders(
 async def list_offsets(
     client: AIOKafkaClient, partitions: Collection[TopicPartition], time: int
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
-    """The committed offsets at `time`, EARLIEST or LATEST, and the errors of partitions that have none to tell.
-
-    Raises KafkaError if no leader answers.
-    """
+    """The committed offsets at `time`, EARLIEST or LATEST, and the errors of partitions without an answer."""
     offsets, errors = dict[TopicPartition, int](), dict[TopicPartition, KafkaError]()
     by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
     for tp, leader in (await find_leaders(client, partitions)).items():
         by_leader[leader].append(tp)
     for tp in by_leader.pop(None, ()):
         errors[tp] = LeaderNotAvailableError(
-            f"topic {tp.topic} is not there, or partition {tp.partition} has no leader"
+            f"topic {tp.topic} does not exist, or partition {tp.partition} has no leader"
         )
 
-    async def ask(node: int, own: list[TopicPartition]) -> None:
+    async def ask(node: int, led: list[TopicPartition]) -> None:
         topics: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for tp in own:
+        for tp in led:
             topics[tp.topic].append((tp.partition, time))
         try:
             response = await client.send(node, OffsetRequest(CONSUMER, READ_COMMITTED, list(topics.items())))
         except KafkaError as error:
-            errors.update(dict.fromkeys(own, error))
+            errors.update(dict.fromkeys(led, error))
             return
         for topic, parts in response.topics:
             for partition, code, *_, offset in parts:
@@ -98,7 +95,7 @@ async def list_offsets(
                 else:
                     errors[tp] = kind(topic)
 
-    await asyncio.gather(*(ask(node, own) for node, own in by_leader.items() if node is not None))
+    await asyncio.gather(*(ask(node, led) for node, led in by_leader.items() if node is not None))
     if any(error.retriable for error in errors.values()):
         await refresh_metadata(client)
     return offsets, errors
@@ -107,7 +104,7 @@ async def list_offsets(
 async def log_bounds(
     client: AIOKafkaClient, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, tuple[int, int]]:
-    """First offset of, and next committed offset after, each log; raises KafkaError if one does not tell."""
+    """The first offset and the last stable offset of each log; raises KafkaError if one is unknown."""
     begins, errors = await list_offsets(client, partitions, EARLIEST)
     ends, more_errors = await list_offsets(client, partitions, LATEST)
     for error in (errors | more_errors).values():
@@ -116,7 +113,7 @@ async def log_bounds(
 
 
 async def fetch_once(client: AIOKafkaClient, tp: TopicPartition, offset: int, max_bytes: int) -> PartitionResponse:
-    """What the log has from this offset on, without waiting for more; raises KafkaError."""
+    """What the log has from this offset on now; raises KafkaError."""
     node = (await find_leaders(client, [tp]))[tp]
     if node is None:
         raise LeaderNotAvailableError(f"partition {tp.partition} of topic {tp.topic} has no leader")

@@ -1,4 +1,4 @@
-"""A topic read by a command, in no consumer group."""
+"""A reader of one topic for commands, without a consumer group."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -13,32 +13,32 @@ from service.streaming.records import KafkaRecords
 
 POLL_RECORDS = 4000
 SILENCE_SECONDS = 30.0
-"""A log that brings nothing for so long, though it goes on, is given up."""
+"""The limit of a wait for records that the log must still have."""
 
 
 class LogReader:
-    """The committed records of one topic. Its methods raise KafkaError and TimeoutError, see `Cluster.errors`."""
+    """Reads committed records of one topic. Its methods raise KafkaError and TimeoutError, see `Cluster.errors`."""
 
     def __init__(self, client: AIOKafkaClient, topic: str, partitions: Sequence[int], fetcher: Fetcher) -> None:
         self.partitions = partitions
         self._client, self._topic, self._fetcher = client, topic, fetcher
         self._rest: dict[int, KafkaRecords] = {}
-        """Records that were polled and not yet asked for, of each partition that was read."""
+        """Records that were polled but not returned yet, by partition."""
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
-        """First and next offset of each partition."""
+        """The first offset and the last stable offset of each partition."""
         bounds = await log_bounds(self._client, [TopicPartition(self._topic, p) for p in self.partitions])
         return {tp.partition: pair for tp, pair in bounds.items()}
 
     async def read(self, partition: int, start: int, end: int) -> AsyncIterator[KafkaRecords]:
-        """The records from offset `start` to before `end`; raises DataError if the log cannot be read on.
+        """The records from offset `start` to before `end`; raises DataError if the log is damaged.
 
-        A read that goes on where the one before it ended fetches nothing twice.
+        A read that starts where the previous one ended fetches nothing twice.
         """
         tp, rest = TopicPartition(self._topic, partition), self._rest.get(partition)
         if rest is not None:
             rest = rest[rest.find(start) :]
-        if rest is None or (not len(rest) and self._fetcher.position(tp) != start):
+        if rest is None or (not len(rest) and self._fetcher.positions([tp])[tp] != start):
             rest = RecordsBuilder().build()
             self._fetcher.seek(tp, start)
         while True:
@@ -46,7 +46,7 @@ class LogReader:
             self._rest[partition] = rest[count:]
             if count:
                 yield rest[:count]
-            if len(self._rest[partition]) or self._fetcher.position(tp) >= end:
+            if len(self._rest[partition]) or self._fetcher.positions([tp])[tp] >= end:
                 return
             async with asyncio.timeout(SILENCE_SECONDS):
                 polled = await self._fetcher.poll([tp], POLL_RECORDS)

@@ -1,64 +1,50 @@
-"""Kafka's request Metadata in a version that the client library does not speak: topics' ids, users' rights."""
+"""Kafka's Metadata request in version 10, which aiokafka does not have: it tells topic ids and a user's rights.
+
+Kafka gives a topic an id when it is created. A client that asks by name cannot notice that a topic was deleted and
+created again, if the new topic has the client's offset: only the id differs.
+"""
 
 from typing import Any
 
-from aiokafka.errors import IncompatibleBrokerVersion
+from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import IncompatibleBrokerVersion, LeaderNotAvailableError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import (
-    Boolean,
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Int64,
-    Schema,
-    TaggedFields,
-)
+from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
+
+from service.streaming.kafka.log_queries import find_leaders
 
 KEY, VERSION = 3, 10
+UNSUPPORTED = IncompatibleBrokerVersion, NotImplementedError
+"""What aiokafka raises if a broker does not have this version."""
 
 
 def _compact(**fields: Any) -> tuple[tuple[str, Any], ...]:
-    """The fields of a structure in the compact encoding, which end with tags."""
+    """The fields of a structure in the compact encoding, which ends with tags."""
     return (*fields.items(), ("tags", TaggedFields))
 
 
 NUMBERS = CompactArray(Int32)
-BROKER_FIELDS = _compact(node_id=Int32, host=CompactString(), port=Int32, rack=CompactString())
-PARTITION_FIELDS = _compact(
-    error_code=Int16,
-    partition=Int32,
-    leader=Int32,
-    leader_epoch=Int32,
-    replicas=NUMBERS,
-    isr=NUMBERS,
-    offline_replicas=NUMBERS,
+BROKER = _compact(id=Int32, host=CompactString(), port=Int32, rack=CompactString())
+PARTITION = _compact(
+    error=Int16, number=Int32, leader=Int32, epoch=Int32, replicas=NUMBERS, in_sync=NUMBERS, offline=NUMBERS
 )
-TOPIC_FIELDS = _compact(
-    error_code=Int16,
-    name=CompactString(),
-    high=Int64,
-    low=Int64,
-    is_internal=Boolean,
-    partitions=CompactArray(*PARTITION_FIELDS),
-    authorized_operations=Int32,
+BROKERS, PARTITIONS = CompactArray(*BROKER), CompactArray(*PARTITION)
+TOPIC = _compact(
+    error=Int16, name=CompactString(), high=Int64, low=Int64, internal=Boolean, partitions=PARTITIONS, rights=Int32
 )
+TOPICS, REQUESTED = CompactArray(*TOPIC), CompactArray(*_compact(high=Int64, low=Int64, name=CompactString()))
+RESPONSE = _compact(
+    throttle_ms=Int32, brokers=BROKERS, cluster_id=CompactString(), controller=Int32, topics=TOPICS, rights=Int32
+)
+REQUEST = _compact(topics=REQUESTED, create_topics=Boolean, with_cluster_rights=Boolean, with_topic_rights=Boolean)
 
 
 class MetadataResponse(Response):
     """Metadata, version 10."""
 
     API_KEY, API_VERSION = KEY, VERSION
-    SCHEMA = Schema(
-        *_compact(
-            throttle_time_ms=Int32,
-            brokers=CompactArray(*BROKER_FIELDS),
-            cluster_id=CompactString(),
-            controller_id=Int32,
-            topics=CompactArray(*TOPIC_FIELDS),
-            authorized_operations=Int32,
-        )
-    )
+    SCHEMA = Schema(*RESPONSE)
 
 
 class MetadataRequestStruct(RequestStruct):
@@ -67,18 +53,11 @@ class MetadataRequestStruct(RequestStruct):
     API_KEY, API_VERSION = KEY, VERSION
     FLEXIBLE_VERSION = True
     RESPONSE_TYPE = MetadataResponse
-    SCHEMA = Schema(
-        *_compact(
-            topics=CompactArray(*_compact(high=Int64, low=Int64, name=CompactString())),
-            allow_auto_topic_creation=Boolean,
-            include_cluster_authorized_operations=Boolean,
-            include_topic_authorized_operations=Boolean,
-        )
-    )
+    SCHEMA = Schema(*REQUEST)
 
 
 class MetadataRequest(Request[MetadataRequestStruct]):
-    """Asks for one topic by its name, which no broker creates for it; with `rights` what this user may do with it."""
+    """Asks for one topic by name, without creating it; with `rights` also what this user may do with it."""
 
     API_KEY = KEY
 
@@ -86,12 +65,30 @@ class MetadataRequest(Request[MetadataRequestStruct]):
         self._topic, self._rights = topic, rights
 
     def build(self, request_struct_class: type[MetadataRequestStruct]) -> MetadataRequestStruct:
-        """The request's members."""
+        """The request's fields."""
         return request_struct_class([(0, 0, self._topic, {})], False, False, self._rights, {})
 
-    def prepare(self, versions: dict[int, tuple[int, int]]) -> MetadataRequestStruct:
-        """The request for a broker of these versions; raises IncompatibleBrokerVersion where it has no ids."""
-        least, most = versions.get(KEY, (0, 0))
-        if not least <= VERSION <= most:
-            raise IncompatibleBrokerVersion("no topic ids")
-        return self.build(MetadataRequestStruct)
+
+async def topic_id(client: AIOKafkaClient, topic: str) -> str:
+    """The topic's id according to the leaders of its partitions; all ids if they differ, "" if brokers have none.
+
+    Only leaders are asked: other brokers may hear of a new topic after its records were read. Raises KafkaError.
+    """
+    await find_leaders(client, [TopicPartition(topic, 0)])  # now the client knows the topic's partitions
+    partitions = client.cluster.partitions_for_topic(topic) or (0,)
+    leaders = await find_leaders(client, [TopicPartition(topic, partition) for partition in partitions])
+    ids = set[str]()
+    for node in set(leaders.values()):
+        if node is None:
+            raise LeaderNotAvailableError(f"topic {topic} does not exist, or has no leader")
+        try:
+            answer = await client.send(node, MetadataRequest(topic))
+        except UNSUPPORTED:
+            return ""
+        code, _, high, low, *_ = answer.topics[0]
+        if code:
+            raise for_code(code)(f"topic {topic}")
+        if not (high or low):
+            return ""
+        ids.add(f"{high % 2**64:016x}{low % 2**64:016x}")
+    return " ".join(sorted(ids))

@@ -18,29 +18,29 @@ from service.credentials.http import failure_reason, opener
 from service.credentials.tls import Tls
 
 TOKEN_SECONDS = 10.0
-"""For the endpoint to answer, whole."""
+"""The limit for the whole answer of the endpoint."""
 MAX_ANSWER_BYTES = 1 << 20
-RENEW = 0.8
-"""Of the time that a token holds it is used for new connections."""
+RENEW_AFTER = 0.8
+"""The share of a token's lifetime after which a new token is fetched."""
 
 
 class NoTokenError(KafkaConnectionError):
-    """There is no token; its argument is a line for a person."""
+    """There is no token; the argument is one line for a person."""
 
 
 class TokenSource(AbstractTokenProvider):
-    """The newest token, got again before it ends."""
+    """Keeps a token, and fetches a new one before it expires."""
 
     see: str
-    """The settings that it is made of, where a broker refuses it."""
+    """The settings to check if a broker refuses the token."""
 
     def __init__(self) -> None:
         self._token, self._lock = "", asyncio.Lock()
         self._renew_at = 0.0
-        """Seconds on the clock of time.monotonic."""
+        """In seconds of time.monotonic."""
 
     async def token(self) -> str:
-        """One that holds; raises NoTokenError."""
+        """A valid token; raises NoTokenError."""
         async with self._lock:
             if time.monotonic() >= self._renew_at:
                 start = time.monotonic()
@@ -49,16 +49,16 @@ class TokenSource(AbstractTokenProvider):
                         self._token, seconds = await asyncio.to_thread(self.get)
                 except TimeoutError:
                     raise NoTokenError(f"no token within {TOKEN_SECONDS:.0f} s: see {self.see}") from None
-                self._renew_at = start + RENEW * seconds
+                self._renew_at = start + RENEW_AFTER * seconds
         return self._token
 
     def forget(self) -> None:
-        """A broker refuses it."""
+        """Fetch a new token next time, because a broker refused this one."""
         self._renew_at = 0.0
 
     @abstractmethod
     def get(self) -> tuple[str, float]:
-        """A new token, and the seconds that it holds; may block. Raises NoTokenError."""
+        """Fetch a new token and its lifetime in seconds; may block. Raises NoTokenError."""
 
 
 class _Answer(msgspec.Struct):
@@ -67,22 +67,22 @@ class _Answer(msgspec.Struct):
 
 
 class ClientCredentials(TokenSource):
-    """From a token endpoint, which knows us by id and secret."""
+    """Fetches tokens from a token endpoint, with a client id and secret."""
 
     see = "kafka.oauth_token_url, kafka.oauth_client_id and kafka.oauth_scope"
 
     def __init__(self, url: str, client_id: str, secret: str, scope: str | None, cafile: str | None) -> None:
         super().__init__()
-        asked = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
-        known = base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
-        headers = {"authorization": f"Basic {known}"}
-        self._request = urllib.request.Request(url, urlencode(asked).encode(), headers)  # noqa: S310 - the setting
+        form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        login = base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
+        headers = {"authorization": f"Basic {login}"}
+        self._request = urllib.request.Request(url, urlencode(form).encode(), headers)  # noqa: S310 - from settings
         self._cafile = cafile
 
     def get(self) -> tuple[str, float]:
-        """As `TokenSource` says."""
+        """Fetch a new token and its lifetime, see `TokenSource`."""
         where = f"the token endpoint {self._request.full_url}"
-        context = Tls().load()  # the system's authorities, and ours next to them
+        context = Tls().load()  # trusts the system's authorities, and `cafile` too
         if self._cafile:
             context.load_verify_locations(self._cafile)
         try:
@@ -95,13 +95,13 @@ class ClientCredentials(TokenSource):
         except OSError as error:
             raise NoTokenError(f"{where}: {failure_reason(error)}") from None
         except (http.client.HTTPException, msgspec.MsgspecError, ValueError, RecursionError):
-            wanted = "expected JSON with access_token and expires_in"
-            raise NoTokenError(f"{where} answers with no token: {wanted}") from None
+            expected = "expected JSON with access_token and expires_in"
+            raise NoTokenError(f"{where} answers with no token: {expected}") from None
         return answer.access_token, answer.expires_in
 
 
 class MskIam(TokenSource):
-    """Signed with AWS credentials, found as AWS's own tools find them; needs the extra `msk`."""
+    """Signs tokens with AWS credentials, found as AWS's own tools find them; needs the extra `msk`."""
 
     see = "kafka.aws_region and the AWS credentials"
 
@@ -110,13 +110,13 @@ class MskIam(TokenSource):
         self._region = region
 
     def get(self) -> tuple[str, float]:
-        """As `TokenSource` says."""
+        """Fetch a new token and its lifetime, see `TokenSource`."""
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
         try:
-            text, ends = MSKAuthTokenProvider.generate_auth_token(self._region)
+            token, expires_ms = MSKAuthTokenProvider.generate_auth_token(self._region)
         except AttributeError:
             raise NoTokenError("no token for Amazon MSK: no AWS credentials were found") from None
-        except Exception as error:  # those of two libraries, of no common class
+        except Exception as error:  # two libraries raise, without a common class
             raise NoTokenError(f"no token for Amazon MSK: {error}") from None
-        return text, ends / 1000 - time.time()
+        return token, expires_ms / 1000 - time.time()

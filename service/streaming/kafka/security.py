@@ -1,4 +1,4 @@
-"""How this process proves to Kafka who it is, as one value that every client is made with."""
+"""How this process logs in to Kafka, as one value that every client is made with."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from service.streaming.kafka.oauth import TokenSource
 
 
 class Security:
-    """`protocol` is Kafka's: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. SASL uses `tokens` if there are some.
+    """`protocol` is Kafka's: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. SASL uses `tokens` if they are given.
 
     The files of `tls` are read once, here. Raises ConfigurationError.
     """

@@ -1,6 +1,6 @@
-"""One topic through the process's fetcher, as `ports.Log`.
+"""One topic, read through the process's fetcher: the real `ports.Log`.
 
-Positions are ours: offsets live in snapshots, so every assignment is followed by a seek.
+Snapshots have the offsets, so the loop seeks after every assignment.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.kafka.cluster import ANSWER_SECONDS
 from service.streaming.kafka.log_queries import log_bounds
 from service.streaming.kafka.membership.group_clients import GroupClients
-from service.streaming.kafka.topic_id import topic_id
+from service.streaming.kafka.metadata import topic_id
 from service.streaming.outbox import Outbox
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
 
 SHORT_POLL_RECORDS, POLL_RECORDS = 2000, 4000
-"""While predictions wait for a poll, and while none does. Measured: larger polls cost more a record."""
+"""The size of a poll while predictions wait, and while none does. Measured: larger polls cost more per record."""
 YIELDS_AFTER_POLL = 2
-"""Turns of the event loop after a poll that took as long as a slice of learning: for requests that came meanwhile."""
-FULL_SECONDS = 0.1
-"""Between two looks whether the outbox has room again."""
+"""Turns of the event loop after a poll: it takes as long as a slice of learning, and requests came meanwhile."""
+FULL_OUTBOX_SECONDS = 0.1
+"""The pause until the outbox is checked for room again."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
-"""A poll that brings nothing: while there is something to save, and while there is nothing to do."""
+"""The limit of a poll while there is something to save, and while there is nothing to do."""
 
 
 class TopicLog:
-    """One topic as this process sees it: see `ports.Log`."""
+    """One topic as this process sees it, see `ports.Log`."""
 
     def __init__(self, clients: GroupClients, topic: str) -> None:
         self.topic = topic
@@ -40,17 +40,17 @@ class TopicLog:
         self.released.set()
         self._clients = clients
         self.assigned: Sequence[TopicPartition] = []
-        """What the group gave us of the topic: all of its partitions, or none."""
-        # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
+        """The partitions that the group assigned to us: all of the topic's, or none."""
+        # Assignments are numbered, so that an assignment after a revocation differs from the one before.
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
         self._polling: Any = None
         self.ends: dict[int, int] = {}
-        """Where each partition ends, as of the last look."""
+        """The end of each partition at the last check of `health`."""
         self.outbox = Outbox(topic_of(topic), clients.cluster)
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """The group gave us these partitions, all of the topic or none."""
+        """Take the group's assignment: all partitions of the topic, or none."""
         if self.assigned:
             self._clients.fetcher.drop(self.assigned)
         if partitions:
@@ -60,7 +60,7 @@ class TopicLog:
         self.wake()
 
     def wake(self) -> None:
-        """Let whoever waits look again."""
+        """End the waits of `acquire` and `poll`."""
         self._changed.set()
         with contextlib.suppress(AttributeError, RuntimeError):  # nobody polls
             self._polling.reschedule(0)
@@ -143,15 +143,15 @@ class TopicLog:
         self._clients.to_commit.update({TopicPartition(self.topic, p): offset for p, offset in offsets.items()})
 
     def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Records between these offsets and the log's end, by partition, as of the last look at it."""
+        """Offsets between these and the ends of the partitions, at the last check of `health`."""
         return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
 
     async def publish(self, letter: DeadLetter) -> None:
         self.outbox.add(letter)
         while self.outbox.full and self.held:
-            self._clients.fetcher.release(self.topic)  # others need not wait for the memory of what was polled
-            await asyncio.sleep(FULL_SECONDS)
+            self._clients.fetcher.release(self.topic)  # other topics must not wait for its memory
+            await asyncio.sleep(FULL_OUTBOX_SECONDS)
 
     async def flush(self) -> None:
-        self._clients.fetcher.release(self.topic)  # all that was polled is learned
+        self._clients.fetcher.release(self.topic)  # all polled records are learned
         await self.outbox.flush()

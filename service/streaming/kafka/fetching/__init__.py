@@ -1,5 +1,5 @@
-"""Record batches from the brokers' bytes.
+"""Fetches record batches from the brokers and reads them.
 
 Start with `fetcher`, which asks the leaders. `record_batch`, `record_framing` and `compression` read a response;
-`offset_sequence` decides which batches may be learned, by their offsets.
+`offset_sequence` decides by their offsets which batches may be learned.
 """

@@ -1,27 +1,27 @@
-"""Decompression of record batches, bounded by the bytes that come out, whatever size a header declares."""
+"""Decompression of record batches. The size of the output is limited, whatever size a header declares."""
 
 from collections.abc import Callable, Iterator
 
 import cramjam
 
 FIRST_OUTPUT_BYTES = 1 << 16
-"""The smallest output buffer that is tried."""
+"""The smallest output buffer that a decoder gets."""
 XERIAL_MAGIC, XERIAL_HEADER_BYTES = b"\x82SNAPPY\x00", 16
-"""How the framing of Java's snappy stream begins, and how long its header is."""
+"""The first bytes of a stream of Java's snappy library, and the size of its header."""
 
 Decompress = Callable[[memoryview, int], bytes | bytearray]
 
 
 class DamagedBatch(Exception):
-    """A batch that cannot be read, however often it is fetched."""
+    """A batch cannot be read, even if it is fetched again."""
 
 
 def decompress(codec: int, packed: memoryview, max_bytes: int) -> bytes | bytearray | memoryview:
-    """What Kafka's codec of this number packed; raises DamagedBatch, as where it is more than `max_bytes`."""
+    """Decompress with Kafka's codec of this number; raises DamagedBatch, also for more than `max_bytes` of output."""
     if codec == 0:
         return packed
     if codec not in CODECS:
-        raise DamagedBatch(f"has codec {codec}, which is not known")
+        raise DamagedBatch(f"has the unknown codec {codec}")
     name, unpack = CODECS[codec]
     try:
         return unpack(packed, max_bytes)
@@ -34,7 +34,7 @@ def _too_large(max_bytes: int) -> DamagedBatch:
 
 
 def _into(decompress_into: Callable[[memoryview, bytearray], int]) -> Decompress:
-    """A bounded decoder, from one that raises if its output buffer is too small."""
+    """A bounded decoder, made from one that raises if its output buffer is too small."""
 
     def unpack(packed: memoryview, max_bytes: int) -> bytearray:
         size = min(max_bytes, max(FIRST_OUTPUT_BYTES, 8 * len(packed)))
@@ -55,14 +55,14 @@ def _into(decompress_into: Callable[[memoryview, bytearray], int]) -> Decompress
 
 def _snappy(packed: memoryview, max_bytes: int) -> bytes:
     blocks = list(_snappy_blocks(packed))
-    # The decoder holds a block to the length that it declares.
+    # The decoder refuses a block that is longer than it declares.
     if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > max_bytes:
         raise _too_large(max_bytes)
     return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
 
 
 def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
-    """The one raw block, or the blocks of a Java stream, each after its length."""
+    """The only block of raw snappy, or the blocks of a Java stream, which follow their lengths."""
     if bytes(packed[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         yield packed
         return
@@ -81,4 +81,4 @@ CODECS: dict[int, tuple[str, Decompress]] = {
     3: ("lz4", _into(cramjam.lz4.decompress_into)),
     4: ("zstd", _into(cramjam.zstd.decompress_into)),
 }
-"""Name and bounded decoder, by Kafka's number of the codec."""
+"""Name and bounded decoder of each codec, by Kafka's number."""

@@ -1,20 +1,19 @@
-"""Fetches partitions, each from the offset that it is sought to, and gives their records in the order of the log.
+"""Fetches partitions, each from the offset given to `seek`, and returns their records in the order of the log.
 
-1. `seek` starts a partition. Each broker has at most one request under way, which asks for all partitions that it leads
-   and whose buffer has room, for an equal part of each, and begins with another one each time.
-2. A response's batches are checked: their checksums, and by `OffsetSequence` their offsets. What may be learned goes
-   into the partition's buffer, as it came.
-3. `poll` unpacks what it returns, and no more. What is unpacked and not yet learned is bounded for the process.
-4. An error of one partition is raised by its own `poll`, once what came before it was returned.
+1. `seek` starts a partition. Each broker gets at most one request at a time. It asks for the partitions that the broker
+   leads and whose buffer has room, for an equal share of each, and begins with another partition each time.
+2. The batches of a response are checked: their checksums, and by `OffsetSequence` their offsets. Batches that may be
+   learned go into the partition's buffer, still compressed.
+3. `poll` decompresses only what it returns. Decompressed bytes that are not learned yet are limited for the process.
+4. `poll` raises the error of a partition after the records before the error were returned.
 
-The client is aiokafka's, by its public interface: `send`, and what it knows of leaders.
+The client is aiokafka's. Only its public interface is used: `send`, and its metadata about leaders.
 """
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
@@ -50,22 +49,22 @@ from service.streaming.records import KafkaRecords
 from service.streaming.supervision import SupervisedTasks
 
 FETCH_BYTES = 4 << 20
-"""The size of a response. Measured: smaller ones cost more a record, larger ones no less."""
+"""The size of a response. Measured: smaller responses cost more per record, larger ones do not cost less."""
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 256 << 10, 1 << 20
-"""The part of one partition in it. Less brings one batch of many producers at a time; 2 MiB cost a tenth more."""
+"""The share of one partition. With less, a response has one batch of many producers; 2 MiB cost 10 % more."""
 BUFFER_BYTES = 1 << 20
-"""A partition whose buffer has as many bytes, not unpacked, is not asked for."""
+"""A partition whose buffer has this many bytes, still compressed, is not fetched."""
 WAIT_MS, SHORT_WAIT_MS = 500, 10
-"""How long a broker waits for a first record; and while a partition of its that is being read has a full buffer, and so
-is no part of the request."""
+"""How long a broker waits for a first record. It waits for the short time while a partition that is being polled has a
+full buffer, since the request does not ask for that one."""
 POLL_BYTES = 4 << 20
-"""A poll with as many unpacked bytes takes no further batch."""
-UNPACKED_BYTES = 64 << 20
-"""The limit of all polls whose records are not learned yet. Beyond it the next poll waits."""
+"""A poll that has this many decompressed bytes takes no further batch."""
+MAX_UNPACKED_BYTES = 64 << 20
+"""The limit of decompressed bytes of all polls whose records are not learned yet. Beyond it the next poll waits."""
 RETRY_SECONDS = 0.2
-"""After an error, and the pause between two looks for partitions that nobody asks for."""
+"""The pause after an error, and between two checks for partitions that no request asks for."""
 READING_SECONDS = 1.0
-"""A partition that was polled within it is being read."""
+"""A partition is being polled if the last poll was within this time."""
 
 
 class _Partition:
@@ -73,66 +72,61 @@ class _Partition:
 
     def __init__(self, tp: TopicPartition, offset: int, max_batch_bytes: int) -> None:
         self.tp, self.position = tp, offset
-        """`position` is the next offset that a poll returns."""
+        """`position` is the offset where the next poll starts."""
         self.sequence: OffsetSequence[RecordBatch] = OffsetSequence(offset)
         self.error: Exception | None = None
         self.retry_at = 0.0
         self.wanted_bytes = 0
-        """More than its part, if a batch needs them: it is then asked for alone."""
+        """More than a share, if the next batch needs it: the next request then asks for this partition alone."""
         self.polled_at = self.due_since = time.monotonic()
-        """When a poll asked last; since when something is due, see `waits`."""
+        """When it was last polled, and since when it has been starving, see `starves`."""
         self.waiter: asyncio.Event | None = None
         self._max_batch_bytes = max_batch_bytes
         self._batches = deque[RecordBatch]()
         self._open: OpenBatch | None = None
-        """The batch that polls take records of."""
+        """The batch from which polls take records."""
         self.buffered = 0
-        """Bytes in its buffer."""
+        """Bytes in the buffer, still compressed."""
         self.taken_at = 0.0
-        """When a poll last took records of it: the one that had to wait longest is next."""
+        """When a poll last took records from it: the partition that has waited longest is next."""
 
     @property
     def has_data(self) -> bool:
         return bool(self._batches) or self._open is not None
 
-    def waits(self, end: int) -> bool:
-        """Whether a fetch of it is due something, where the log ends at `end`."""
+    def starves(self, end: int) -> bool:
+        """Whether a fetch should bring records now, if the log ends at `end`."""
         return self.error is None and not self.has_data and not self.sequence.holds and end > self.sequence.fetch_offset
 
-    def receive(self, response: PartitionResponse, asked_bytes: int, alone: bool) -> None:
-        """Buffer what came, or keep the error for the next poll."""
-        answer = for_code(response.error)
+    def receive(self, response: PartitionResponse, share: int, alone: bool) -> None:
+        """Buffer the batches of a response, or keep its error for the next poll. `share` bytes were requested."""
+        error = for_code(response.error)
         try:
-            if answer is NoError:
-                self._buffer(response, asked_bytes, alone)
-            elif answer is OffsetOutOfRangeError and self.sequence.fetch_offset < self.sequence.position:
-                self.sequence.stop_looking_back()  # what was before is not there any more
-            elif answer is CorruptRecordException:
+            if error is NoError:
+                self._buffer(response, share, alone)
+            elif error is OffsetOutOfRangeError and self.sequence.fetch_offset < self.sequence.position:
+                self.sequence.stop_looking_back()  # the batches before `position` were deleted
+            elif error is CorruptRecordException:
                 self.sequence.doubt("the broker says that its log is corrupt")
-            elif answer in (OffsetOutOfRangeError, TopicAuthorizationFailedError):
-                self.error = answer(self.tp.topic)
-            else:  # its leader moved, or the broker cannot tell
+            elif error in (OffsetOutOfRangeError, TopicAuthorizationFailedError):
+                self.error = error(self.tp.topic)
+            else:  # the leader moved, or the broker cannot answer now
                 self.retry_at = time.monotonic() + RETRY_SECONDS
-        except OffsetDamage as error:
-            kind = DataError if isinstance(error, BatchDamage) else LogGap
-            self.error = unreadable(self.tp, self.sequence.position, str(error), kind)
+        except OffsetDamage as damage:
+            kind = DataError if isinstance(damage, BatchDamage) else LogGap
+            self.error = unreadable(self.tp, self.sequence.position, str(damage), kind)
         self.wake()
 
     def wake(self) -> None:
-        """Let the poll that waits go on, if there is something for it."""
+        """Wake the waiting poll if there is something for it."""
         if self.waiter is not None and (self.has_data or self.error is not None):
             self.waiter.set()
 
-    def _buffer(self, response: PartitionResponse, asked_bytes: int, alone: bool) -> None:
+    def _buffer(self, response: PartitionResponse, share: int, alone: bool) -> None:
         fetched, fetch_offset = parse_batches(response.data), self.sequence.fetch_offset
         mark_aborted(fetched.batches, response.aborted)
-        admitted = self.sequence.admit(
-            fetched.batches,
-            fetched.cut_start,
-            response.high_watermark,
-            response.last_stable_offset,
-            max(0, response.log_start),
-        )
+        end, stable, log_start = response.high_watermark, response.last_stable_offset, max(0, response.log_start)
+        admitted = self.sequence.admit(fetched.batches, fetched.cut_start, end, stable, log_start)
         self._batches.extend(admitted)
         self.buffered += sum(len(batch.data) for batch in admitted)
         if admitted:
@@ -144,16 +138,14 @@ class _Partition:
             self.sequence.doubt(fetched.damage)
         elif fetched.cut_size and not admitted:
             if fetched.cut_size > self._max_batch_bytes:
-                self.sequence.doubt(
-                    f"a batch says that it has {fetched.cut_size:,} bytes, which is more than kafka.max_batch_bytes"
-                )
-            elif alone and len(response.data) < asked_bytes:
+                self.sequence.doubt(f"a batch of {fetched.cut_size:,} bytes is larger than kafka.max_batch_bytes")
+            elif alone and len(response.data) < share:
                 self.sequence.doubt("a batch is cut short")
             else:
-                self.wanted_bytes = whole + fetched.cut_size + HEAD.size  # and where the next one begins
+                self.wanted_bytes = whole + fetched.cut_size + HEAD.size  # and the beginning of the next batch
 
     def take(self, builder: RecordsBuilder, max_records: int) -> None:
-        """Unpack records into the builder, and go on after them."""
+        """Decompress records into the builder, and move `position` after them."""
         try:
             while builder.count < max_records and builder.bytes < POLL_BYTES and self.has_data:
                 if self._open is None:
@@ -176,10 +168,10 @@ class _Partition:
 
 
 class Fetcher:
-    """The partitions that one process reads."""
+    """Reads the partitions of one process."""
 
     def __init__(self, client: AIOKafkaClient, max_batch_bytes: int) -> None:
-        """The caller bootstraps the client, and closes it."""
+        """The caller bootstraps and closes the client."""
         self._client, self._max_batch_bytes = client, max_batch_bytes
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._busy: set[int] = set()
@@ -187,7 +179,7 @@ class Fetcher:
         self._tasks: SupervisedTasks | None = None
         self._turn = asyncio.Lock()
         self._unpacked: dict[str, int] = {}
-        """Bytes that were polled and not released, by topic."""
+        """Decompressed bytes that were polled and not released yet, by topic."""
         self._room = asyncio.Event()
 
     async def run(self) -> None:
@@ -201,32 +193,31 @@ class Fetcher:
                     if any(leader_of(self._client, tp) is None for tp in self._partitions):
                         await refresh_metadata(self._client)
             finally:
-                self._tasks = None  # the group takes no more
+                self._tasks = None  # the task group takes no new tasks
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Read the partition from this offset on; whatever was fetched of it is dropped."""
-        known = {each.topic for each in self._partitions}
+        """Read the partition from this offset on. Batches that were fetched before are dropped."""
+        topics = {each.topic for each in self._partitions}
+        before = self._partitions.get(tp)
         self._partitions[tp] = _Partition(tp, offset, self._max_batch_bytes)
-        if tp.topic not in known:
-            self._client.set_topics({*known, tp.topic})
+        if before is not None:  # the watchdog counts on: a seek brings no records
+            self._partitions[tp].due_since = before.due_since
+        if tp.topic not in topics:
+            self._client.set_topics({*topics, tp.topic})
         self._request_all()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Do not read these any more."""
+        """Stop reading these partitions."""
         for tp in partitions:
             self._partitions.pop(tp, None)
             self.release(tp.topic)
 
-    def position(self, tp: TopicPartition) -> int:
-        """The next offset that a poll returns; raises KeyError without a seek."""
-        return self._partitions[tp].position
-
     def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The positions of those of these partitions that were sought."""
+        """The offset where the next poll of each partition starts; none for a partition without a seek."""
         return {tp: self._partitions[tp].position for tp in partitions if tp in self._partitions}
 
     def take_gaps(self, tp: TopicPartition) -> list[tuple[int, int]]:
-        """Gaps between batches that were accepted since the last call: first offset, and the one after the last."""
+        """Gaps between batches that were accepted since the last call: the first offset, and the one after the last."""
         partition = self._partitions.get(tp)
         if partition is None:
             return []
@@ -234,34 +225,34 @@ class Fetcher:
         return gaps
 
     def starving_seconds(self, tp: TopicPartition, end: int) -> float:
-        """How long a fetch of this partition has been due something, where its log ends at `end`."""
+        """How long fetches have brought nothing of this partition though its log, which ends at `end`, has more."""
         partition, now = self._partitions.get(tp), time.monotonic()
         if partition is None:
             return 0.0
-        if not partition.waits(end):
+        if not partition.starves(end):
             partition.due_since = max(partition.due_since, now)
         return now - partition.due_since
 
     def fetch_offset(self, tp: TopicPartition) -> int:
-        """Where the next fetch of this partition starts."""
+        """The offset where the next fetch of this partition starts."""
         return self._partitions[tp].sequence.fetch_offset
 
     def fail(self, tp: TopicPartition, error: Exception) -> None:
-        """Have the partition's next poll raise this, if it is read."""
+        """Have the next poll of this partition raise an error, if the partition is read."""
         if partition := self._partitions.get(tp):
             partition.error = error
             partition.wake()
 
     def release(self, topic: str) -> None:
-        """What was polled of this topic is learned, or waits for something else than memory."""
+        """Say that the polled records of a topic are learned, or that learning waits for something else than memory."""
         if self._unpacked.pop(topic, 0):
             self._room.set()
 
     async def poll(self, partitions: Sequence[TopicPartition], max_records: int) -> dict[TopicPartition, KafkaRecords]:
-        """Records by partition of one topic, at most `max_records` and one batch's; waits for the first.
+        """About `max_records` records of one topic, by partition; waits for the first one.
 
-        Returns nothing if a position went on without a record. Raises KafkaError, and DataError if the log cannot be
-        read on.
+        Returns nothing if a position moved past offsets without records. Raises KafkaError, and DataError if the log is
+        damaged.
         """
         states, arrived = [self._partitions[tp] for tp in partitions if tp in self._partitions], asyncio.Event()
         topic = partitions[0].topic
@@ -271,10 +262,10 @@ class Fetcher:
         while not any(state.has_data or state.error for state in states):
             await arrived.wait()
             arrived.clear()
-        while sum(self._unpacked.values()) > UNPACKED_BYTES:
+        while sum(self._unpacked.values()) > MAX_UNPACKED_BYTES:
             self._room.clear()
             await self._room.wait()
-        async with self._turn:  # topics that wake together unpack in a turn of the event loop each
+        async with self._turn:  # each topic decompresses in a turn of the event loop of its own
             await asyncio.sleep(0)
             polled = self._take([s for s in states if self._partitions.get(s.tp) is s], max_records)
         self._unpacked[topic] = sum(records.size for records in polled.values())
@@ -282,7 +273,7 @@ class Fetcher:
         return polled
 
     def _take(self, states: Sequence[_Partition], max_records: int) -> dict[TopicPartition, KafkaRecords]:
-        """Take from each partition in turn; raise an error if nothing is before it."""
+        """Take records from each partition in turn; if there are none, raise an error."""
         polled, moved, left = dict[TopicPartition, KafkaRecords](), False, max_records
         for state in sorted(states, key=lambda state: state.taken_at):
             builder, before = RecordsBuilder(), state.position
@@ -296,13 +287,13 @@ class Fetcher:
         if not polled and not moved:
             for state in states:
                 if error := state.error:
-                    if isinstance(error, KafkaError):  # it is asked again
+                    if isinstance(error, KafkaError):  # the next request may succeed
                         state.error, state.retry_at = None, time.monotonic() + RETRY_SECONDS
                     raise error
         return polled
 
     def _request_all(self) -> None:
-        """Start a request to each broker that has none under way and leads partitions that need records."""
+        """Start a request to each broker that has none and leads partitions that need records."""
         if self._tasks is None:
             return
         now, due, full = time.monotonic(), dict[int, list[_Partition]](), set[int]()
@@ -319,7 +310,7 @@ class Fetcher:
             self._tasks.create_task(self._request(node, states, SHORT_WAIT_MS if node in full else WAIT_MS))
 
     async def _request(self, node: int, states: list[_Partition], wait_ms: int) -> None:
-        """One request to one broker, and what comes of it."""
+        """Send one request to one broker, and handle its response."""
         try:
             self._requests += 1
             first = self._requests % len(states)
@@ -329,43 +320,38 @@ class Fetcher:
                 states = [wanting]
             share = min(max(FETCH_BYTES // len(states), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
             share = max(share, states[0].wanted_bytes)
+            requested = {state.tp: (state, state.sequence.fetch_offset) for state in states}
             topics: dict[str, list[tuple[int, int, int]]] = {}
-            for state in states:
-                asked_part = state.tp.partition, state.sequence.fetch_offset, share
-                topics.setdefault(state.tp.topic, []).append(asked_part)
+            for tp, (_, offset) in requested.items():
+                topics.setdefault(tp.topic, []).append((tp.partition, offset, share))
             request = FetchRequest(wait_ms, 1, max(FETCH_BYTES, share), READ_COMMITTED, list(topics.items()))
-            asked = {(state.tp.topic, state.tp.partition): (state, state.sequence.fetch_offset) for state in states}
             response = await self._client.send(node, request)
             for part in partition_responses(response):
-                state, offset = asked[part.topic, part.partition]
+                state, offset = requested[TopicPartition(part.topic, part.partition)]
                 if self._partitions.get(state.tp) is state and state.sequence.fetch_offset == offset:
                     state.receive(part, share, len(states) == 1)
-            await self._pause(states, response)
+            if throttle := response.throttle_time_ms / 1000:  # the broker's quota
+                for state in states:
+                    state.due_since = time.monotonic() + throttle
+                await asyncio.sleep(throttle)
+            if any(state.retry_at > time.monotonic() for state in states):  # a leader may have moved
+                await refresh_metadata(self._client)
         except (KafkaError, OSError, RuntimeError):
-            # RuntimeError: uvloop's for a socket that has just closed. Why Kafka is away is said by `health`.
+            # uvloop raises RuntimeError for a socket that has just closed. `health` says why Kafka is away.
             await refresh_metadata(self._client)
             await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._busy.discard(node)
         self._request_all()
 
-    async def _pause(self, states: Sequence[_Partition], response: Any) -> None:
-        """Keep to the broker's quota, and hear of leaders that moved."""
-        if throttle := response.throttle_time_ms / 1000:
-            for state in states:
-                state.due_since = time.monotonic() + throttle
-            await asyncio.sleep(throttle)
-        if any(state.retry_at > time.monotonic() for state in states):
-            await refresh_metadata(self._client)
-
 
 def unreadable(
     tp: TopicPartition, offset: int, why: str, kind: type[DataError] = DataError, resume_at: int | str = "OFFSET"
 ) -> DataError:
-    """What to say of a log that cannot be read from this offset on; `resume_at` is where its batch ends, if known."""
+    """The error for a log that is unreadable from an offset on; `resume_at` is where the damage ends, if known."""
     resume = f"{tp.partition}:{resume_at}"
     return kind(
-        f"topic {tp.topic}: the record at offset {offset} of partition {tp.partition} cannot be read ({why}): mend the "
-        f"log, or leave the whole of its batch out with `perceptron rollback -t {tp.topic} --to VERSION --resume-at "
+        f"topic {tp.topic}: the record at offset {offset} of partition {tp.partition} cannot be read ({why}): repair "
+        f"the log, or leave out its whole batch with `perceptron rollback -t {tp.topic} --to VERSION --resume-at "
         f"{resume} --yes`, or `perceptron reset -t {tp.topic} --yes` and --start-at {resume}"
     )

@@ -1,55 +1,44 @@
-"""A record batch as the broker keeps it: its head, and its records without an object for each.
+"""Record batches as the broker stores them. Their records are read without an object for each.
 
-Source of the layout: Kafka's documentation, "Record Batch". `RecordsBuilder` makes `KafkaRecords` of whole batches and
-of parts of them.
+Source of the layout: Kafka's documentation, "Record Batch". `RecordsBuilder` joins batches, or parts of batches, into
+`KafkaRecords`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from struct import Struct
 
 import google_crc32c
 import numpy as np
-from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
 from service.streaming.kafka.fetching.compression import DamagedBatch, decompress
-from service.streaming.kafka.fetching.record_framing import (
-    KEY,
-    MIN_RECORD_BYTES,
-    OFFSET,
-    ROWS,
-    frame_records,
-)
+from service.streaming.kafka.fetching.record_framing import KEY, MIN_RECORD_BYTES, OFFSET, ROWS, frame_records
 from service.streaming.records import KafkaRecords
 
 HEAD = Struct(">qiibIhiqqqhii")
-"""Base offset, length after it, leader epoch, magic, checksum, attributes, last offset relative to the first, first and
-largest timestamp, producer's id and epoch, sequence number, number of records."""
+"""Base offset, length of the rest, leader epoch, magic, checksum, attributes, last offset relative to the first, first
+and largest timestamp, producer's id and epoch, sequence number, number of records."""
 LENGTH = Struct(">qi")
-"""Base offset and length, which batches of every format begin with."""
+"""Base offset and length: the first fields of a batch, in every format."""
 MAGIC_BYTE, CHECKED_FROM = 16, 21
-"""The place of the format's number, and of the first byte that the checksum covers."""
+"""The places of the format's number and of the first byte that the checksum covers."""
 CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 7, 8, 16, 32
 """Bits of the attributes."""
 ABORT = 0
 """The type of a control record that ends an aborted transaction; 1 is a commit."""
-MIN_LEGACY_BYTES = 26
-"""Of a record of format 0, which has no timestamp."""
 SPARE_BYTES = 8
-"""After the last value: a compiled reader loads eight bytes at a time."""
+"""Zero bytes after the last value: a compiled reader loads eight bytes at a time."""
 
 
 @dataclass(slots=True)
 class RecordBatch:
-    """One batch of format 2, or one record of an older format rewritten as such."""
+    """One batch of format 2."""
 
     start: int
-    """Its first offset."""
+    """The first offset."""
     end: int
-    """The offset after its last."""
+    """The offset after the last one."""
     data: memoryview
     count: int = 0
     attributes: int = 0
@@ -57,21 +46,21 @@ class RecordBatch:
     max_timestamp: int = -1
     producer_id: int = -1
     aborted: bool = False
-    """Whether its transaction was aborted."""
+    """Whether the transaction was aborted."""
 
     @property
     def is_control(self) -> bool:
-        """Whether it marks the end of a transaction, and holds no record."""
+        """Whether the batch marks the end of a transaction, and has no record."""
         return bool(self.attributes & CONTROL)
 
     @property
     def has_records(self) -> bool:
-        """Whether there is something in it to learn."""
+        """Whether the batch has records to learn."""
         return not self.is_control and not self.aborted and self.count > 0
 
     @property
     def ends_aborted(self) -> bool:
-        """Whether it is the marker of an aborted transaction: its one record's key is version and type."""
+        """Whether this control batch ends an aborted transaction. The key of its record is version and type."""
         rows = np.empty((ROWS, 1), np.int64)
         body = np.frombuffer(self.data, np.uint8, offset=HEAD.size)
         _, count = frame_records(body.ctypes.data, len(body), 0, 0, 0, (0, 0, False), rows)
@@ -79,7 +68,7 @@ class RecordBatch:
         return key >= 0 and int.from_bytes(bytes(body[key + 2 : key + 4])) == ABORT
 
     def unpack(self, max_bytes: int) -> NDArray[np.uint8]:
-        """The bytes of its records; raises DamagedBatch, as where they are more than `max_bytes`."""
+        """The decompressed records; raises DamagedBatch, also if they have more than `max_bytes`."""
         unpacked = decompress(self.attributes & CODEC, self.data[HEAD.size :], max_bytes)
         return np.frombuffer(unpacked, np.uint8)
 
@@ -89,20 +78,20 @@ class FetchedBatches:
     """The batches of one partition in a response."""
 
     batches: list[RecordBatch]
-    """Those that are whole and whose checksum is right, up to the first that is not."""
+    """The complete batches with the right checksum, up to the first damaged one."""
     damage: str = ""
-    """What is wrong with the batch after them."""
+    """What is wrong with the next batch; "" if nothing is."""
     cut_start: int | None = None
-    """The first offset of a batch after them that the response has only the beginning of."""
+    """The first offset of the next batch, if the response has only the beginning of it."""
     cut_size: int = 0
-    """The bytes of that batch."""
+    """The size in bytes of that batch."""
 
 
 def parse_batches(data: bytes | memoryview) -> FetchedBatches:
-    """The batches of a response, their checksums checked and their records as they came."""
-    view, at, batches = memoryview(data), 0, list[RecordBatch]()
-    while at < len(view):
-        rest = view[at:]
+    """Split a response into batches and check their checksums; records stay compressed."""
+    view, place, batches = memoryview(data), 0, list[RecordBatch]()
+    while place < len(view):
+        rest = view[place:]
         if len(rest) < LENGTH.size:
             return FetchedBatches(batches, cut_size=HEAD.size)
         start, length = LENGTH.unpack_from(rest)
@@ -110,47 +99,20 @@ def parse_batches(data: bytes | memoryview) -> FetchedBatches:
         if size > len(rest):
             return FetchedBatches(batches, cut_start=start, cut_size=size)
         magic = rest[MAGIC_BYTE] if size > MAGIC_BYTE else -1
-        if magic in (0, 1) and size >= MIN_LEGACY_BYTES:
-            try:
-                batches.extend(_legacy_batches(rest[:size]))
-            except (CorruptRecordException, DamagedBatch) as error:
-                return FetchedBatches(batches, str(error))
-        elif magic != 2 or size < HEAD.size:
-            return FetchedBatches(batches, f"a batch of {size} bytes has the format {magic}, which is not known")
-        else:
-            batch, checksum = _parse(rest[:size])
-            if checksum != google_crc32c.value(np.frombuffer(batch.data, np.uint8, offset=CHECKED_FROM)):
-                return FetchedBatches(batches, "a batch's checksum is wrong")
-            batches.append(batch)
-        at += size
+        if magic != 2 or size < HEAD.size:
+            return FetchedBatches(batches, f"a batch has format {magic}, and is not of format 2 (Kafka 0.11)")
+        data = rest[:size]
+        start, _, _, _, checksum, attributes, last, first_time, max_time, producer, _, _, count = HEAD.unpack_from(data)
+        if checksum != google_crc32c.value(np.frombuffer(data, np.uint8, offset=CHECKED_FROM)):
+            return FetchedBatches(batches, "a batch's checksum is wrong")
+        batches.append(RecordBatch(start, start + last + 1, data, count, attributes, first_time, max_time, producer))
+        place += size
     return FetchedBatches(batches)
 
 
-def _parse(data: memoryview) -> tuple[RecordBatch, int]:
-    start, _, _, _, checksum, attributes, last, first_time, max_time, producer, _, _, count = HEAD.unpack_from(data)
-    batch = RecordBatch(start, start + last + 1, data, count, attributes, first_time, max_time, producer)
-    return batch, checksum
-
-
-def _legacy_batches(data: memoryview) -> Iterator[RecordBatch]:
-    """The records of formats 0 and 1, a batch each; raises DamagedBatch."""
-    if data[MAGIC_BYTE + 1] & CODEC:
-        raise DamagedBatch("a compressed batch of format 0 or 1, as before Kafka 0.11, is not read")
-    records = MemoryRecords(bytes(data))
-    while (batch := records.next_batch()) is not None:
-        if not batch.validate_crc():
-            raise DamagedBatch("a record's checksum is wrong")
-        for record in batch:
-            builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 0)
-            timestamp = -1 if record.timestamp is None else record.timestamp
-            builder.append(0, timestamp, record.key, record.value, [])
-            rewritten, _ = _parse(memoryview(bytes(builder.build())))
-            yield replace(rewritten, start=record.offset, end=record.offset + 1)
-
-
 def mark_aborted(batches: Iterable[RecordBatch], aborted: Sequence[tuple[int, int]]) -> None:
-    """Mark the batches of aborted transactions, which a response names by producer and first offset."""
-    waiting, producers = sorted(aborted or (), key=lambda transaction: transaction[1]), set[int]()
+    """Mark the batches of aborted transactions. A response lists these by producer id and first offset."""
+    waiting, producers = sorted(aborted, key=lambda transaction: transaction[1]), set[int]()
     for batch in batches:
         while waiting and waiting[0][1] < batch.end:
             producers.add(waiting.pop(0)[0])
@@ -162,7 +124,7 @@ def mark_aborted(batches: Iterable[RecordBatch], aborted: Sequence[tuple[int, in
 
 
 class OpenBatch:
-    """A batch whose records are taken some at a time."""
+    """A decompressed batch whose records are taken in parts."""
 
     def __init__(self, batch: RecordBatch, max_bytes: int) -> None:
         """Raises DamagedBatch."""
@@ -174,9 +136,9 @@ class OpenBatch:
         self._base = batch.start, batch.max_timestamp if appended else batch.first_timestamp, appended
 
     def frame(self, start: int, count: int, shift: int) -> tuple[memoryview, NDArray[np.int64]]:
-        """The next `count` records at most, from the offset `start` on: their bytes, and their table of places.
+        """At most the next `count` records, from the offset `start` on: their bytes, and the table of their places.
 
-        Places count from `shift` bytes before the first byte. Raises DamagedBatch.
+        The place of the first byte is `shift`. Raises DamagedBatch.
         """
         count = min(count, self.left, (len(self.records) - self._at) // MIN_RECORD_BYTES + 1)
         rows = np.empty((ROWS, count), np.int64)
@@ -191,7 +153,7 @@ class OpenBatch:
 
 
 class RecordsBuilder:
-    """Joins parts of batches into one `KafkaRecords`."""
+    """Joins parts of batches into `KafkaRecords`."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -199,9 +161,9 @@ class RecordsBuilder:
         self._parts, self._rows = list[memoryview](), list[NDArray[np.int64]]()
 
     def add(self, batch: OpenBatch, start: int, count: int) -> int | None:
-        """Add the batch's next `count` records at most, from the offset `start` on.
+        """Add at most the next `count` records of the batch, from the offset `start` on.
 
-        Returns the offset of the last one, or None if they are all before `start`. Raises DamagedBatch.
+        Returns the offset of the last record, or None if all are before `start`. Raises DamagedBatch.
         """
         data, rows = batch.frame(start, count, self.bytes)
         self._parts.append(data)
@@ -210,8 +172,8 @@ class RecordsBuilder:
         return int(rows[OFFSET, -1]) if rows.shape[1] else None
 
     def build(self) -> KafkaRecords:
-        """All records that were added; the builder is used up."""
+        """All records that were added. Do not use the builder afterwards."""
         data = np.frombuffer(b"".join((*self._parts, bytes(SPARE_BYTES))), np.uint8)
         rows = np.concatenate(self._rows, 1) if self._rows else np.empty((ROWS, 0), np.int64)
-        rows = np.ascontiguousarray(rows)  # compiled loops are compiled for one layout
+        rows = np.ascontiguousarray(rows)  # loops are compiled for this layout
         return KafkaRecords(data, rows)

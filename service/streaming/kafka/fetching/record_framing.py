@@ -1,7 +1,7 @@
-"""Where the parts of records stand in an uncompressed batch of format 2, found by compiled loops.
+"""Compiled loops that find the parts of records in an uncompressed batch of format 2.
 
-A record is: length, attributes, timestamp and offset relative to the batch's own, key, value, headers. Integers are
-zigzag varints; a key or value with a length below 0 is null.
+A record is: length, attributes, timestamp and offset relative to the batch's, key, value, headers. Integers are zigzag
+varints; a key or value with a negative length is null.
 """
 
 import numpy as np
@@ -12,9 +12,10 @@ from service.learning.jit.intrinsics import byte_at
 from service.learning.jit.jit import compiled
 
 OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, HEADERS_END, HEADER_COUNT, FORM = range(10)
-"""Rows of the table of records. A null key or value begins at -1. FORM is the number of the value's content type."""
+"""Rows of the table of records. The place of a null key or value is -1. FORM is the number of its content type."""
 ROWS = 10
 MIN_RECORD_BYTES, SEMICOLON = 7, 59
+"""The smallest record, and the byte that separates a media type from its parameters."""
 MAX_INT64 = (1 << 63) - 1
 _CONTENT_TYPE = np.frombuffer(HEADER.encode(), np.uint8)
 _VECTOR, _PACKED = (np.frombuffer(name.encode(), np.uint8) for name in TYPES)
@@ -22,10 +23,10 @@ _VECTOR, _PACKED = (np.frombuffer(name.encode(), np.uint8) for name in TYPES)
 
 @compiled
 def _varint(data: int, at: int, size: int) -> tuple[int, int]:
-    """The zigzag integer at this place, and the place after it; 0 outside the data."""
+    """The zigzag integer at a place, and the place after it; the integer is 0 outside the data."""
     if 0 <= at < size:
         byte = byte_at(data, at)
-        if byte < 128:  # as nearly all are
+        if byte < 128:  # the usual case
             return (byte >> 1) ^ -(byte & 1), at + 1
     value = shift = 0
     while 0 <= at < size and shift < 70:
@@ -40,7 +41,7 @@ def _varint(data: int, at: int, size: int) -> tuple[int, int]:
 
 @compiled
 def _is_media_type(data: int, at: int, size: int, text: NDArray[np.uint8]) -> bool:
-    """Whether these bytes are this text, or this text and parameters."""
+    """Whether these bytes are the text, with or without parameters after it."""
     if size < len(text) or (size > len(text) and byte_at(data, at + len(text)) != SEMICOLON):
         return False
     same = True
@@ -58,12 +59,12 @@ def _form(data: int, at: int, size: int) -> int:
 def frame_records(
     data: int, size: int, at: int, shift: int, start: int, base: tuple[int, int, bool], rows: NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Find as many records as `rows` has columns: the place after them, and how many were written to `rows`.
+    """Read as many records as `rows` has columns; returns the place after them, and how many were written to `rows`.
 
-    `data` is the address of `size` bytes, in which the records begin at `at`. `base` is the batch's first offset, and
-    its first timestamp or, if the last member is true, the one timestamp of all its records. Records before the offset
-    `start`, and records that go back, are passed over. Places are written `shift` further on. The place is -1 if a
-    record is damaged.
+    `data` is the address of `size` bytes; the records begin at the place `at`. `base` is the batch's first offset, and
+    its first timestamp or, if the last member is true, the timestamp of all its records. Records before the offset
+    `start`, and records whose offset goes back, are skipped. `shift` is added to each place that is written. The
+    returned place is -1 if a record is damaged.
     """
     base_offset, base_timestamp, append_time = base
     count = 0

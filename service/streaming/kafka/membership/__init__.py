@@ -1,5 +1,5 @@
-"""This process in its consumer group.
+"""This process as a member of its consumer group.
 
-Start with `group`, the member. `assignor` gives each topic whole to one member, `group_clients` is what the topics of
-a member share, and `coordinator` says why a group cannot be joined.
+Start with `group`, the member. `assignor` gives each whole topic to one member, `group_clients` has the clients that
+all topics share, and `coordinator` says why a group cannot be joined.
 """

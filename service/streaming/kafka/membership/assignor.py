@@ -1,6 +1,6 @@
-"""Whole topics to one member each, spread evenly, and where they were before as far as that stays even.
+"""Assigns whole topics to members: evenly, and to the previous member as far as that stays even.
 
-A topic is one model and a model has one learner, so its partitions are never split over members.
+A topic is one model, and a model has one learner, so a topic's partitions are never split between members.
 """
 
 import time
@@ -14,9 +14,9 @@ VERSION = 0
 
 
 def spread(topics: Iterable[str], members: Mapping[str, set[str]], held: Mapping[str, set[str]]) -> dict[str, str]:
-    """Topic -> member. `members` maps a member to the topics it subscribes to, `held` to those it has now.
+    """Topic -> member. `members` maps a member to the topics it subscribes to, `held` to the topics it has now.
 
-    Pure and deterministic: topics in order of name, each to its holder while that one is below its even share,
+    Pure and deterministic. In order of name, each topic goes to its holder while that has less than its even share,
     else to the subscribed member with the fewest topics.
     """
     chosen: dict[str, str] = {}
@@ -39,9 +39,9 @@ def spread(topics: Iterable[str], members: Mapping[str, set[str]], held: Mapping
 
 
 def newest_claims(claims: Mapping[str, bytes]) -> dict[str, set[str]]:
-    """Member -> topics it holds. A claim is when they were assigned, and the topics, a line each.
+    """Member -> topics it holds. A claim is the time of its assignment and the topics, a line each.
 
-    Of two that claim a topic the later one has it: a member that was away still claims what it had.
+    If two members claim a topic, the later one has it: a member that was away still claims what it had.
     """
     holders: dict[str, str] = {}
     lines = {member: claim.decode().split("\n") for member, claim in claims.items()}
@@ -51,10 +51,10 @@ def newest_claims(claims: Mapping[str, bytes]) -> dict[str, set[str]]:
 
 
 def whole_topics() -> type[AbstractPartitionAssignor]:
-    """A fresh assignor class for one consumer: aiokafka calls class methods, and what a member holds is its own."""
+    """A new assignor class for one consumer: aiokafka calls class methods, and each member has its own state."""
 
     class WholeTopics(AbstractPartitionAssignor):
-        """Gives each topic whole to one member, and leaves it with whom it is."""
+        """Gives each whole topic to one member, if possible the one that has it."""
 
         name = "perceptron-whole-topics"
         held: frozenset[str] = frozenset()
@@ -62,13 +62,13 @@ def whole_topics() -> type[AbstractPartitionAssignor]:
 
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> Any:
-            """What this member tells the group's leader: its subscription, and the topics it holds."""
+            """The subscription of this member and the topics that it holds, for the group's leader."""
             claim = "\n".join([f"{cls.since:.3f}", *sorted(cls.held)])
             return ConsumerProtocolMemberMetadata(VERSION, sorted(topics), claim.encode())
 
         @classmethod
         def assign(cls, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
-            """As the group's leader: each member's partitions."""
+            """The partitions of each member; only the group's leader is asked."""
             subscribed = {member: set(m.subscription) for member, m in members.items()}
             held = newest_claims({member: m.user_data or b"" for member, m in members.items()})
             partitions = {t: cluster.partitions_for_topic(t) for t in set().union(*subscribed.values())}

@@ -1,6 +1,6 @@
-"""Whether a consumer group can be joined, asked over a fresh connection, and why not.
+"""Finds out over a fresh connection why a consumer group cannot be joined.
 
-aiokafka waits for ever if no coordinator is found, or if it does not answer, and does not tell.
+aiokafka waits forever and says nothing if it finds no coordinator, or if the coordinator does not answer.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from service.streaming.kafka.failures import kafka_failure
 from service.streaming.kafka.membership.assignor import whole_topics
 
 PROBE_SECONDS = 3.0
-"""For the questions of a probe: they are asked where something is wrong already."""
+"""The limit of one attempt: it is made when something is wrong already."""
 RETRY_SECONDS = 0.2
 PROBE_MEMBER = "nobody"
-"""A member that no group has: what is asked in its name is refused at once, and changes nothing in the group."""
+"""A member that no group has: the coordinator refuses its request at once, and the group does not change."""
 
 
 async def coordinator_failure(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
-    """Find a group's coordinator, and ask to join; raises DependencyError with the likely cause.
+    """Find a group's coordinator and ask to join; raises DependencyError with the likely cause.
 
-    Returns the number of the broker that coordinates the group, and what the group does, in Kafka's words: Stable…
+    Returns the number of the coordinator's broker, and Kafka's name of the group's state, such as Stable.
     """
     session, deadline = int(session_timeout * 1000), time.monotonic() + ANSWER_SECONDS
     protocols = [(whole_topics().name, b"")]
@@ -45,7 +45,7 @@ async def coordinator_failure(cluster: Cluster, group: str, session_timeout: flo
                     (_, _, state, *_), *_ = (await client.send(broker, DescribeGroupsRequest([group]))).groups
                 return broker, state
             except (KafkaError, TimeoutError) as error:
-                # The first group of a fresh broker waits a moment for its topic.
+                # The first group of a new broker waits a moment for the topic __consumer_offsets.
                 if isinstance(error, TimeoutError) or not error.retriable or time.monotonic() > deadline:
                     raise DependencyError(f"{where}: {kafka_failure(error)}", "kafka") from error
             await asyncio.sleep(RETRY_SECONDS)

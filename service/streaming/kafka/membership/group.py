@@ -1,8 +1,8 @@
 """This process in its Kafka consumer group: one member for all of its topics.
 
-The group's consumer gives membership, assignments and commits; `fetcher` reads. Rebalance callbacks only record what
-happened and wait (for a while) until the loop has saved and let go. Commits are advisory, so they happen in the
-background, and failing ones are forgotten.
+The group's consumer is used for membership, assignments and commits; `fetcher` reads. Rebalance callbacks only record
+what happened and wait, for a limited time, until the loops have saved and released their topics. Commits are advisory:
+they happen in the background, and a commit that fails is dropped.
 """
 
 import asyncio
@@ -23,17 +23,19 @@ from service.streaming.kafka.health import Health
 from service.streaming.kafka.membership.assignor import whole_topics
 from service.streaming.kafka.membership.group_clients import GroupClients
 from service.streaming.kafka.topic import TopicLog
-from service.streaming.outbox import letter_producer
+from service.streaming.outbox import MAX_LETTER_BYTES
 from service.streaming.supervision import SupervisedTasks
 
 CLOSE_SECONDS = 1.0
-"""For the last commit at a stop, and twice that to leave the group: neither loses anything when it is cut short."""
-HEAR_SECONDS = 1.0
-"""Between two times that the group's member is asked for its errors."""
+"""The limit of the last commit at a stop, and twice that to leave the group. Cutting them short loses no data."""
+POLL_SECONDS = 1.0
+"""The pause between two polls of the consumer, and the limit of a poll."""
 METADATA_SECONDS = 10
-"""So often it is asked for new partitions, and for new topics where a pattern names them."""
+"""How often the consumer looks for new partitions, and this process for new topics that a pattern matches."""
+TOPIC_SECONDS = 1.0
+"""How often this process looks for topics that do not exist yet."""
 
-_NONE_FOUND = "waiting for a topic that a pattern in topics finds: there is none yet"
+_NO_MATCH = "waiting for a topic that a pattern in topics finds: there is none yet"
 _NOT_THERE = "waiting for the topic to exist; create it, or run with --create-topics"
 _NO_LETTERS = (
     "no dead-letter topic: saves will wait at the first rejected event; create it, or run with --create-topics"
@@ -54,36 +56,36 @@ class Kafka(ConsumerRebalanceListener):
         create: bool = False,
         session_timeout: float = 10.0,
         watchdog: float = 60.0,
-        wanted: Callable[[str], bool] | None = None,
+        matches: Callable[[str], bool] | None = None,
         predictions_wait: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`say` hears what an operator should look at, `inform` what is as it should be.
+        """`say` logs what an operator should look at, `inform` what is normal.
 
-        `wanted` says which topics are learned next to `topics`, as they come to exist.
+        `matches` says which other topics are learned too, once they exist.
         """
         self.clients = GroupClients(cluster, watchdog, predictions_wait)
         self.logs = {topic: TopicLog(self.clients, topic) for topic in topics}
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
-        self._wanted, self._listed, self._inform = wanted, frozenset(topics), inform
+        self._matches, self._listed, self._inform = matches, frozenset(topics), inform
         self._not_there: set[str] = set()
         self._connected = False
         self._health = Health(self.clients, group, say, session_timeout)
 
     @property
     def missing_since(self) -> float:
-        """Since when it does not answer (seconds since 1970); 0 while it does."""
+        """Since when Kafka does not answer (seconds since 1970); 0 while it does."""
         return self._health.missing_since
 
     def awaits_assignment(self, topic: str) -> bool:
-        """Whether the group has not told us yet that a topic is another member's: it may become ours, or just did."""
+        """Whether a topic is ours or may become ours: the group has not assigned it to another member."""
         return not self._health.joined or bool(self.logs[topic].assigned)
 
     def missing_resource(self, topic: str) -> str:
-        """What a topic's model waits for that somebody has to make, in the log's words; empty where it is nothing."""
+        """What somebody must create before this topic's model can be learned, as a sentence; "" if nothing."""
         return _NOT_THERE if topic in self._not_there else ""
 
     async def connect(self) -> None:
-        """Connect, without joining the group yet; raises DependencyError."""
+        """Connect without joining the group; raises DependencyError."""
         self._health.missing_since = self.missing_since or time.time()
         clients, cluster = self.clients, self.clients.cluster
         clients.cluster_id = await cluster.id()
@@ -96,11 +98,13 @@ class Kafka(ConsumerRebalanceListener):
             auto_offset_reset="none",
             session_timeout_ms=session,
             heartbeat_interval_ms=min(500, session // 3),
-            # Nothing is polled, and a member must not leave the group for it.
+            # We poll no records, and a member must not leave the group because of that.
             max_poll_interval_ms=2**31 - 1,
             metadata_max_age_ms=METADATA_SECONDS * 1000,
         )
-        clients.producer = letter_producer(cluster)
+        # Not idempotent: such a client counts a batch that the broker refused, and the broker, which does not, refuses
+        # all later ones. A letter that is written twice has the same key.
+        clients.producer = cluster.producer(max_request_size=MAX_LETTER_BYTES)
         clients.query_client, clients.fetch_client = cluster.client(ANSWER_SECONDS), cluster.client()
         clients.fetcher = Fetcher(clients.fetch_client, cluster.max_batch_bytes)
         async with cluster.errors():
@@ -115,7 +119,7 @@ class Kafka(ConsumerRebalanceListener):
         self._connected, self._health.missing_since = True, 0.0
 
     async def _stop_clients(self) -> None:
-        """Without a broker the clients raise all kinds of errors here, a cancellation of their own among them."""
+        """Stop all clients. Without a broker they raise many errors here, even a cancellation of their own tasks."""
         clients = self.clients
         await asyncio.gather(
             clients.consumer.stop(),
@@ -125,27 +129,27 @@ class Kafka(ConsumerRebalanceListener):
             return_exceptions=True,
         )
 
-    async def run(self, found: Callable[[str], None]) -> None:
-        """Join the group with the topics that exist, as they come to exist; commit; write dead letters.
+    async def run(self, add_topic: Callable[[str], None]) -> None:
+        """Join the group with the topics that exist, and with new ones as they appear; commit; write dead letters.
 
-        `found` hears of each `wanted` topic, whose log is there then.
+        `add_topic` is called with each topic that a pattern matches, after its log was made.
         """
         async with SupervisedTasks() as tasks:
-            tasks.create_task(self._subscribe(tasks, found))
-            tasks.create_task(self._commit_and_hear())
+            tasks.create_task(self._subscribe(tasks, add_topic))
+            tasks.create_task(self._commit_and_poll())
             tasks.create_task(self._health.run(self.logs))
             tasks.create_task(self.clients.fetcher.run())
             for log in self.logs.values():
                 tasks.create_task(log.outbox.write(self.clients.producer))
 
     def stop(self) -> None:
-        """Every topic is lost from now on."""
+        """Take all topics away from their loops, because the process is stopping."""
         self.clients.stopping = True
         for log in self.logs.values():
             log.wake()
 
     async def close(self) -> None:
-        """Commit what is left and leave the group."""
+        """Commit the last offsets and leave the group."""
         if not self._connected:
             return
         for seconds, call in ((CLOSE_SECONDS, self._commit()), (2 * CLOSE_SECONDS, self._stop_clients())):
@@ -153,43 +157,45 @@ class Kafka(ConsumerRebalanceListener):
                 async with asyncio.timeout(seconds):
                     await call
 
-    async def _subscribe(self, tasks: asyncio.TaskGroup, found: Callable[[str], None]) -> None:
-        subscribed, looked_for, say_once = set[str](), set[str](), cache(self._say)
-        while self._wanted or len(subscribed) < len(self.logs):
-            pause = 1.0 if len(subscribed) < len(self.logs) else METADATA_SECONDS
+    async def _subscribe(self, tasks: asyncio.TaskGroup, add_topic: Callable[[str], None]) -> None:
+        """Subscribe to topics as they come to exist; create missing ones, or say once that they are missing."""
+        subscribed, reported, say_once = set[str](), set[str](), cache(self._say)
+        while self._matches or len(subscribed) < len(self.logs):
+            pause = TOPIC_SECONDS if len(subscribed) < len(self.logs) else METADATA_SECONDS
             try:
                 async with self.clients.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
                     existing = set(await self.clients.consumer.topics())
                 self._not_there -= existing
-                for topic in filter(self._wanted, sorted(existing - self.logs.keys())) if self._wanted else ():
+                matching = set(filter(self._matches, existing)) if self._matches else set()
+                for topic in sorted(matching - self.logs.keys()):
                     self.logs[topic] = TopicLog(self.clients, topic)
                     tasks.create_task(self.logs[topic].outbox.write(self.clients.producer))
-                    found(topic)
-                if self._wanted and not any(map(self._wanted, existing)):
-                    say_once(_NONE_FOUND)
+                    add_topic(topic)
+                if self._matches and not matching:
+                    say_once(_NO_MATCH)
                 if new := (set(self.logs) & existing) - subscribed:
                     subscribed |= new
                     self.clients.consumer.subscribe(sorted(subscribed), listener=self)
                 missing = [n for topic in self.logs for n in (topic, topic_of(topic)) if n not in existing]
-                # A topic that a pattern found, and that is gone, was deleted by somebody: it stays so.
+                # A topic that a pattern matched, and that is gone, was deleted by somebody: do not create it again.
                 if self._create and (ours := [n for n in missing if n in self._listed or n not in self.logs]):
                     await self.clients.cluster.create_topics(ours)
                     self._inform("topics created", topics=ours)
                     pause = 0.1
-                for name in set(missing) - looked_for if not self._create else ():
+                for name in set(missing) - reported if not self._create else ():
                     try:
                         await self.clients.cluster.partitions(name, "Read" if name in self.logs else "Write")
                         self._not_there.add(name)
                         self._say(_NOT_THERE if name in self.logs else _NO_LETTERS, topic=name)
-                    except Unauthorised as error:  # it may be there
+                    except Unauthorised as error:  # the topic may exist
                         self._say(str(error))
-                    looked_for.add(name)
+                    reported.add(name)
             except DependencyError as error:
                 say_once(str(error))
             await asyncio.sleep(pause)
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
-        """Wait until the loops have saved and let go; a save that comes later is refused if it matters."""
+        """Wait until the loops have saved and released their topics; a later save is refused if it matters."""
         self._health.joined = False
         logs = [self.logs[topic] for topic in sorted({tp.topic for tp in revoked})]
         for log in logs:
@@ -200,7 +206,7 @@ class Kafka(ConsumerRebalanceListener):
                     await log.released.wait()
 
     async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
-        """Record what is ours now, be it nothing. The consumer fetches none of it."""
+        """Record which partitions are ours now, even if none. They are paused: the consumer fetches nothing."""
         for tp in assigned:
             self.clients.consumer.seek(tp, 0)
         self.clients.consumer.pause(*assigned)
@@ -208,20 +214,20 @@ class Kafka(ConsumerRebalanceListener):
         for topic, log in self.logs.items():
             log.assign(sorted(tp for tp in assigned if tp.topic == topic))
 
-    async def _commit_and_hear(self) -> None:
-        """Commit, and hear the consumer's errors: one that is never heard suspends the membership."""
+    async def _commit_and_poll(self) -> None:
+        """Commit, and poll the consumer for its errors: an error that nobody takes suspends the membership."""
         consumer = self.clients.consumer
         while True:
             with contextlib.suppress(KafkaError, OSError):
                 await self._commit()
-            await asyncio.sleep(HEAR_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             async with self.clients.cluster.errors(f"group {self._group}"):
                 try:
-                    async with asyncio.timeout(HEAR_SECONDS):  # it waits while the group rebalances
+                    async with asyncio.timeout(POLL_SECONDS):  # it waits during a rebalance
                         await consumer.getmany(timeout_ms=0)
                 except TimeoutError:
                     continue
-                except UNAUTHORISED:  # which `health` says; the member asks again only after another subscription
+                except UNAUTHORISED:  # `health` reports it; the consumer tries again only after a new subscription
                     topics = consumer.subscription()
                     consumer.unsubscribe()
                     consumer.subscribe(sorted(topics), listener=self)

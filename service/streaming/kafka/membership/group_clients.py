@@ -1,4 +1,4 @@
-"""What the topics of one process have in common of Kafka: how to reach it, the clients, and what is to be committed."""
+"""The Kafka clients that all topics of one process share, and the offsets to commit."""
 
 from collections.abc import Callable
 
@@ -10,27 +10,27 @@ from service.streaming.kafka.fetching.fetcher import Fetcher
 
 
 class GroupClients:
-    """Made with the process; the clients are there once it has connected.
+    """The clients exist once the process has connected.
 
-    Each has connections of its own: a broker answers the requests of one connection one after another, and a fetch or
-    a produce may wait.
+    Each client has its own connections: a broker answers the requests of one connection in order, and a fetch or
+    produce request may wait.
     """
 
     consumer: AIOKafkaConsumer
-    """The group's member. Nothing is fetched by it."""
+    """The member of the group. It fetches nothing."""
     producer: AIOKafkaProducer
     """For dead letters."""
     query_client: AIOKafkaClient
-    """For questions, which are answered at once."""
+    """For questions that brokers answer at once."""
     fetch_client: AIOKafkaClient
     """For `fetcher`."""
     fetcher: Fetcher
 
     def __init__(self, cluster: Cluster, watchdog: float, predictions_wait: Callable[[], bool]) -> None:
-        """`watchdog` is how many seconds may pass without a record though there are more."""
+        """`watchdog` is the limit in seconds without a record though the log has more."""
         self.cluster, self.cluster_id, self.watchdog = cluster, "", watchdog
         self.predictions_wait = predictions_wait
-        """Whether a prediction waits for what a poll takes."""
+        """Whether a prediction waits for the event loop."""
         self.stopping = False
         self.to_commit: dict[TopicPartition, int] = {}
-        """Offsets that are committed in the background."""
+        """Offsets that the next background commit takes."""
