@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from service.cli.options import AsJson, Bootstrap, Format, LabelColumn, Output, Topic, Url, one_topic, settings_of
+from service.errors import ConfigurationError
 
 
 def produce(
