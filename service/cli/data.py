@@ -67,15 +67,20 @@ def fit(
     output: Output = None,
     json: AsJson = False,
 ) -> None:
-    """Learn a file, or all that a topic holds, in many passes: how it ended, with evidence and bounds."""
+    """Learn a file, or all records of a topic, in many passes; print how it ended, with evidence and bounds."""
     from service.tools import fit as tool
 
     options = tool.FitOptions(tolerance, max_passes, batch, trace)
     flags = {"rule": rule, "eta": eta, "tie": tie, "start": start}
     settings = settings_of(ctx)
-    one = topic[0] if topic else None
-    own = tool.fit_settings(settings, one or model, {k: v for k, v in flags.items() if v is not None}, options)
-    source = tool.source_of(settings, own, file, one, name=form, label=label)
+    name = one_topic(settings) if topic else None
+    own = tool.fit_settings(settings, name or model, {k: v for k, v in flags.items() if v is not None}, options)
+    if file and not name:
+        source = tool.file_source(file, own.identity(), form, label)
+    elif name and not file:
+        source = tool.topic_source(settings.kafka.cluster, name)
+    else:
+        raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
     raise typer.Exit(tool.fit_events(source, own, options, output, json))
 
 
