@@ -1,4 +1,4 @@
-"""pydantic's errors in our words: what was expected, and what there is. And names from data, on one line."""
+"""Wording that all parts share: pydantic's errors in our words, hints at misspelt names, data on one line."""
 
 import json
 import re
@@ -12,9 +12,9 @@ _EXPECTED = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a string", "list": _LIST,
     "tuple": _LIST, "dict": _TABLE, "model": _TABLE, "greater": _NUMBER, "less": _NUMBER,
 }  # fmt: skip
-"""What was expected, by the first word of an error's type."""
+"""The expected value, by the first word of an error's type."""
 _NUMBERS = {"int", "float", "bool", "greater", "less"}
-_LONGEST = 40
+_MAX_CHARACTERS = 40
 
 
 def format_error(error: Any, secretive: bool = False) -> str:
@@ -35,14 +35,15 @@ def format_error(error: Any, secretive: bool = False) -> str:
 
 
 def short_json(value: Any) -> str:
-    """A value as JSON, cut to what a line has room for."""
-    return json.dumps(value, ensure_ascii=False, default=str)[:_LONGEST]
+    """A value as JSON on one line, cut to _MAX_CHARACTERS."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return (text if text.isprintable() else json.dumps(value, default=str))[:_MAX_CHARACTERS]
 
 
 def printable(name: str) -> str:
-    """A name from data on one line: as JSON if it has characters that end a line or control a terminal.
+    """A text from data on one line: as JSON if it has characters that end a line or control a terminal.
 
-    >>> on_a_line("größe"), on_a_line("a\\nb")
+    >>> printable("größe"), printable("a\\nb")
     ('größe', '"a\\\\nb"')
     """
     return name if name.isprintable() else json.dumps(name)
@@ -51,9 +52,9 @@ def printable(name: str) -> str:
 def join_expected(messages: Iterable[str]) -> str:
     """The errors of one value that may be of several types, as one message.
 
-    >>> either(["expected a string", "expected false, got true"])
+    >>> join_expected(["expected a string", "expected false, got true"])
     'expected a string or false, got true'
-    >>> either(["the labels must differ"])
+    >>> join_expected(["the labels must differ"])
     'the labels must differ'
     """
     distinct = list(dict.fromkeys(messages))
@@ -65,6 +66,6 @@ def join_expected(messages: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A hint at the known name that an unknown one was perhaps meant to be, or ''."""
+    """A hint at the name that an unknown name was perhaps meant to be, or ''."""
     near = get_close_matches(name, names, 1)
     return f": perhaps {near[0]}" if near and near[0] != name else ""  # a candidate lacks some settings of a model

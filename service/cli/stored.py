@@ -1,4 +1,4 @@
-"""The commands on a stored model: look at it, write it out, go back, check it, forget it."""
+"""The commands on a stored model: inspect, export, rollback, verify, reset."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from service.cli.options import AsJson, Bootstrap, Output, RedisUrl, Topic, one_topic, settings_of
 
-Yes = Annotated[bool, typer.Option("--yes", help="Really do it.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what would be done.")]
 
 
 def inspect(
@@ -29,30 +29,29 @@ def export(
     redis: RedisUrl = None,
     output: Output = None,
     sklearn: Annotated[
-        str | None,
-        typer.Option("--sklearn", metavar="FILE", help="A fitted scikit-learn pipeline, for skops.io.load."),
+        str | None, typer.Option(metavar="FILE", help="Write a scikit-learn pipeline, for skops.io.load.")
     ] = None,
-    onnx: Annotated[str | None, typer.Option("--onnx", metavar="FILE", help="ONNX, in double precision.")] = None,
+    onnx: Annotated[str | None, typer.Option(metavar="FILE", help="Write ONNX, in double precision.")] = None,
 ) -> None:
-    """Write a model's newest snapshot for other programs: as JSON, for scikit-learn, as ONNX."""
-    from service.tools.export import export_model as write
+    """Write a model's newest snapshot for other programs: as JSON, as a scikit-learn pipeline, as ONNX."""
+    from service.tools.export import export_model
 
     settings = settings_of(ctx)
-    write(settings, one_topic(settings), output, sklearn, onnx)
+    export_model(settings, one_topic(settings), output, sklearn, onnx)
 
 
 def rollback(
     ctx: typer.Context,
-    to: Annotated[int, typer.Option(metavar="VERSION", help="A kept version: `perceptron inspect` lists them.")],
+    to: Annotated[int, typer.Option(metavar="VERSION", help="A kept version; `perceptron inspect` lists them.")],
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     redis: RedisUrl = None,
     resume_at: Annotated[
-        str | None, typer.Option(metavar="P:OFFSET,…", help="Go on there, and never learn what is before it.")
+        str | None, typer.Option(metavar="P:OFFSET,…", help="Go on there, and never learn the records before it.")
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Go back to a kept version: a running learner goes on from there, over the same records again."""
+    """Go back to a kept version. A running learner goes on from there, over the same records again."""
     from service.tools.rollback import rollback_model
 
     settings = settings_of(ctx)
@@ -66,7 +65,7 @@ def verify(
     redis: RedisUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Learn again what a model's newest snapshot covers, and compare: exit 4 if the state differs."""
+    """Learn the records of a model's newest snapshot again, and compare: exit 4 if the state differs."""
     from service.tools.verify import verify_model
 
     settings = settings_of(ctx)
@@ -79,7 +78,7 @@ def reset(
     redis: RedisUrl = None,
     yes: Yes = False,
 ) -> None:
-    """Forget a model: its snapshot and kept versions. A running learner begins it anew."""
+    """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
     from service.tools.reset import reset_model
 
     settings = settings_of(ctx)

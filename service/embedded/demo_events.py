@@ -1,10 +1,10 @@
 """The demo's events: visits to a shop, as a web server would write them, and whether they ended with a purchase.
 
 A simple rule says who buys, and no visit is close to its boundary: a vector separates the visits, so the mistake bound
-is known. At one moment a sale begins, and the rule turns.
+is known. At one moment a sale begins, and the rule changes.
 
-`python -m service.embedded.demo_events` prints visits without end, as JSON lines that `perceptron produce`
-can send to a model without settings.
+`python -m service.embedded.demo_events` prints visits without end, as JSON lines that `perceptron produce` can send to a
+model without settings.
 """
 
 import json
@@ -37,17 +37,18 @@ BEFORE = {
     "cart.voucher": -1.0,
 }  # fmt: skip
 AFTER = BEFORE | {"user.returning": -1.5, "user.device=phone": 1.5, "cart.voucher": 2.0}
-"""The rule, and the sale's: customers who have bought before stay away, vouchers bring phones. The bias is named ""."""
+"""The two rules. In the sale returning customers stay away, and vouchers bring phones. The bias is named ""."""
 MARGIN = 0.15
 
 
 def reference() -> WeightsFile:
     """The rule before the sale, which is the reference of the mistake bound."""
-    return WeightsFile([BEFORE[name] for name in BEFORE if name], BEFORE[""], [name for name in BEFORE if name])
+    names = [name for name in BEFORE if name]
+    return WeightsFile([BEFORE[name] for name in names], BEFORE[""], names)
 
 
 def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:
-    """`count` visits; from number `turn` on they follow the sale's rule. |w·x| is at least MARGIN times w's length."""
+    """`count` visits; those from number `turn` on follow the sale's rule. |w·x| is at least MARGIN times ‖w‖."""
     rng, number = random.Random(seed), 0
     while number < count:
         rule = BEFORE if number < turn else AFTER

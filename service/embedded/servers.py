@@ -70,9 +70,9 @@ _reserved = deque[int]()
 def free_port() -> int:
     """A port of the loopback that nothing listens on, and that this function gives to no other process.
 
-    The port is below the range of outgoing connections, so none of those takes it before a server does. A server of
-    another process does not take it either, before ours listens or while ours is stopped: this process holds the UDP
-    ports with the numbers of the last RESERVED ports, which no server here uses.
+    The port is below the range of outgoing connections, so none of them takes it before a server does. This process
+    also holds the UDP ports with the numbers of the last RESERVED ports. No server here uses UDP, and no other process
+    that calls this function gets such a number.
     """
     while True:
         port = random.randrange(10_000, 32_000)

@@ -1,19 +1,18 @@
-"""`perceptron check`: whether what is set can work, with what is stored, and whether records are what is set."""
+"""`perceptron check`: whether the settings can work, and fit the stored models and the newest records."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import typer
+from msgspec.structs import replace
 
-from service.errors import DataError, PerceptronError, Rejected, Unauthorised
+from service.errors import DataError, PerceptronError, Unauthorised
 from service.learning.columns.columns import columns_for
 from service.learning.events.batch import Decoder
-from service.learning.events.careful_reader import values_of
-from service.learning.events.flatten import Flattener
 from service.learning.events.json_pointer import parse_pointer
-from service.learning.identity import Identity, Places
+from service.learning.identity import Places
 from service.settings.load import Settings
 from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
@@ -27,12 +26,12 @@ from service.streaming.resume_check import same_settings
 from service.tools.formats.readers import at
 from service.tools.suggest.sample import count_records, newest_of, parse_object
 
-RECORDS = 100
-"""Of a topic: enough to see what its producers send now."""
+NEWEST_RECORDS = 100
+"""The records of a topic that are looked at."""
 
 
 class _Report:
-    """Prints a line for each thing, and collects what failed."""
+    """Prints a line for each check, and collects the errors."""
 
     def __init__(self) -> None:
         self.failed = list[PerceptronError]()
@@ -42,13 +41,13 @@ class _Report:
         typer.echo(f"{level:<4}  {text}")
 
     def warn(self, texts: Iterable[str]) -> None:
-        """A line for each of these."""
+        """A line for each warning."""
         for text in texts:
             self.say("warn", text)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """An error within is a line, and the check goes on after it."""
+        """Turn an error into a line; the check goes on after it."""
         try:
             yield
         except PerceptronError as error:
@@ -57,7 +56,7 @@ class _Report:
 
 
 def check_settings(settings: Settings) -> int:
-    """Print one line for each thing that must work; returns the exit code."""
+    """Print a line for each check; returns the exit code."""
     return max((error.exit_code for error in asyncio.run(_check(settings))), default=0)
 
 
@@ -94,20 +93,13 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     if reached:
         await _check_stored(report, settings, learned)
     for topic in learned:
-        vain = list[str]()
         with report.failing():
-            own = settings.of(topic)
-            level, said, values = await _judge_newest(cluster, topic, own.identity())
-            vain = unmatched_settings(own, values)
-            if level == "fail":
-                raise DataError(f"topic {topic}: {said}")
-            report.say(level, f"topic {topic}: {said}")
-        report.warn(f"models.{topic}.{line}" for line in vain)
+            await _check_records(report, cluster, topic, settings.of(topic))
     return report.failed
 
 
 async def _check_topic(report: _Report, settings: Settings, name: str, right: str, listed: bool) -> None:
-    """Whether a topic is there, and may be used as it must be; raises PerceptronError."""
+    """Whether a topic exists, and this user may use it; raises PerceptronError."""
     cluster = settings.kafka.cluster
     if not (listed or await cluster.partitions(name, right)):
         if not settings.create_topics:
@@ -132,14 +124,16 @@ async def _check_stored(report: _Report, settings: Settings, topics: Iterable[st
                     report.say("ok", f"model {topic}: goes on with version {head.version}")
 
 
-async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tuple[str, str, list[bytes | None]]:
-    """Whether the newest records of a topic are events: ok, warn or fail, what to say, and these records.
+async def _check_records(report: _Report, cluster: Cluster, topic: str, settings: ModelSettings) -> None:
+    """A line for the newest records of a topic: whether they are events.
 
-    Raises DependencyError, and DataError if a record cannot be read.
+    Raises DependencyError, and DataError if a record cannot be read or none is an event.
     """
+    identity = settings.identity()
     decoder, values, skipped = Decoder(identity, columns_for(identity)), list[bytes | None](), 0
     reasons, example = Counter[str](), ""
-    async for partition, newest in newest_of(cluster, topic, DataError(f"topic {topic} does not exist"), RECORDS):
+    missing = DataError(f"topic {topic} does not exist")
+    async for partition, newest in newest_of(cluster, topic, missing, NEWEST_RECORDS):
         for record in newest:
             values.append(value_of(record))
             batch, rejects = decoder.decode(values[-1:])
@@ -148,45 +142,39 @@ async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tup
                 reasons[reason] += 1
                 example = f"{detail} (offset {record.offset} of partition {partition})"
     if not values:
-        return "ok", "no records yet", values
+        return report.say("ok", f"topic {topic}: no records yet")
     accepted = len(values) - reasons.total() - skipped
-    said = f"{accepted} of the last {len(values)} records would be accepted"
-    said += f", {skipped} passed over by `where`" if skipped else ""
+    text = f"topic {topic}: {accepted} of the last {len(values)} records would be accepted"
+    text += f", {skipped} passed over by `where`" if skipped else ""
     if reasons:
-        each = ", ".join(f"{count} rejected as {reason}" for reason, count in reasons.most_common())
-        said += f", {each}, such as: {example}"
-    return "ok" if accepted and not reasons else "warn" if accepted or not reasons else "fail", said, values
+        text += "".join(f", {count} rejected as {reason}" for reason, count in reasons.most_common())
+        text += f", such as: {example}"
+    if reasons and not accepted:
+        raise DataError(text)
+    report.say("warn" if reasons or not accepted else "ok", text)
+    report.warn(f"models.{topic}.{line}" for line in unmatched_settings(settings, values))
 
 
 def unmatched_settings(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str]:
     """A line for each optional pointer and each pattern that is set and matches nothing in these records.
 
-    Records without features or a label are rejected, and those that `where` does not mean are counted: both are seen.
+    Records without features or label are rejected, and those that `where` skips are counted: other lines say both.
     """
     records = [record for record in map(parse_object, values) if record is not None]
     if not records:
         return []
-    of = f"the {count_records(len(records))} that were looked at"
-    places, default = settings.event.places(), Places()
+    identity, default = settings.identity(), Places()
+    event, looked_at = identity.event, f"the {count_records(len(records))} that were looked at"
     lines = []
     for part in ("weight", "id"):
-        pointer: str | None = getattr(places, part)
+        pointer: str | None = getattr(event, part)
         if pointer is None or pointer == getattr(default, part):
             continue
         if all(at(record, parse_pointer(pointer)) is None for record in records):
-            lines.append(f"event.{part}: {pointer} is in none of {of}")
-    patterns = [("only", one) for one in places.only] + [("without", one) for one in places.without]
-    unmatched = [(setting, pattern) for setting, pattern in patterns if not _matches(settings, pattern, values)]
-    return lines + [f'event.{setting}: "{pattern}" matches no feature of {of}' for setting, pattern in unmatched]
-
-
-def _matches(settings: ModelSettings, pattern: str, values: Sequence[bytes | None]) -> bool:
-    """Whether a pattern selects a feature of any of these records."""
-    event = settings.event.model_copy(update={"only": (pattern,), "without": ()})
-    flattener = Flattener(settings.model_copy(update={"event": event}).identity())
-    for value in values:
-        with suppress(Rejected):
-            features = values_of(value or b"", (flattener.path,)).whole(0, settings.max_features, event.features)
-            if flattener.of(features, event.features):
-                return True
-    return False
+            lines.append(f"event.{part}: {pointer} is in none of {looked_at}")
+    for setting, patterns in (("only", event.only), ("without", event.without)):
+        for pattern in patterns:
+            alone = replace(identity, event=replace(event, only=(pattern,), without=()))
+            if not len(Decoder(alone, columns_for(alone)).decode(values)[0].columns):
+                lines.append(f'event.{setting}: "{pattern}" matches no feature of {looked_at}')
+    return lines

@@ -1,12 +1,12 @@
-"""`perceptron dead-letters list|show|retry`: the records that were set aside, looked at and sent again.
+"""`perceptron dead-letters list|show|retry`: look at the records that were set aside, and send them again.
 
-A retry publishes the record's own bytes, key and headers to its topic, then a marker under the letter's key, so that
-no letter is retried twice. (A process killed between the two would: the record comes first, since losing it is worse.)
+A retry publishes the record's own bytes, key and headers to its topic, then a marker under the letter's key, so that no
+letter is retried twice. The record comes first: if the process is killed in between, the record is sent twice, which is
+better than losing it.
 """
 
 import asyncio
 import json
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from service.streaming.records import KafkaRecord
 
 
 class Letter(NamedTuple):
-    """A dead letter as it was read back; `retried` says where it was sent again."""
+    """A dead letter as it was read; `retried` is the place to which it was sent again."""
 
     key: str
     written: float
@@ -32,21 +32,16 @@ class Letter(NamedTuple):
     retried: str | None
 
     @property
-    def cannot(self) -> str | None:
-        """Why it cannot be sent again as it was, or None."""
-        parts = [text.format(self.about[name]) for name, text in TRUNCATION_HEADERS.items() if name in self.about]
-        return ", ".join(parts) or None
-
-
-def _check(reason: str | None) -> None:
-    if reason not in (None, *REASONS):
-        raise ConfigurationError(f"--reason: there is no such reason: expected one of {', '.join(REASONS)}")
+    def truncated(self) -> str:
+        """What was cut from the record, which then cannot be sent again; '' if it is whole."""
+        return ", ".join(
+            text.format(self.about[name]) for name, text in TRUNCATION_HEADERS.items() if name in self.about
+        )
 
 
 def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_json: bool) -> None:
     """Print the newest letters, a line each, oldest first."""
-    _check(reason)
-    letters = [x for x in asyncio.run(_read(cluster, topic)) if reason in (None, x.about["reason"])]
+    letters = _with_reason(asyncio.run(_read(cluster, topic)), reason)
     for letter in letters[-limit:]:
         when = datetime.fromtimestamp(letter.written, UTC).isoformat(timespec="seconds")
         if as_json:
@@ -58,13 +53,20 @@ def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_j
     typer.echo(f"{len(letters)} dead letter{'s' * (len(letters) != 1)} of {topic}", err=True)
 
 
+def _with_reason(letters: list[Letter], reason: str | None) -> list[Letter]:
+    if reason not in (None, *REASONS):
+        raise ConfigurationError(f"--reason: there is no such reason: expected one of {', '.join(REASONS)}")
+    return [letter for letter in letters if reason in (None, letter.about["reason"])]
+
+
 def show_one(cluster: Cluster, topic: str, key: str) -> None:
     """Print one letter whole: what is known of it, then the record's value."""
-    letter = _chosen(asyncio.run(_read(cluster, topic)), [key])[0]
+    [letter] = _with_keys(asyncio.run(_read(cluster, topic)), [key])
     for name, value in letter.about.items():
-        typer.echo(
-            f"cut: {TRUNCATION_HEADERS[name].format(value)}" if name in TRUNCATION_HEADERS else f"{name}: {value}"
-        )
+        if name not in TRUNCATION_HEADERS:
+            typer.echo(f"{name}: {value}")
+    if letter.truncated:
+        typer.echo(f"cut: {letter.truncated}")
     for name, content in letter.headers:
         typer.echo(f"header {name}: {_text(content or b'')}")
     if letter.record_key is not None:
@@ -82,21 +84,20 @@ def _text(content: bytes) -> str:
 
 
 def retry(cluster: Cluster, topic: str, keys: list[str], every: bool, reason: str | None) -> None:
-    """Send letters again: those with these keys, or every one (with this reason) that was not sent yet."""
+    """Send letters again: those with these keys, or all (with this reason) that were not sent again yet."""
     if bool(keys) == (every or reason is not None):
         raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason")
-    _check(reason)
     letters = asyncio.run(_read(cluster, topic))
-    chosen = _chosen(letters, keys) if keys else [x for x in letters if reason in (None, x.about["reason"])]
-    sent = asyncio.run(_retry(cluster, topic, chosen))
-    typer.echo(f"{sent} of {len(chosen)} sent again to {topic}", err=True)
+    letters = _with_keys(letters, keys) if keys else _with_reason(letters, reason)
+    sent = asyncio.run(_retry(cluster, topic, letters))
+    typer.echo(f"{sent} of {len(letters)} sent again to {topic}", err=True)
 
 
-def _chosen(letters: Iterable[Letter], keys: list[str]) -> list[Letter]:
-    found = {letter.key: letter for letter in letters}
-    if missing := [key for key in keys if key not in found]:
+def _with_keys(letters: list[Letter], keys: list[str]) -> list[Letter]:
+    by_key = {letter.key: letter for letter in letters}
+    if missing := [key for key in keys if key not in by_key]:
         raise DataError(f"no dead letter {missing[0]}; `perceptron dead-letters list` shows them")
-    return [found[key] for key in dict.fromkeys(keys)]
+    return [by_key[key] for key in dict.fromkeys(keys)]
 
 
 async def _retry(cluster: Cluster, topic: str, letters: list[Letter]) -> int:
@@ -106,15 +107,15 @@ async def _retry(cluster: Cluster, topic: str, letters: list[Letter]) -> int:
         try:
             await producer.start()
             for letter in letters:
-                # The client writes no record without value and key: that one is sent with an empty value.
+                # The client writes no record without value and key: such a record is sent with an empty value.
                 value = b"" if letter.value is None and letter.record_key is None else letter.value
                 if letter.retried:
                     typer.echo(f"{letter.key}  left alone: sent before, as {letter.retried}")
-                elif letter.cannot:
-                    typer.echo(f"{letter.key}  left alone: it is not whole ({letter.cannot})")
+                elif letter.truncated:
+                    typer.echo(f"{letter.key}  left alone: it is not whole ({letter.truncated})")
                 else:
-                    at = await producer.send_and_wait(topic, value, letter.record_key, headers=letter.headers)
-                    place = f"{topic}-{at.partition}-{at.offset}"
+                    record = await producer.send_and_wait(topic, value, letter.record_key, headers=letter.headers)
+                    place = f"{topic}-{record.partition}-{record.offset}"
                     mark = [(RETRIED_HEADER, place.encode())]
                     await producer.send_and_wait(topic_of(topic), b"", letter.key.encode(), headers=mark)
                     typer.echo(f"{letter.key}  sent as {place}")
@@ -125,7 +126,7 @@ async def _retry(cluster: Cluster, topic: str, letters: list[Letter]) -> int:
 
 
 async def _read(cluster: Cluster, topic: str) -> list[Letter]:
-    """Every letter of a topic, once each, in the order of writing, with its retry if it had one."""
+    """The letters of a topic, once each, in the order in which they were written, each with its retry if any."""
     name = topic_of(topic)
     missing = DataError(f"there is no topic {name}: no record of {topic} was set aside yet")
     letters: dict[str, Letter] = {}

@@ -1,6 +1,6 @@
 """`perceptron fit`: finite data, many passes; how it ended, the evidence, and the bounds next to the updates made.
 
-The result goes to standard output, and after it the passes to standard error; a terminal shows them as they come.
+The passes go to standard error as they come, the result to standard output.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import typer
-from rich.console import Console
 
 from service.errors import ConfigurationError, DataError
 from service.learning import weights_file
@@ -26,24 +25,22 @@ from service.learning.kernel.kernel import Vector
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.records import value_of
+from service.streaming.records import KafkaRecord, value_of
 from service.text import printable
 from service.tools import atomic_write
-from service.tools.formats.formats import Events, format_of, raise_bad_line
+from service.tools.formats.formats import Events, FileName, format_of, raise_bad_line
 from service.tools.suggest.field_profile import plain_value, shown_value
 
 MAX_LISTED = 10
 """Weights, labels, and terms of a combination that are printed; --json has all."""
 MAX_LABEL_WEIGHTS = 5
-"""The same of the weights of each of several labels."""
+"""Weights that are printed of each label, with three labels and more."""
 MAX_PASSES = 20
-"""Passes that are printed, besides the last."""
-MAX_TRACED = 10_000
-"""Numbers that --trace prints for a pass."""
+"""Passes that are printed, and after them each hundredth."""
 
 
 class FitSource(NamedTuple):
-    """Record values in their order, each with its place, such as `line 2`; and what all of it is called."""
+    """Record values in their order, each with its place, such as `line 2`; and the name of their file or topic."""
 
     name: str
     places: list[str]
@@ -51,7 +48,7 @@ class FitSource(NamedTuple):
 
 
 class FitOptions(NamedTuple):
-    """How to fit."""
+    """The options of `perceptron fit` that are not settings."""
 
     tolerance: int
     max_passes: int
@@ -66,7 +63,7 @@ class Result(NamedTuple):
     places: list[str]
     """The place of each event."""
     labels: list[Label]
-    """Empty of two, whose weights are one vector."""
+    """Empty with two labels, which share one vector of weights."""
     w: Vector
     passes: list[Pass]
     ended: str
@@ -78,41 +75,34 @@ class Result(NamedTuple):
 
 
 def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], options: FitOptions) -> ModelSettings:
-    """A model's settings under the flags; batch descent is the linear unit's. Raises ConfigurationError."""
-    if options.batch:
-        if flags.setdefault("rule", "lms") != "lms":
-            raise ConfigurationError("--batch is gradient descent of the linear unit: it goes with --rule lms alone")
-        if options.tolerance:
-            raise ConfigurationError("--batch ends when its loss falls no more: it takes no --tolerance")
-    own = model_settings(settings, model, flags)
-    if own.rule == "threshold-unit":
-        raise ConfigurationError("a threshold-unit never learns: there is nothing to fit")
+    """A model's settings under the flags; --batch is gradient descent of the rule lms. Raises ConfigurationError."""
+    own = model_settings(settings, model, flags | {"rule": "lms"} if options.batch else flags)
     if options.batch and own.labels and len(own.labels) > 2:
-        raise ConfigurationError(f"--batch is of two labels, and there are {len(own.labels):,}: leave it out")
+        raise ConfigurationError(f"--batch takes two labels, and there are {len(own.labels):,}: leave it out")
     return own
 
 
-def source_of(settings: Settings, own: ModelSettings, file: str | None, topic: str | None, **form: Any) -> FitSource:
-    """The events of a file, whose first bad line raises DataError, or all that a topic holds."""
-    if file is not None and topic is None:
-        identity = own.identity()
-        events = Events(file, format_of(file, identity, key=None, **form), identity, keyed=False, check=True)
-        lines = list(events.lines(raise_bad_line))
-        return FitSource(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
-    if file is not None or topic is None:
-        raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
-    records = asyncio.run(_read_topic(settings.kafka.cluster, topic))
-    return FitSource(f"topic {topic}", [place for place, _ in records], [value for _, value in records])
+def file_source(file: str, identity: Identity, form: FileName | None, label: str | None) -> FitSource:
+    """The events of a file; raises DataError at the first bad line."""
+    reader = format_of(file, identity, name=form, label=label, key=None)
+    events = Events(file, reader, identity, keyed=False, check=True)
+    lines = list(events.lines(raise_bad_line))
+    return FitSource(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
 
 
-async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | None]]:
+def topic_source(cluster: Cluster, topic: str) -> FitSource:
+    """All records that a topic has now; raises ConfigurationError if there is no such topic, and DependencyError."""
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
-    found = [(p, r) async for p, records in cluster.read_whole(topic, missing) for r in records]
-    return [(f"{p}-{r.offset}", value_of(r)) for p, r in found]
+
+    async def read() -> list[tuple[int, KafkaRecord]]:
+        return [(p, record) async for p, records in cluster.read_whole(topic, missing) for record in records]
+
+    records = asyncio.run(read())
+    return FitSource(f"topic {topic}", [f"{p}-{r.offset}" for p, r in records], [value_of(r) for _, r in records])
 
 
 def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
-    """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can bring about."""
+    """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can cause."""
     identity = own.identity()
     atomic_write.check_folder(output)
     data = batch_training.read_data(identity, source.values, own.start_weights)
@@ -121,8 +111,6 @@ def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, outpu
     events = len(data.batch.labels)
     if not events:
         raise DataError(f"{source.name}: no event to learn{f' ({reasons})' if reasons else ''}")
-    if options.trace and events * data.start.size > MAX_TRACED:
-        raise ConfigurationError(f"--trace is for small data: at most {MAX_TRACED:,} numbers, events times weights")
     if options.batch and own.eta is None:
         identity = msgspec.structs.replace(identity, eta=batch_training.stable_eta(data.batch))
     result = _learn(identity, data, [source.places[i] for i in data.batch.records], options)
@@ -143,10 +131,6 @@ def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, outpu
         aside = f", {_number(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
         for line in _lines(result, options, aside):
             typer.echo(line)
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    for one in result.passes[:MAX_PASSES] + result.passes[MAX_PASSES:][-1:]:
-        loss = f"  loss {one.loss:.6g}" if one.loss else ""
-        console.print(f"pass {one.number:>4}  mistakes {one.mistakes:>7,}{loss}")
     if result.bounded is None or result.bounded.held:
         return 0
     typer.echo("a bound does not hold: this program is wrong, please report it", err=True)
@@ -154,32 +138,28 @@ def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, outpu
 
 
 def _learn(identity: Identity, data: Data, places: list[str], options: FitOptions) -> Result:
-    w, most, trace = data.start.copy(), options.max_passes, options.trace
+    w, tolerance, limit, trace = data.start.copy(), options.tolerance, options.max_passes, options.trace
     if options.batch:
-        running = batch_training.descend(identity, data.batch, w, max_passes=most, trace=trace)
+        running = batch_training.descend(identity, data.batch, w, max_passes=limit, trace=trace)
     else:
-        running = batch_training.train(
-            identity, data.batch, w, tolerance=options.tolerance, max_passes=most, trace=trace
-        )
+        running = batch_training.train(identity, data.batch, w, tolerance=tolerance, max_passes=limit, trace=trace)
     done = list[Pass]()
-    with Console(stderr=True).status("the first pass") as status:  # on a terminal alone
-        for one in running:
-            done.append(one)
-            status.update(f"pass {one.number}: {one.mistakes:,} mistakes")
-    last = done[-1]
-    if options.batch:
-        ended = "max-passes" if last.updates else "settled"
-    elif last.errors > options.tolerance:
+    for last in running:
+        done.append(last)
+        if last.number <= MAX_PASSES or not last.number % 100:
+            loss = f"  loss {last.loss:.6g}" if last.loss else ""
+            typer.echo(f"pass {last.number:>4}  mistakes {last.mistakes:>7,}{loss}", err=True)
+    if last.updates if options.batch else last.errors > options.tolerance:
         ended = "max-passes"
     else:
-        ended = "tolerated" if last.errors else "converged"
+        ended = "settled" if options.batch else "tolerated" if last.errors else "converged"
     no_bound = mistake_bound.no_bound_reason(identity, True)
     evidence, bounded = Certificate(), None
     if last.errors or no_bound is None:
         try:
             evidence = separate(data.batch, w.shape, identity.classes)
         except ImportError:
-            evidence = Certificate(unknown="pip install 'perceptron-service[fit]' for the linear program that tells")
+            evidence = Certificate(unknown="pip install 'perceptron-service[fit]' for the linear program")
     if no_bound is None:
         candidates = {"the final weights": w}
         if evidence.vector is not None:
@@ -204,7 +184,7 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
     if not r.labels:
         yield f"weights  {_largest(r.w, r.data, MAX_LISTED)}"
     if len(r.labels) > MAX_LISTED:
-        yield f"         and {len(r.labels) - MAX_LISTED:,} labels more: -o and --json have them all"
+        yield f"         and {len(r.labels) - MAX_LISTED:,} more labels: -o and --json have them all"
     if r.evidence.combination:
         terms = [
             f"{part:.6g}·z({place}{'' if other is None else f', {plain_value(shown_value(other))}'})"
@@ -221,8 +201,8 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
             "and no weight times its column's largest |value| beyond 1: the largest margin in that norm"
         )
     elif r.evidence.unknown:
-        known = "it converged, so separable; the largest margin is unknown" if r.ended == "converged" else "none"
-        yield f"evidence {known}: {r.evidence.unknown}"
+        separable = "it converged, so separable; the largest margin is unknown" if r.ended == "converged" else "none"
+        yield f"evidence {separable}: {r.evidence.unknown}"
     if r.bounded is not None:
         yield from _bound_lines(r, r.bounded)
     elif r.no_bound and not r.passes[-1].errors:
@@ -252,8 +232,8 @@ def _ending(r: Result, options: FitOptions) -> str:
         figures = f"{after}, {last.mistakes:,} in the last, {least.mistakes:,} at least (pass {least.number})"
     if r.evidence.combination:
         return f"not separable: {count} passes made {figures}"
-    known = "separable, but " if r.evidence.vector is not None else ""
-    return f"{known}not converged in {count} passes: {figures}; --max-passes allows more"
+    separable = "separable, but " if r.evidence.vector is not None else ""
+    return f"{separable}not converged in {count} passes: {figures}; --max-passes allows more"
 
 
 def _largest(w: Vector, data: Data, count: int) -> str:
@@ -265,7 +245,7 @@ def _largest(w: Vector, data: Data, count: int) -> str:
 
 
 def _combination(r: Result) -> Iterator[tuple[str, Label | None, float]]:
-    """Of each vector in the evidence its event's place, the label that it is set against, and its coefficient."""
+    """The vectors of the evidence: the place of the event, the label that it is set against, the coefficient."""
     for i, part in r.evidence.combination or ():
         if r.labels:
             event, other = divmod(i, len(r.labels) - 1)
@@ -275,7 +255,7 @@ def _combination(r: Result) -> Iterator[tuple[str, Label | None, float]]:
 
 
 def _radius(r: Result, b: BoundCheck) -> float:
-    """R = max ‖(1, x)‖; the vectors of three labels and more have it twice in their square."""
+    """R = max ‖(1, x)‖; with three labels and more ‖z‖² has it twice."""
     return math.sqrt(b.separation.squared_radius / (2.0 if r.labels else 1.0))
 
 
@@ -296,7 +276,7 @@ def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
 
 
 def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:
-    """All of it; of three labels and more each vector is a row for each label, bias first."""
+    """The whole result; with three labels and more each vector has a row for each label, bias first."""
     evidence, b = r.evidence, r.bounded
     separable = True if b is not None or evidence.vector is not None or not r.passes[-1].errors else None
     combination = [
@@ -314,19 +294,15 @@ def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:
         },
         "bounds": b
         and {
-            "updates": b.updates,
-            "vector": b.vector,
+            **{name: getattr(b, name) for name in ("updates", "vector", "novikoff", "hu")},
             "radius": _radius(r, b),
             "margin": b.separation.margin,
             "norm": math.sqrt(b.separation.squared_norm),
-            "novikoff": b.novikoff,
-            "hu": b.hu,
             "norms_between_their_sides": b.norms,
         },
         "passes": [
             {name: getattr(one, name) for name in ("mistakes", "updates", "errors", "loss")}
-            | {"pass": one.number}
-            | ({"trace": [after.T.tolist() for after in one.trace]} if one.trace else {})
+            | {"pass": one.number, "trace": [after.T.tolist() for after in one.trace]}
             for one in r.passes
         ],
         "weights": fitted,

@@ -1,7 +1,7 @@
-"""`perceptron verify`: what the newest snapshot covers is learned again from Kafka, and its state digest compared.
+"""`perceptron verify`: learn the records of the newest snapshot again from Kafka, and compare the state digests.
 
-One partition is replayed from its first covered record; of several the order of arrival counts, which is recorded since
-the last kept version, so that one is where their replay begins. Holes are skipped. Nothing is written.
+A model of one partition is replayed from its first covered record. With several partitions the order of arrival counts.
+It is recorded since the last kept version, so their replay begins there. Holes are skipped. Nothing is written.
 """
 
 import asyncio
@@ -26,24 +26,21 @@ from service.snapshots.keeper import Snapshot, fetch_newest
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import kept_snapshot
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.records import KafkaRecords
 from service.streaming.resume_check import fingerprint
+from service.text import short_json
 from service.tools.stored_models import none_stored
 
-REPLAY_RECORDS = 1000
-TRIES = 5
-"""A learner that saves often may sweep what is read here; then it begins again."""
 UNWATCHED = Options(bound=False)
-"""The bound's sums are no part of the state."""
+"""The sums of the bound are not part of the state."""
 DIFFERENT = 4
-"""The exit code where the state is another."""
+"""The exit code if the states differ."""
 
 Step = tuple[int, int, int]
 """Records to learn: partition, first offset, and the offset after the last."""
 
 
 def verify_model(settings: Settings, name: str, as_json: bool) -> int:
-    """Print what was compared; 0 where the replay gives the stored state, 4 where it gives another."""
+    """Print what was compared; returns 0 if the replay gives the stored state, else 4."""
     about = asyncio.run(_verify(settings, name))
     if as_json:
         typer.echo(msgspec.json.encode(about))
@@ -89,78 +86,65 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
 
 async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snapshot, Learner, int | None]:
     """The newest snapshot, the learner that its replay begins with, and the kept version that this is, if any."""
-    for _ in range(TRIES):
-        snapshot = await fetch_newest(store, name, asyncio.to_thread, UNWATCHED)
-        if snapshot is None:
-            raise await none_stored(store, name)
-        head = snapshot.head
-        begins = {partition: ranges[0][0] for partition, ranges in snapshot.learner.covered.items()}
-        if head.order == "log" or not head.kept:
-            learner = Learner(head.identity, options=UNWATCHED, start=_start(settings, name, head))
-            learner.begin(begins)
-            return snapshot, learner, None
-        try:
-            version = head.kept[-1].version
-            base = await kept_snapshot(store, head, snapshot.digest, version, asyncio.to_thread, UNWATCHED)
-        except DataError:
-            if await store.digest(name) == snapshot.digest:
-                raise
-            continue  # let go meanwhile: a newer one is the last
-        base.learner.begin(begins)
-        _drop_others(base.learner, snapshot.learner)
-        return snapshot, base.learner, version
-    raise DataError(f"model {name} moves on faster than its kept versions can be read: try again")
-
-
-def _drop_others(learner: Learner, stored: Learner) -> None:
-    """Leave out the candidates of a kept version that are not, or not since then, those that are stored."""
-    wanted = {name: (one.identity, one.since) for name, one in stored.candidates.items()}
-    learner.candidates = {n: c for n, c in learner.candidates.items() if (c.identity, c.since) == wanted.get(n)}
+    snapshot = await fetch_newest(store, name, asyncio.to_thread, UNWATCHED)
+    if snapshot is None:
+        raise await none_stored(store, name)
+    head, stored = snapshot.head, snapshot.learner
+    version: int | None = None
+    if head.order == "log" or not head.kept:
+        learner = Learner(head.identity, options=UNWATCHED, start=_start(settings, name, head))
+    else:
+        version = head.kept[-1].version
+        learner = (await kept_snapshot(store, head, snapshot.digest, version, asyncio.to_thread, UNWATCHED)).learner
+    learner.begin({partition: ranges[0][0] for partition, ranges in stored.covered.items()})
+    # Candidates of a kept version that were removed or replaced since then are not compared.
+    since = {name: (candidate.identity, candidate.since) for name, candidate in stored.candidates.items()}
+    learner.candidates = {n: c for n, c in learner.candidates.items() if (c.identity, c.since) == since.get(n)}
+    return snapshot, learner, version
 
 
 def _add_due(learner: Learner, stored: Learner) -> None:
-    """Have the candidates that began here."""
-    for name, one in stored.candidates.items():
-        if name not in learner.candidates and all(learner.next[p] >= offset for p, offset in one.since.items()):
-            learner.add_candidate(name, one.identity)
-            learner.candidates[name].since = dict(one.since)  # the record before may be in a hole
+    """Add the candidates that began here."""
+    for name, candidate in stored.candidates.items():
+        if name not in learner.candidates and all(learner.next[p] >= offset for p, offset in candidate.since.items()):
+            learner.add_candidate(name, candidate.identity)
+            learner.candidates[name].since = dict(candidate.since)  # the record before may be in a hole
 
 
 def _cut(steps: Sequence[Step], stored: Learner) -> Iterator[Step]:
-    """The same steps, none of them over an offset where a candidate began."""
+    """The same steps, cut where a candidate began."""
     for partition, start, to in steps:
-        cuts = {one.since[partition] for one in stored.candidates.values()}
+        cuts = {candidate.since[partition] for candidate in stored.candidates.values()}
         edges = [start, *sorted(cut for cut in cuts if start < cut < to), to]
         yield from ((partition, a, b) for a, b in pairwise(edges))
 
 
 def _start(settings: Settings, name: str, head: Head) -> WeightsFile | None:
-    """The weights that the model was begun with, where they are given ones: a head has only what became of them."""
+    """The weights of the file that the model began with, if it did: its head has only their digest."""
     if not head.identity.start.startswith(GIVEN):
         return None
     start = settings.of(name).start_weights
     if start is None or start.identity != head.identity.start:
         raise ConfigurationError(
-            f"model {name} began with given weights ({head.identity.start[:20]}…), and the setting start has "
-            f"{'none' if start is None else 'others'}: set it to their file"
+            f"model {name} began with the weights of a file ({head.identity.start[:20]}…): set start to that file"
         )
     return start
 
 
 def _steps(snapshot: Snapshot, learner: Learner) -> list[Step]:
-    """What to learn again; raises DataError where the recorded order does not lead there."""
+    """The records to learn again; raises DataError if the recorded order does not lead to the stored state."""
     head, stored = snapshot.head, snapshot.learner
     if head.order == "log":
         return [(p, start, to) for p, ranges in stored.covered.items() for start, to in ranges]
-    at = learner.next
+    following = learner.next
     for partition, start, to in stored.runs:
-        if start != at.get(partition):
+        if start != following.get(partition):
             break
-        at[partition] = to
-    if at != stored.next:
+        following[partition] = to
+    if following != stored.next:
         raise DataError(
-            f"model {head.model}: the order of its records is known since a version that is not kept any more, so it "
-            "cannot be learned again: let the service keep a version (snapshots.keep), and verify from then on"
+            f"model {head.model}: the version since which the order of its records is known is not kept any more, so "
+            "it cannot be learned again: set snapshots.keep above 0, and verify after the next kept version"
         )
     return stored.runs
 
@@ -170,9 +154,9 @@ async def _replay(
 ) -> str | None:
     """Learn the covered records again; returns why the model diverged, if it did.
 
-    Raises LogLost if they are not all there, and DependencyError.
+    Raises LogLost if records are missing, and DependencyError.
     """
-    known = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
+    fingerprints = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
     learner.observations.gaps = {}
     async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as reader:
         _check_log(topic, steps, await reader.bounds())
@@ -180,14 +164,14 @@ async def _replay(
             learner.skip(partition, start)
             _add_due(learner, snapshot.learner)
             async for part in reader.read(partition, start, to):
-                seen = known[partition]
-                for record in part[part.find(seen.offset) : part.find(seen.offset + 1)] if seen else ():
-                    if fingerprint(record) != seen:
+                last = fingerprints[partition]
+                for record in part[part.find(last.offset) : part.find(last.offset + 1)] if last else ():
+                    if fingerprint(record) != last:
                         raise LogLost(
                             f"topic {topic}: the record at offset {record.offset} of partition {partition} is not the "
                             "one that was learned, so the topic was recreated"
                         )
-                for run in _slices(part):
+                for run in part.runs():
                     _cover(learner, partition, int(run.offsets[0]))
                     if diverged := learner.apply(partition, run).diverged:
                         return diverged
@@ -197,15 +181,15 @@ async def _replay(
 
 
 def _cover(learner: Learner, partition: int, to: int) -> None:
-    """Cover the offsets up to `to`, which hold no record."""
+    """Cover the offsets up to `to`, which have no record."""
     if to > (start := learner.next[partition]):
         learner.observations.add_gap(partition, (start, to))
         learner.cover(partition, to)
 
 
-def _check_log(topic: str, steps: Sequence[Step], there: dict[int, tuple[int, int]]) -> None:
+def _check_log(topic: str, steps: Sequence[Step], bounds: dict[int, tuple[int, int]]) -> None:
     for partition, start, to in steps:
-        begin, end = there.get(partition, (0, 0))
+        begin, end = bounds.get(partition, (0, 0))
         if start < begin and start < to:
             raise LogLost(
                 f"topic {topic}: partition {partition} begins at {begin}, so the records from {start} to "
@@ -218,50 +202,43 @@ def _check_log(topic: str, steps: Sequence[Step], there: dict[int, tuple[int, in
             )
 
 
-def _slices(records: KafkaRecords) -> Iterator[KafkaRecords]:
-    """Contiguous records, not many at once."""
-    for run in records.runs():
-        for i in range(0, len(run), REPLAY_RECORDS):
-            yield run[i : i + REPLAY_RECORDS]
-
-
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
-    """What is not the same, for a person."""
-    found = [f"the replay diverged: {diverged}"] if diverged else []
-    ours, theirs = msgspec.to_builtins(replayed.counts), msgspec.to_builtins(stored.counts)
-    if stored.identity.multiclass and ours.pop("confusion") != theirs["confusion"]:
-        found.append("confusion")  # it fills no line
-    found += [f"{name}: {theirs[name]} stored, {ours[name]} replayed" for name in ours if ours[name] != theirs[name]]
-    for name, one in stored.candidates.items():
-        again = replayed.candidates.get(name)
-        if again is None or (one.counts, one.diverged_at) != (again.counts, again.diverged_at):
-            found.append(f"the counts of candidate {name}")
-    if stored.covered != replayed.covered:
-        found.append(f"covered: {stored.covered} stored, {replayed.covered} replayed")
-    if len(stored.columns) != len(replayed.columns) or stored.columns.names != replayed.columns.names:
-        return [*found, f"columns: {len(stored.columns):,} stored, {len(replayed.columns):,} replayed, or their order"]
+    """What differs, for a person."""
+    differences = [f"the replay diverged: {diverged}"] if diverged else []
+    theirs, ours = _figures(stored), _figures(replayed)
+    for name, figure in theirs.items():
+        if figure != ours.get(name):
+            differences.append(f"{name}: {short_json(figure)} stored, {short_json(ours.get(name))} replayed")
+    if stored.columns.names != replayed.columns.names:
+        return [*differences, "columns: their names or order"]
     for name, array in stored.arrays.items():
-        again_array = replayed.arrays.get(name, np.full_like(array, np.nan))
-        other = np.flatnonzero(array.view(np.uint64) != again_array.view(np.uint64))
-        if len(other):
-            column = int(other[0])
-            called = stored.columns.name_of(column) if column else "the bias"
-            found.append(
-                f"{name}: {len(other):,} of {len(array):,} columns, such as {called}: "
-                f"{float(array[column])!r} stored, {float(again_array[column])!r} replayed"
+        other = replayed.arrays.get(name, np.full_like(array, np.nan))
+        columns = np.flatnonzero(array.view(np.uint64) != other.view(np.uint64))
+        if len(columns):
+            first = int(columns[0])
+            differences.append(
+                f"{name}: {len(columns):,} of {len(array):,} columns, such as "
+                f"{stored.columns.name_of(first) if first else 'the bias'}: "
+                f"{float(array[first])!r} stored, {float(other[first])!r} replayed"
             )
     if not all(RULES[one.identity.rule].exact for one in (stored, *stored.candidates.values())):
-        found.append("the logistic rule's exp may differ between machines")
-    return found
+        differences.append("the logistic rule's exp may differ between machines")
+    return differences
+
+
+def _figures(learner: Learner) -> dict[str, Any]:
+    """The numbers of a state that a person can compare."""
+    candidates = {f"candidate {name}": msgspec.to_builtins(c.counts) for name, c in learner.candidates.items()}
+    return {**msgspec.to_builtins(learner.counts), **candidates, "covered": learner.covered}
 
 
 def _lines(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "model", f"{about['model']}, version {about['version']:,}, {about['events']:,} events"
     for partition, ranges in about["covered"].items():
         yield "covered", f"partition {partition}: {', '.join(f'{start:,} to {to:,}' for start, to in ranges)}"
-    begun = "the first record" if about["from_version"] is None else f"kept version {about['from_version']:,}"
+    begin = "the first record" if about["from_version"] is None else f"kept version {about['from_version']:,}"
     counts = f"{about['replayed_records']:,} records, {about['replayed_events']:,} of them events"
-    yield "replayed", f"{counts}, from {begun} on; {about['offsets_without_record']:,} offsets hold no record"
+    yield "replayed", f"{counts}, from {begin} on; {about['offsets_without_record']:,} offsets have no record"
     for partition, gaps in about["gaps"].items():
         first, last = (f"{start:,} to {to:,}" for start, to in (gaps.first, gaps.last))
         yield "gaps", f"partition {partition}: {gaps.count:,} gaps, the first {first}, the last {last}"

@@ -54,7 +54,7 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
     assert [r.value for r in asyncio.run(read_all(kafka, topic))] == events * 3
     done = perceptron(*command, str(bad), "--label", "y", cwd=tmp_path)
     assert done.returncode == 1
-    said = "line 3: column 'b': expected a finite number, got 'inf' (1 event before it sent; --skip 1 goes on)"
+    said = "line 3: column 'b': expected a finite number, got 'inf' (1 event sent; --skip 1 goes on)"
     assert said in one_line(done.stderr)
 
 

@@ -1,7 +1,4 @@
-"""The events of a file, one after the other: JSON lines or CSV, gzipped or not.
-
-`-` is standard input.
-"""
+"""The events of a file or of standard input (`-`), in order: JSON lines or CSV, gzipped or not."""
 
 import codecs
 import csv
@@ -9,6 +6,7 @@ import gzip
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -27,8 +25,8 @@ FileName = Literal["jsonl", "csv"]
 Written = Literal["json", "msgpack", "f8"]
 BATCH_LINES = 500
 """Lines of a file that are checked at once."""
-LARGE_FILE = 1 << 20
-"""Bytes of a file that the compiled reader checks, fifty times as fast as the careful one."""
+LARGE_FILE_BYTES = 1 << 20
+"""A larger file is checked by the compiled reader, which is fifty times as fast as the careful one (measured)."""
 _Item = TypeVar("_Item")
 
 
@@ -36,11 +34,8 @@ class Line(NamedTuple):
     """One good event: the record's value and key, and where it was read."""
 
     value: bytes
-    """In the form that it is to have."""
     key: bytes | None
     number: int
-    position: int
-    """Bytes of the file read so far, compressed ones where it is compressed."""
 
 
 class Events:
@@ -56,13 +51,13 @@ class Events:
         check: bool,
         written: Callable[[bytes], bytes] = bytes,
     ) -> None:
-        """`written` makes of an event's JSON what is to be sent; see `writer`."""
+        """`written` turns an event's JSON into the value to send; see `writer`."""
         self._form: Any = form
         self._keyed, self._written = keyed, written
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
         if file == "-":
-            # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
-            self._raw: Any = open(0, "rb", closefd=False)  # noqa: SIM115 - read to its end by whoever iterates
+            # Not sys.stdin: the interpreter cannot end in order while a thread waits in it.
+            self._raw: Any = open(0, "rb", closefd=False)  # noqa: SIM115 - `lines` or `close` closes it
             self.name, self.size = "standard input", 0
         else:
             try:
@@ -73,14 +68,14 @@ class Events:
         self._decoder = _decoder_of(identity, self.size) if check else None
 
     def close(self) -> None:
-        """Where nobody has iterated. Not standard input: whoever reads it would be waited for."""
+        """Close the file. Standard input stays open: a thread may be waiting in it."""
         if self._raw.name != 0:
             self._raw.close()
 
     def lines(self, bad: Callable[[str], None]) -> Iterator[Line]:
-        """The good events; `bad` is told of each line that is none, and may raise.
+        """The good events. `bad` is called with a message for each bad line, and may raise.
 
-        Raises DataError where the rest of the file cannot be read.
+        Raises DataError if the rest of the file cannot be read.
         """
         raw, number = self._raw, 0
         try:
@@ -89,7 +84,6 @@ class Events:
                 if plain.peek(3)[:3] == codecs.BOM_UTF8:
                     plain.read(3)
                 for rows in in_batches(self._form.rows(plain), BATCH_LINES if self.size else 1):
-                    position = self.size if raw.closed else raw.tell() if raw.seekable() else 0
                     for (number, row), event in zip(rows, self._events(rows), strict=True):
                         try:
                             if isinstance(event, BadLine):
@@ -98,19 +92,16 @@ class Events:
                         except BadLine as error:
                             bad(f"{self.name}, line {number}: {error}")
                             continue
-                        yield Line(value, key, number, position)
+                        yield Line(value, key, number)
         except BadLine as error:
-            raise DataError(f"{self.name}, line 1: {error}") from None  # a header, without which no row can be read
-        except UnicodeDecodeError:
-            after = f", after line {number}" if number else ""
-            raise DataError(f"{self.name}{after}: not UTF-8") from None
+            raise DataError(f"{self.name}, line 1: {error}") from None  # no row can be read without the header
         except csv.Error as error:  # it has the line
             raise DataError(f"{self.name}, {error}") from None
-        except (zlib.error, OSError, EOFError) as error:
+        except (UnicodeDecodeError, zlib.error, OSError, EOFError) as error:
             raise DataError(f"{self.name}, after line {number}: {error}") from None
 
     def _events(self, rows: Sequence[tuple[int, Any]]) -> list[bytes | BadLine]:
-        """The event of each row, or why the row is none or the model would reject it."""
+        """The event of each row, or the reason why the row is bad or the model would reject it."""
         events: list[bytes | BadLine] = []
         for _, row in rows:
             try:
@@ -126,28 +117,26 @@ class Events:
 
     def _rejected(self, event: bytes, reason: str, detail: str) -> str:
         """Why the model would reject an event, in words about its line."""
-        hint = "" if event.startswith(b"{") else "; the lines are read as JSON, see --format for others"
+        hint = "" if event.startswith(b"{") else "; the lines are read as JSON, see --format"
         if reason == "unknown-label" and self._usual_labels:
-            hint += "; for others set the model's `labels`, which `perceptron suggest` finds"
-        if reason == "unknown-label" and isinstance(self._form, Csv):  # its user knows it by its column
+            hint += "; to use other labels, set the model's `labels` (`perceptron suggest` finds them)"
+        if reason == "unknown-label" and isinstance(self._form, Csv):
             detail = f"column '{self._form.label}'{detail.removeprefix(self._label)}"
         return f"{reason}: {detail}{hint}"
 
 
 def in_batches(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
     """Lists of `size` items, the last one perhaps shorter. An error comes after the items before it."""
-    batch: list[_Item] = []
-    try:
-        for item in items:
-            batch.append(item)
-            if len(batch) == size:
+    while True:
+        batch: list[_Item] = []
+        try:
+            batch.extend(islice(items, size))
+        except Exception:
+            if batch:
                 yield batch
-                batch = []
-    except Exception:
-        if batch:
-            yield batch
-        raise
-    if batch:
+            raise
+        if not batch:
+            return
         yield batch
 
 
@@ -155,23 +144,23 @@ def _decoder_of(identity: Identity, size: int) -> "Decoder":
     from service.learning.columns.columns import columns_for  # these take long to load
     from service.learning.events.batch import Decoder, use_compiled_reader
 
-    if size > LARGE_FILE:  # to load it takes a second, and to compile it, once, some more
+    if size > LARGE_FILE_BYTES:  # it takes a second to load
         use_compiled_reader(True)
     return Decoder(identity, columns_for(identity))
 
 
 def raise_bad_line(message: str) -> None:
-    """A `bad` of `Events.lines` that ends at the first bad line."""
+    """Raise DataError: for `Events.lines`, to end at the first bad line."""
     raise DataError(message) from None
 
 
 def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
-    """What makes a record of an event's JSON, which raises BadLine if it has no such form."""
+    """A function that turns an event's JSON into a record value, and raises BadLine if it cannot."""
     if name == "json":
         return bytes
     if name == "f8" and identity.features != "positional":
         raise ConfigurationError(
-            f"--as f8: a vector has no names, and the model's features are {identity.features}: take --as msgpack"
+            f"--as f8: a vector has no names, and the model's features are {identity.features}: use --as msgpack"
         )
     places = identity.event
 
@@ -188,7 +177,7 @@ def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
             raise BadLine(f"--as {name}: {error}") from None
         except (TypeError, struct.error):
             pass
-        raise BadLine("--as f8: expected a list of numbers, a number as label, and no weight: take --as msgpack")
+        raise BadLine("--as f8: expected a list of numbers, a number as label, and no weight: use --as msgpack")
 
     return write
 
