@@ -1,4 +1,4 @@
-"""A model's weights as a file: the one JSON form that `export` and `fit` write, and `start` and `reference` read."""
+"""A file of weights: the JSON that `export` and `fit` write, and that the settings `start` and `reference` read."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ FORMAT_VERSION = 1
 
 
 class WeightsFile(msgspec.Struct, frozen=True):
-    """Given weights: `coef` in column order, and the `names` of its columns (None if positional or hashed).
+    """The weights of a file: `coef` in column order, and the `names` of its columns (None if positional or hashed).
 
-    >>> Weights([2.0, -1.0], intercept=0.5, names=["a", "b"]).vector
+    >>> WeightsFile([2.0, -1.0], intercept=0.5, names=["a", "b"]).vector
     array([ 0.5,  2. , -1. ])
     """
 
@@ -33,12 +33,12 @@ class WeightsFile(msgspec.Struct, frozen=True):
 
     @property
     def vector(self) -> NDArray[np.float64]:
-        """The intercept, and then the rest."""
+        """The intercept and then `coef`."""
         return np.array([self.intercept, *self.coef])
 
     @property
     def identity(self) -> str:
-        """The `start` of an identity that begins with these weights."""
+        """The `start` of the identity of a model that begins with these weights."""
         return GIVEN + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
@@ -53,22 +53,22 @@ class _About(msgspec.Struct):
 
 
 def read_weights(raw: bytes, source: str, mode: str, scale: str) -> WeightsFile:
-    """Weights from a file's bytes, for features of this mode and scale; raises ConfigurationError with the `source`."""
+    """Parse the bytes of a file for a model of this mode and scale; raises ConfigurationError with the `source`."""
     try:
         about = msgspec.json.decode(raw, type=_About)
         if len(about.classes) > 2:
             raise ConfigurationError(
-                f"{source}: its weights are of {len(about.classes):,} labels, and only those of two can be taken up"
+                f"{source}: it has weights for {len(about.classes):,} labels: expected weights for two labels"
             )
         weights = msgspec.json.decode(raw, type=WeightsFile)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
-    if (given := about.features.mode or mode) != mode:
-        raise ConfigurationError(f"{source}: its features are {given}, the model's {mode}")
-    if (scaled := about.scale or scale) != scale:
-        raise ConfigurationError(f'{source}: its weights are of scale = "{scaled}", the model has "{scale}"')
+        raise ConfigurationError(f"{source}: {error}: expected a file that `perceptron export` writes") from None
+    if (file_mode := about.features.mode or mode) != mode:
+        raise ConfigurationError(f"{source}: its features are {file_mode}, the model's {mode}")
+    if (file_scale := about.scale or scale) != scale:
+        raise ConfigurationError(f'{source}: its weights were learned with scale = "{file_scale}", not "{scale}"')
     if weights.names is not None and len(set(weights.names)) != len(weights.coef):
-        raise ConfigurationError(f"{source}: expected as many different names as there are weights in coef")
+        raise ConfigurationError(f"{source}: coef has {len(weights.coef):,} weights: expected as many different names")
     return weights
 
 
@@ -80,16 +80,16 @@ def weights_as_json(
     about: dict[str, Any],
     sums: dict[str, NDArray[np.float64]] | None = None,
 ) -> dict[str, Any]:
-    """Weights as the JSON names their parts; `coef` is in column order, and `names` those of its columns, if named.
+    """Weights as the members of the file: `coef` is in column order, with the `names` of its columns if named.
 
-    With three labels and more `w` has a column for each; `coef` then has a row and `intercept` a number for each.
-    `about` says where the weights are from, `sums` what their values are scaled by.
+    With three labels or more `w` has a column for each label; `coef` then has a row and `intercept` a number for each.
+    `about` has members that say where the weights are from, `sums` the arrays that values are scaled by.
     """
     features: dict[str, Any] = {"mode": identity.features}
     if identity.features == "positional":
         features["dimension"] = identity.dimension
     if identity.features == "hashed":
-        # As arguments of sklearn.feature_extraction.FeatureHasher.
+        # The arguments of sklearn.feature_extraction.FeatureHasher.
         features["bits"] = identity.bits
         features["feature_hasher"] = {"n_features": len(w) - 1, "input_type": "dict", "alternate_sign": True}
     return {

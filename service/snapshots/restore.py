@@ -99,7 +99,7 @@ def restore_learner(
 
     def candidate(name: str, saved: CandidateState) -> Candidate:
         since = {int(partition): offset for partition, offset in saved.since.items()}
-        candidate = Candidate(saved.identity, learner.columns, options.beside(name), since)
+        candidate = Candidate(saved.identity, learner.columns, options.of_candidate(name), since)
         recent = _recent(saved.observations, options, head.identity.classes)
         candidate.restore(states[name], deepcopy(saved.counts), saved.observations.squared_steps, recent, None)
         if saved.diverged_at is not None:
