@@ -132,7 +132,7 @@ class Classifier:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """w, bias first: a view of the live state with len(columns) rows, and a column for each of three labels or more."""
+        """w, bias first: a view of the live state with len(columns) rows; each of three labels or more has a column."""
         return self._w[: len(self.columns)]
 
     @property

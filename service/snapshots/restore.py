@@ -46,8 +46,9 @@ def _recent(seen: Observations, options: Options, classes: int) -> PrequentialWi
     bits = (np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8)) for text in packed)
     positive, wrong, averaged_wrong = (flags[: seen.recent_events].astype(bool) for flags in bits)
     truth = positive if classes == 2 else np.frombuffer(bytes.fromhex(seen.recent_truth), "<u2")
-    recent = PrequentialWindow(options.window, classes, truth, wrong, averaged_wrong, seen.margins)
-    recent.averaged, recent.pairs, missed = seen.averaged, list(seen.pairs), seen.averaged_missed
+    recent = PrequentialWindow(options.window, classes, truth, wrong, averaged_wrong)
+    recent.restored_margins, recent.averaged, recent.pairs = seen.margins, seen.averaged, list(seen.pairs)
+    missed = seen.averaged_missed
     recent.missed = [seen.averaged.wrong - missed, missed] if isinstance(missed, int) else missed and missed.copy()
     return recent
 
