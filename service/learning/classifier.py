@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from service.learning.columns.columns import ColumnPairs, Columns
-from service.learning.evaluation.mistake_bound import ROUNDING, BoundSegment
+from service.learning.evaluation.mistake_bound import ROUNDING
 from service.learning.evaluation.observations import ModelObservations
-from service.learning.evaluation.prequential import PrequentialWindow
 from service.learning.events.batch import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
 from service.learning.initial_weights import initial_weights
@@ -176,23 +175,16 @@ class Classifier:
         """‖w‖², the bias included."""
         return squared_norm(self.weights)
 
-    def restore(
-        self,
-        state: NDArray[np.float64],
-        counts: Counts,
-        squared_steps: float,
-        recent: PrequentialWindow,
-        stretch: BoundSegment | None,
-        diverged: str | None = None,
-    ) -> None:
-        """Take over restored state without copying it. The columns have their names already."""
+    def restore(self, state: NDArray[np.float64], counts: Counts, diverged: str | None = None) -> None:
+        """Take over restored state without copying it. The columns have names, and the observations are restored."""
         self._state, self.counts = state, counts
         self.make_room(len(self.columns))
         self.diverged, norm = diverged, self.squared_norm
         self._reach, self._part = math.sqrt(norm + self._state.size), accumulator_factor(self.identity, counts.events)
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # a release without a limit saved it
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
-        self.observations.restored(recent, squared_steps, stretch, self.weights, counts.updates, self.columns.names)
+        if self.observations.stretch is None:
+            self.observations.use_given_reference(self.weights, counts.updates, self.columns.names)
 
     def begin_segment(self) -> bool:
         """Begin a segment of the bound whose reference is the average of the weights, or w if there is no average.

@@ -18,6 +18,7 @@ from service.learning.classifier import Classifier, Scores, divergence_reason, m
 from service.learning.columns.columns import columns_for
 from service.learning.evaluation.last_events import LastEvents
 from service.learning.events.batch import Decoder, Reject
+from service.learning.events.flatten import Features
 from service.learning.identity import SUMS, Identity
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.options import DEFAULT, Options
@@ -200,9 +201,7 @@ class Learner(Classifier):
         self.cover(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
-    def score(
-        self, features: Mapping[str, float] | Sequence[float], by: Classifier | None = None
-    ) -> tuple[Scores, int]:
+    def score(self, features: Features, by: Classifier | None = None) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.
 
         w are the weights that answer, of the model itself or of the candidate `by`.

@@ -1,18 +1,20 @@
 """A file of weights: the JSON that `export` and `fit` write, and that the settings `start` and `reference` read."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from service.errors import ConfigurationError
 from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
 from service.learning.initial_weights import GIVEN
+from service.learning.kernel.kernel import Vector, squared_norm
 
 FORMAT_VERSION = 1
+Members = dict[str, Any]
+"""The members of a JSON object."""
 
 
 class WeightsFile(msgspec.Struct, frozen=True):
@@ -27,12 +29,11 @@ class WeightsFile(msgspec.Struct, frozen=True):
     names: list[str] | None = None
 
     def __post_init__(self) -> None:
-        with np.errstate(over="ignore"):
-            if not self.vector @ self.vector <= MAX_SQUARED_NORM:
-                raise ValueError(f"weights must be numbers whose squared norm is at most {MAX_SQUARED_NORM:g}")
+        if not squared_norm(self.vector) <= MAX_SQUARED_NORM:
+            raise ValueError(f"weights must be numbers whose squared norm is at most {MAX_SQUARED_NORM:g}")
 
     @property
-    def vector(self) -> NDArray[np.float64]:
+    def vector(self) -> Vector:
         """The intercept and then `coef`."""
         return np.array([self.intercept, *self.coef])
 
@@ -42,13 +43,9 @@ class WeightsFile(msgspec.Struct, frozen=True):
         return GIVEN + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
-class _Mode(msgspec.Struct):
-    mode: str | None = None
-
-
 class _About(msgspec.Struct):
     scale: str | None = None
-    features: _Mode = msgspec.field(default_factory=_Mode)
+    features: dict[str, Any] = {}
     classes: list[Label] = []
 
 
@@ -63,7 +60,7 @@ def read_weights(raw: bytes, source: str, mode: str, scale: str) -> WeightsFile:
         weights = msgspec.json.decode(raw, type=WeightsFile)
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{source}: {error}: expected a file that `perceptron export` writes") from None
-    if (file_mode := about.features.mode or mode) != mode:
+    if (file_mode := about.features.get("mode", mode)) != mode:
         raise ConfigurationError(f"{source}: its features are {file_mode}, the model's {mode}")
     if (file_scale := about.scale or scale) != scale:
         raise ConfigurationError(f'{source}: its weights were learned with scale = "{file_scale}", not "{scale}"')
@@ -73,13 +70,8 @@ def read_weights(raw: bytes, source: str, mode: str, scale: str) -> WeightsFile:
 
 
 def weights_as_json(
-    identity: Identity,
-    names: Sequence[str],
-    w: NDArray[np.float64],
-    counts: dict[str, Any],
-    about: dict[str, Any],
-    sums: dict[str, NDArray[np.float64]] | None = None,
-) -> dict[str, Any]:
+    identity: Identity, names: Sequence[str], w: Vector, counts: Members, about: Members, sums: Mapping[str, Vector]
+) -> Members:
     """Weights as the members of the file: `coef` is in column order, with the `names` of its columns if named.
 
     With three labels or more `w` has a column for each label; `coef` then has a row and `intercept` a number for each.
@@ -101,7 +93,7 @@ def weights_as_json(
         "tie": identity.tie,
         "features": features,
         "scale": identity.scale,
-        **{name: array[1:].tolist() for name, array in (sums or {}).items()},
+        **{name: array[1:].tolist() for name, array in sums.items()},
         "names": [*names] if identity.features == "named" else None,
         "n_features": len(w) - 1,
         "classes": list(identity.labels or (-1, 1)),

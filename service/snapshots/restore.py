@@ -102,7 +102,8 @@ def restore_learner(
         since = {int(partition): offset for partition, offset in saved.since.items()}
         candidate = Candidate(saved.identity, learner.columns, options.of_candidate(name), since)
         recent = _recent(saved.observations, options, head.identity.classes)
-        candidate.restore(states[name], deepcopy(saved.counts), saved.observations.squared_steps, recent, None)
+        candidate.observations.restore(recent, saved.observations.squared_steps, None)
+        candidate.restore(states[name], saved.counts.copy())
         if saved.diverged_at is not None:
             candidate.stop(*saved.diverged_at)
         return candidate
@@ -111,8 +112,8 @@ def restore_learner(
         learner.columns.extend(names)
         learner.candidates = {name: candidate(name, saved) for name, saved in head.beside.items()}
         learner.load(values, covered)
-        recent = _recent(seen, options, head.identity.classes)
-        learner.restore(state, head.counts.copy(), seen.squared_steps, recent, stretch, seen.diverged)
+        learner.observations.restore(_recent(seen, options, head.identity.classes), seen.squared_steps, stretch)
+        learner.restore(state, head.counts.copy(), seen.diverged)
         learner.observations.gaps = seen.gaps.copy()
         learner.runs = runs
         return learner

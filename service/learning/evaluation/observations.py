@@ -61,16 +61,11 @@ class ModelObservations:
         """The check that a state with this ‖w‖² fails, so that the state must be corrupt; None if it fails none."""
         return self.stretch.failed_check(squared_norm) if self.stretch else None
 
-    def restored(
-        self, recent: PrequentialWindow, squared_steps: float, stretch: BoundSegment | None, w: Vector, updates: int,
-        names: Sequence[str],
-    ) -> None:  # fmt: skip
-        """Take over the observations in a snapshot of a model with the weights `w` after this many `updates`."""
+    def restore(self, recent: PrequentialWindow, squared_steps: float, stretch: BoundSegment | None) -> None:
+        """Take over the observations of a snapshot, without a segment for which the settings have no use."""
         self.recent, self.squared_steps, file = recent, squared_steps, self.options.reference
-        if file is None or (stretch and stretch.sums.reference == file.identity):
-            self.stretch = stretch if self.options.bound else None
-        else:
-            self.use_given_reference(w, updates, names)
+        of_settings = file is None or (stretch is not None and stretch.sums.reference == file.identity)
+        self.stretch = stretch if self.options.bound and of_settings else None
 
     def add_gap(self, partition: int, gap: tuple[int, int]) -> None:
         """Count a gap in the log, [from, to), that the reader accepted."""
