@@ -85,7 +85,7 @@ def train(
     """
     is_driven, is_linear = RULES[identity.rule].mistake_driven, identity.rule == "lms"
     y = 1.0 if identity.multiclass else batch.labels  # the kernel's score of three labels or more is y·s already
-    parts = [_event(batch, i) for i in range(len(batch.labels))] if trace else [batch]
+    parts = ([_event(batch, i) for i in range(len(batch.labels))] if trace else []) or [batch]
     for number in range(1, max_passes + 1):
         norm_before, learned, after = squared_norm(w), list[Learned](), list[Vector]()
         for part in parts:
