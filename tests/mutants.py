@@ -50,11 +50,9 @@ MUTANTS = (
     Mutant("an update only if another score is larger", f"{KERNEL}_learn_classes",
            {"not s[own] > s[rival]": "s[own] < s[rival]"}, "contradiction_of_classes"),
     Mutant("the update of the best wrong class applied twice", f"{KERNEL}_learn_classes",
-           {"_add(rival, -rate, i, state, age, starts, columns, values)":
-            "_add(rival, -2.0 * rate, i, state, age, starts, columns, values)"}, "axes_of_classes"),
+           {"(rate, -rate)": "(rate, -2.0 * rate)"}, "axes_of_classes"),
     Mutant("an update of a wrong class that is not the best", f"{KERNEL}_learn_classes",
-           {"_add(rival, -rate, i, state, age, starts, columns, values)":
-            "_add((own + 1) % classes, -rate, i, state, age, starts, columns, values)"},
+           {"step[own], step[rival] = rate, -rate": "step[own], step[(own + 1) % classes] = rate, -rate"},
            "the_sums_of_classes_are_the_oracles"),
     Mutant("of classes, η left out of z", SEGMENT, {"identity.eta * identity.parameter": "identity.parameter"},
            "rates_of_classes"),
@@ -72,7 +70,7 @@ MUTANTS = (
     Mutant("of classes, one class alone in the norm's limit", f"{OBSERVATIONS}ModelObservations.follow",
            {"2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0": "1.0"}, "axes_of_classes"),
     Mutant("the margin left out of the norm's limit", f"{OBSERVATIONS}_lengthened",
-           {"2.0 * abs(steps[i]) * (positive if steps[i] > 0.0 else negative)": "0.0"}, "margins"),
+           {"2.0 * abs(steps[i]) * margin": "0.0"}, "margins"),
 )  # fmt: skip
 
 

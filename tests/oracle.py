@@ -19,6 +19,14 @@ def take_in(sums: dict[Any, tuple[float, float, float]], key: Any, x: float) -> 
     sums[key] = n + 1.0, mean, m2 + d * (x - mean)
 
 
+def squared(x: Iterable[tuple[str, float]]) -> float:
+    """‖x‖² with the bias, in the order of the events: `sum` rounds otherwise."""
+    total = 1.0
+    for _, v in x:
+        total += v * v
+    return total
+
+
 class Fold:
     """The perceptron rule over events, one after the other: json, a dict of names, a plain loop."""
 
@@ -68,10 +76,9 @@ class Fold:
         if y * s <= margin:
             self.updates += 1
             self.bias += step
-            self.limit += step * step + 2 * abs(step) * margin
             for name, v in x:
                 self.w[name] += step * v
-                self.limit += (step * v) * (step * v)
+            self.limit += step * step * squared(x) + 2 * abs(step) * margin
         self._average()
 
     def _average(self) -> None:
@@ -148,7 +155,7 @@ class Classes(Fold):
             if not sum(a * a for at in (bias, *w.values()) for a in at) <= 1e30:
                 self.diverged = True
                 return
-            self.limit += 2 * step * step + sum(2 * (step * v) * (step * v) for _, v in x)
+            self.limit += 2 * step * step * squared(x)
         self.w, self.bias, self.sums = w, bias, sums
         self.confusion = [list(row) for row in self.confusion]
         self.confusion[own][s.index(max(s))] += 1

@@ -1,7 +1,7 @@
-"""The identity of a model: everything that changes the meaning of an event.
+"""The identity of a model: every setting that changes what an event means.
 
-State is a fold of the log under an identity. Two models with equal identities and equal covered records have
-equal bits, so a stored model is continued only under the identity it was learned with.
+State is a fold of the log under an identity. Two models with equal identities and equal covered records have equal
+bits, so a stored model goes on only under the identity that it was learned with.
 """
 
 import json
@@ -13,71 +13,70 @@ import msgspec
 from service.learning.rules import RULES, RuleName, decide
 
 FOLD = 2
-"""Raised when decoding, hashing or the kernel change what the same record means."""
+"""The version of what a record means: it rises when decoding, hashing or the kernel change that."""
 
 MAX_VALUE = 1e30
 MAX_WEIGHT = 1e6
-"""The largest values and weights: larger ones are mistakes in the data, and their squares could overflow in sums."""
+"""The largest value and weight of an event: a larger one is a mistake in the data, and its square could overflow."""
 MAX_HALF_LIFE = 100_000
-"""Events. A table has a number for each: one of a million would hold the event loop for 36 ms once."""
+"""Events. A table has a number for each of them: for a million it would hold the event loop for 36 ms (measured)."""
 MAX_COLUMNS = 1 << 28
-"""The most features in any mode: two gigabytes of weights."""
+"""The most features in any mode: their weights take two gigabytes."""
 MAX_SQUARED_NORM = 1e30
-"""The limit of ‖w‖²: a model beyond it diverges, or learns from values that should have been scaled. Within it every
-score, step and sum is finite, and it changes nothing about an event that is learned."""
+"""The limit of ‖w‖²: a model beyond it diverges, or its values should have been scaled. Within it every score, step and
+sum is finite. It changes nothing about an event that is learned."""
 
 MAX_CLASSES = 1000
-"""Labels of one model; if there are more than two, each has weights of its own."""
+"""The most labels of one model. With more than two, each has its own weights."""
 
 Label = bool | int | float | str
-LISTED = 10
-"""Labels that a message lists at most."""
+MAX_LISTED_LABELS = 10
+"""The most labels that a message lists."""
 Margin = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_VALUE)]
 
 
 Mode = Literal["named", "positional", "hashed"]
-"""The kinds of features: see `columns`."""
+"""The kinds of features: see `columns.columns`."""
 Text = Literal["category", "ignore", "reject"]
-"""What becomes of a string value: the feature `name=value`, nothing, or a rejection."""
+"""What a string value becomes: the feature `name=value`, nothing, or a rejection."""
 
 
 SUMS = ("count", "mean", "m2")
-"""The sums of each column that scaling keeps, an array each: see `learning.scale`."""
-
+"""The sums of each column that scaling keeps, an array each: see `kernel.scaling`."""
 
 OF_A_CANDIDATE = ("rule", "eta", "outputs", "slope", "margin", "tie", "start", "average", "half_life")
-"""The members in which a candidate may differ from the model: they share what an event is."""
+"""The members in which a candidate may differ from its model: both read the same events."""
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
-    """Where the parts of an event stand in a record, as JSON Pointers, and which records and features are meant."""
+    """The places of an event's parts in a record, as JSON Pointers, and which records and features are learned."""
 
     features: str = "/features"
     label: str = "/label"
     weight: str | None = "/weight"
     id: str | None = "/id"
-    """`weight` and `id` are None if the events have none."""
+    """`weight` and `id` are None if events have no such part."""
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    """Shell patterns over flattened names, before any `=value`; without patterns all features are meant."""
+    """Shell patterns for flattened names, before any `=value`. Without patterns all features are learned."""
     where: dict[str, tuple[Label, ...]] = {}
-    """At each pointer one of these values must stand; other records are passed over."""
+    """The values that a record must have at each pointer; other records are passed over."""
 
 
-def identity_as_json(label: Label) -> str:
+def label_as_json(label: Label) -> str:
     """A label as JSON."""
     return json.dumps(label, ensure_ascii=False)
 
 
 def as_text(label: Label) -> str:
     """A label as text: a string as it is, anything else as JSON."""
-    return label if isinstance(label, str) else identity_as_json(label)
+    return label if isinstance(label, str) else label_as_json(label)
 
 
 def listed(labels: Sequence[Label]) -> str:
-    """Labels as JSON; of many, the first ones."""
-    more = f" and {len(labels) - LISTED:,} more" if len(labels) > LISTED else ""
-    return ", ".join(map(identity_as_json, labels[:LISTED])) + more
+    """Labels as JSON, the first MAX_LISTED_LABELS of them."""
+    more = f" and {len(labels) - MAX_LISTED_LABELS:,} more" if len(labels) > MAX_LISTED_LABELS else ""
+    return ", ".join(map(label_as_json, labels[:MAX_LISTED_LABELS])) + more
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -89,26 +88,26 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     outputs: Literal["bipolar", "binary"] | None = None
     """Only for error-correction."""
     slope: float | None = None
-    """Only for logistic-delta: a."""
+    """Only for logistic-delta: the a of the logistic function of a·s."""
     margin: tuple[Margin, Margin] | msgspec.UnsetType = msgspec.UNSET
-    """Only for the perceptron, by label, negative first: an event with y·s <= its margin is an update too.
+    """Only for the perceptron: the margin of each label, negative first. An event with y·s <= its margin is an update.
 
-    Unset if both are 0, and then not written: such a model keeps the digest it had before margins existed."""
+    If both are 0 it is unset and not written: such a model keeps the digest that it had before margins existed."""
     tie: Literal["negative", "positive"] = "negative"
     """The label that s = 0 predicts."""
     start: str = "zero"
-    """The first weights: `zero`, `random:SEED` or `weights:DIGEST`; see `learning.start`."""
+    """The first weights: `zero`, `random:SEED` or `weights:DIGEST`; see `initial_weights`."""
     average: bool | Literal["recent"] = False
-    """Which average is kept next to the weights: none, the mean, or one that forgets; see `learning.average`."""
+    """The average that is kept next to the weights: none, the mean, or one that forgets; see `kernel.averaging`."""
     half_life: Annotated[int, msgspec.Meta(ge=1, le=MAX_HALF_LIFE)] | None = None
-    """Only for the recent average: the events after which a weight counts half in it."""
+    """Only for the recent average: the number of events after which a weight counts half."""
     features: Mode = "named"
     dimension: int | None = None
     bits: int | None = None
     text: Text = "category"
     event: Places = Places()
     scale: Literal["none", "standard"] = "none"
-    """Whether numbers are learned as they are, or by their distance from the running mean: see `learning.scale`."""
+    """Whether numbers are learned as they are, or as distances from the running mean: see `kernel.scaling`."""
     labels: Annotated[tuple[Label, ...], msgspec.Meta(min_length=2, max_length=MAX_CLASSES)] | None = None
     max_record_bytes: int = 1 << 20
     max_features: int = 10_000
@@ -125,12 +124,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
 
     @property
     def classes(self) -> int:
-        """How many labels there are."""
+        """The number of labels."""
         return len(self.labels or (-1, 1))
 
     @property
     def multiclass(self) -> bool:
-        """Whether each label has weights of its own, which is so with three and more: see `kernel`."""
+        """Whether there are three labels or more, so that each has its own weights: see `kernel`."""
         return self.labels is not None and len(self.labels) > 2
 
     @property
@@ -140,17 +139,17 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
 
     @property
     def margins(self) -> tuple[float, float]:
-        """The y·s up to which events of the negative and of the positive label are updates: 0 and 0 by default."""
+        """The largest y·s at which an event of the negative and of the positive label is an update; by default 0."""
         return (0.0, 0.0) if self.margin is msgspec.UNSET else self.margin
 
     def text_of(self, label: Label) -> str:
-        """A label as text; as JSON if another label has the same text, as 1 and "1"."""
+        """A label as text, or as JSON if another label has the same text, such as 1 and "1"."""
         text = as_text(label)
-        return identity_as_json(label) if [as_text(each) for each in self.labels or ()].count(text) > 1 else text
+        return label_as_json(label) if [as_text(each) for each in self.labels or ()].count(text) > 1 else text
 
     def place(self, text: str) -> int | None:
-        """The place of the label that a text means, as JSON or as a string; None if there is no such label."""
-        for form in (identity_as_json, as_text):
+        """The place of the label with this text, as JSON or as a string; None if there is no such label."""
+        for form in (label_as_json, as_text):
             if text in (forms := [form(label) for label in self.labels or (-1, 1)]):
                 return forms.index(text)
         return None
@@ -160,13 +159,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
         return decide(s, self.tie == "positive")
 
     def differences(self, stored: "Identity") -> list[str]:
-        """One `name: stored -> ours` for each member that differs, `event.name` within it; the margins may be unset."""
+        """`name: stored -> ours` for each member that differs; members of the event are named `event.name`."""
         ours, theirs = self._as_text(), stored._as_text()
         names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
         return [f"{name}: {theirs.get(name, 'unset')} -> {ours.get(name, 'unset')}" for name in names]
 
     def _as_text(self) -> dict[str, str]:
-        """Each member as JSON: Python takes true and 1 for equal, and they are different labels."""
+        """Each member as JSON, since true and 1 are different labels but equal in Python."""
         members = msgspec.to_builtins(self)
         members |= {f"event.{name}": value for name, value in members.pop("event").items()}
         return {name: msgspec.json.encode(value).decode() for name, value in members.items()}

@@ -1,8 +1,8 @@
 """A model's state and the one way it changes: `Learner.apply`.
 
-The learner is to Kafka what a protocol library is to sockets: it is fed with record bytes and offsets and returns
-what happened. State is what `snapshots.head` puts into the state digest: identity, covered ranges, names, arrays,
-counts. Beside it stand observations (the recent window, the norm's limit, runs), which are kept but not state.
+The learner does no I/O: it takes record bytes and offsets, and returns what happened. State is what `snapshots.head`
+puts into the state digest: identity, covered ranges, names, arrays, counts. Observations (the recent window, the limit
+of the norm, runs) are stored next to the state and are no part of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ from service.learning.classifier import Classifier, Scores, divergence_reason, m
 from service.learning.columns.columns import columns_for
 from service.learning.evaluation.last_events import LastEvents
 from service.learning.events.batch import Decoder, Reject
+from service.learning.events.flatten import Features
 from service.learning.identity import SUMS, Identity
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.options import DEFAULT, Options
@@ -25,21 +26,20 @@ from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
 
 Ranges = dict[int, list[tuple[int, int]]]
-"""Covered offsets by partition, as half-open [from, to) in ascending order; the last `to` is the next offset."""
+"""Covered offsets by partition, as half-open [from, to) in ascending order. The last `to` is the next offset."""
 
 
 def with_gap(ranges: Sequence[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
-    """These ranges with the next offset moved on to `offset`: what is between is a hole, never learned."""
-    start, at = ranges[-1]
-    if offset == at:
+    """These ranges with `offset` as the next one; the offsets in between are a gap that is never learned."""
+    start, end = ranges[-1]
+    if offset == end:
         return list(ranges)
-    # An empty range behind a hole only says where that one ended; an empty first one says where the model began.
-    held = ranges[:-1] if start == at and len(ranges) > 1 else ranges
-    return [*held, (offset, offset)]
+    # An empty range after a gap only says where the gap ended; an empty first range says where the model began.
+    return [*(ranges[:-1] if start == end and len(ranges) > 1 else ranges), (offset, offset)]
 
 
 class Outcome(NamedTuple):
-    """What one call of `apply` did: records consumed, those set aside, and why the model stopped, if it did."""
+    """The result of `apply`: the number of records consumed, the rejects, and why the model stopped, if it did."""
 
     consumed: int
     rejects: list[Reject]
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 class Learner(Classifier):
-    """One model: a classifier that reads the log, and knows what of it is covered. Not shared between threads.
+    """One model: a classifier that reads the log and knows which offsets it has covered. Not for several threads.
 
     >>> learner = Learner(Identity())
     >>> learner.begin({0: 0})
@@ -59,24 +59,21 @@ class Learner(Classifier):
     """
 
     def __init__(self, identity: Identity, *, options: Options = DEFAULT, start: WeightsFile | None = None) -> None:
-        """`start` has the weights of an identity whose start is given ones; a snapshot has them already."""
+        """`start` is needed if the identity starts from a file and no snapshot is restored."""
         super().__init__(identity, columns_for(identity), options)
         self.covered: Ranges = {}
         self.runs: list[tuple[int, int, int]] = []
         self.candidates: dict[str, Candidate] = {}
-        """What learns side by side with it, by name."""
+        """The candidates by name, in the order of their names."""
         self._decoder = Decoder(identity, self.columns)
         self.flattener = self._decoder.flattener
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
-        """What values are scaled by, if at all."""
         self.last_events = LastEvents(identity)
         if start is not None:
             self.columns.extend(start.names or ())
             w = start.vector
             if len(w) != len(self.columns):
-                raise ConfigurationError(
-                    f"start: {len(w) - 1} weights are given where the model has {len(self.columns) - 1} features"
-                )
+                raise ConfigurationError(f"start: {len(w) - 1} weights for {len(self.columns) - 1} features")
             self._state = state_of(identity, {"w": w, "late": np.zeros(len(w))})
         self.make_room(len(self.columns))
         self.observations.grow(self.weights, 0)
@@ -89,13 +86,13 @@ class Learner(Classifier):
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """What is to be stored, by name: also the sums that numbers are scaled by, and the candidates' own."""
-        beside = {stored_as(n, name): a for n, one in self.candidates.items() for name, a in one.arrays.items()}
-        return super().arrays | (self.scaler.arrays(len(self.columns)) if self.scaler else {}) | beside
+        """The arrays to store, by name; also the sums by which numbers are scaled, and the candidates' arrays."""
+        candidates = {stored_as(n, name): a for n, c in self.candidates.items() for name, a in c.arrays.items()}
+        return super().arrays | (self.scaler.arrays(len(self.columns)) if self.scaler else {}) | candidates
 
     @property
     def answering(self) -> str | None:
-        """The candidate that answers, if any: the one that is to, once it has begun and as long as it learns."""
+        """The candidate that answers, if any: the one in `serve`, once it has begun and as long as it learns."""
         candidate = self.candidates.get(name := self.observations.options.serve)
         return name if candidate and not candidate.diverged else None
 
@@ -104,103 +101,97 @@ class Learner(Classifier):
         return self if candidate is None else self.candidates[candidate]
 
     def promoted(self) -> "Learner":
-        """The candidate that answers as the model that it would be; the model itself where none does."""
+        """The candidate that answers, as a model of its own; the model itself if no candidate answers."""
         if self.answering is None:
             return self
-        learner = copy(self)  # of the log and the columns; the rest is the candidate's
+        learner = copy(self)  # the log and the columns; the rest is the candidate's
         vars(learner).update(vars(self.candidates[self.answering]))
         return learner
 
     def begin(self, starts: Mapping[int, int]) -> None:
-        """Cover nothing yet, from these offsets on. Partitions that are covered already stay as they are."""
+        """Begin partitions at these offsets. Partitions that have begun already stay as they are."""
         for partition, offset in sorted(starts.items()):
             self.covered.setdefault(partition, [(offset, offset)])
             for candidate in self.candidates.values():
                 candidate.since.setdefault(partition, offset)
 
     def add_candidate(self, name: str, identity: Identity) -> None:
-        """Have this candidate too, which begins at the next event."""
-        candidate = Candidate(identity, self.columns, self.observations.options.beside(name), self.next)
-        candidate.begin()
+        """Add a candidate, which begins at the next event."""
+        candidate = Candidate(identity, self.columns, self.observations.options.of_candidate(name), self.next)
+        candidate.make_room(len(self.columns))
+        candidate.observations.grow(candidate.weights, 0)
         self.candidates = dict(sorted((self.candidates | {name: candidate}).items()))
 
     def reconcile(self) -> tuple[list[str], list[str]]:
-        """Have the candidates that are set: those that stay what they are go on, others begin at the next event.
+        """Make the candidates those of the settings: unchanged ones go on, the others begin at the next event.
 
-        Returns who began, and who was dropped; one that is to learn with other settings is both.
+        Returns the names that began and those that were dropped. A candidate with changed settings is both.
         """
-        wanted = self.observations.options.candidates
-        stay = {n: c for n, c in self.candidates.items() if n in wanted and wanted[n].identity == c.identity}
-        dropped, self.candidates = sorted(self.candidates.keys() - stay), stay
-        began = sorted(wanted.keys() - stay)
+        configured, recent = self.observations.options.candidates, self.observations.recent
+        stay = {n: c for n, c in self.candidates.items() if n in configured and configured[n].identity == c.identity}
+        began, dropped = sorted(configured.keys() - stay), sorted(self.candidates.keys() - stay)
+        self.candidates = stay
         for name in began:
-            self.add_candidate(name, wanted[name].identity)
-        others, recent = {*began, *dropped}, self.observations.recent
-        recent.pairs = [pair for pair in recent.pairs if others.isdisjoint((pair.first, pair.second))]
+            self.add_candidate(name, configured[name].identity)
+        recent.pairs = [pair for pair in recent.pairs if {*began, *dropped}.isdisjoint((pair.first, pair.second))]
         return began, dropped
 
     def load(self, arrays: Mapping[str, NDArray[np.float64]], covered: Ranges) -> None:
-        """Take over what of restored state is not every classifier's, before `restore` does the rest."""
+        """Take over the restored state that only a learner has; `restore` then takes over the rest."""
         if self.scaler:
             self.scaler = StandardScaler.of(self.identity, [arrays[name] for name in SUMS])
         self.covered = covered
 
     def cover(self, partition: int, offset: int) -> None:
-        """Cover the offsets before `offset`: they were learned, or hold no record (compacted, control, aborted)."""
-        start, at = self.covered[partition][-1]
-        if offset == at:
+        """Cover the offsets before `offset`: they were learned, or have no record (compacted, control, aborted)."""
+        start, end = self.covered[partition][-1]
+        if offset == end:
             return
         self.covered[partition][-1] = (start, offset)
-        # The order across partitions is this learner's own, so it is recorded; with one it stays a single run.
-        if self.runs and self.runs[-1][0] == partition and self.runs[-1][2] == at:
-            self.runs[-1] = (partition, self.runs[-1][1], offset)
-        else:
-            self.runs.append((partition, at, offset))
+        # The order across partitions is this learner's own, so it is recorded; one partition stays a single run.
+        begin = self.runs.pop()[1] if self.runs and self.runs[-1][::2] == (partition, end) else end
+        self.runs.append((partition, begin, offset))
 
     def skip(self, partition: int, offset: int) -> None:
-        """Go on at `offset`, and leave out the records before it: a hole in what is covered."""
+        """Go on at `offset` and leave out the records before it, which makes a gap in the covered offsets."""
         self.covered[partition] = with_gap(self.covered[partition], offset)
 
     def apply(self, partition: int, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
-        """Learn records of a partition, whose offsets are contiguous, in order.
+        """Learn records of a partition in order. Their offsets are contiguous.
 
         Raises OutOfOrder if they do not begin at the partition's next offset. `Outcome.consumed` is smaller than the
-        number of records if the model diverges, which stops it before that record, or if it was `enough`, which is
-        asked after each that takes time.
+        number of records if the model diverges, which stops it before that record, or if `enough` returned True. It is
+        called after each record that takes time.
         """
         if not len(records):
             return Outcome(0, [], None)
-        first, values = int(records.offsets[0]), records.values
+        first, known, diverged = int(records.offsets[0]), len(self.columns), None
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
-        batch, rejects = self._decoder.decode(values, enough)
-        known = len(self.columns)
-        self.last_events.add(partition, first, values, batch, known + len(batch.names))
-        self.make_room(known + len(batch.names))
-        self.observations.make_room(known + len(batch.names), batch.names)
-        if self.scaler:
-            batch = self.scaler.learn(batch)
+        decoded, rejects = self._decoder.decode(records.values, enough)
+        columns = known + len(decoded.names)
+        self.last_events.add(partition, first, records.values, decoded, columns)
+        self.make_room(columns)
+        self.observations.make_room(columns, decoded.names)
+        batch = self.scaler.learn(decoded) if self.scaler else decoded
         learned = self.learn(batch)
-        consumed, diverged = len(batch.records) + len(rejects) + len(batch.skipped), None
-        done = len(learned.scores)
-        if done < len(batch.labels):
+        consumed = len(batch.records) + len(rejects) + len(batch.skipped)
+        if (done := len(learned.scores)) < len(batch.labels):
             # The events from here on changed nothing; neither may their names, rejections and counts.
             consumed = batch.records[done]
             diverged = self.diverged = divergence_reason(self.identity, partition, first + consumed)
             batch, rejects = batch.first(done), [reject for reject in rejects if reject.record < consumed]
             if self.scaler:
-                self.scaler.undo(done)
+                self.scaler.undo(decoded, done)
         self.columns.extend(batch.names)
-        truth = learned.truth
-        right = {
-            "last": learned.predicted == truth,
-            "baseline": majority_baseline(np.array(self.counts.by_label), truth) == truth,
-        }
+        baseline = majority_baseline(np.array(self.counts.by_label), learned.truth)
+        predicted = {"last": learned.predicted, "baseline": baseline}
         if self.identity.average:
-            right["average"] = learned.averaged == truth
+            predicted["average"] = learned.averaged
+        right = {name: labels == learned.truth for name, labels in predicted.items()}
         for name, candidate in self.candidates.items():
-            if (its := candidate.follow(batch, known, partition, first)) is not None:
-                right[name] = its
+            if (flags := candidate.follow(batch, known, partition, first)) is not None:
+                right[name] = flags
         self.count(batch, learned, known)
         self.observations.recent.compare(right)
         self.counts.ignored_features += len(batch.ignored)
@@ -210,18 +201,16 @@ class Learner(Classifier):
         self.cover(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
-    def score(
-        self, features: Mapping[str, float] | Sequence[float], by: Classifier | None = None
-    ) -> tuple[Scores, int]:
+    def score(self, features: Features, by: Classifier | None = None) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.
 
-        w are the weights that are served, of the model itself or of a candidate.
+        w are the weights that answer, of the model itself or of the candidate `by`.
         """
         pairs, unknown = self.columns.find(features)
         return (by or self).score_of(self.scaler.merged(pairs) if self.scaler else pairs), unknown
 
     def make_room(self, count: int) -> None:
-        """Also in what values are scaled by, and of the candidates."""
+        """Give the state, the candidates and the scaler at least this many columns."""
         super().make_room(count)
         for candidate in self.candidates.values():
             candidate.make_room(count)

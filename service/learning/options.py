@@ -1,4 +1,4 @@
-"""The settings of a model that are not part of its identity: how it is watched and served."""
+"""The settings of a model that are not part of its identity: how it is observed and served."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,7 +8,7 @@ from service.learning.identity import Identity
 from service.learning.weights_file import WeightsFile
 
 MODEL_ITSELF = ("last", "average")
-"""The names of a model's own weights in `serve`; any other name is a candidate's."""
+"""The names of a model's own weights in `serve`. Any other name is that of a candidate."""
 
 
 class CandidateOptions(NamedTuple):
@@ -16,27 +16,27 @@ class CandidateOptions(NamedTuple):
 
     identity: Identity
     serve: Literal["last", "average"] = "last"
-    """Which of its weights answer."""
+    """The weights that answer if the candidate does."""
 
 
 class Options(NamedTuple):
     """The options of one model."""
 
     window: int = 1000
-    """Events that recent figures are over."""
+    """The number of events in the recent window."""
     serve: str = "last"
-    """Which weights answer: last, average, or those of the candidate of this name."""
+    """The weights that answer: last, average, or those of the candidate with this name."""
     bound: bool = True
-    """Whether the sums of the mistake bound are kept."""
+    """Whether the mistake bound is computed."""
     reference: WeightsFile | None = None
-    """The reference of the bound, if the settings give one."""
+    """The reference vector of the bound, if the settings name one."""
     candidates: Mapping[str, CandidateOptions] = MappingProxyType({})
     """The candidates that learn next to the model, by name: see `candidates`."""
 
-    def beside(self, name: str) -> "Options":
-        """The options of a candidate, which the settings may no longer have. It keeps no bound."""
-        wanted = self.candidates.get(name)
-        return Options(self.window, wanted.serve if wanted else "last", bound=False)
+    def of_candidate(self, name: str) -> "Options":
+        """The options of a candidate, which the settings may no longer have. A candidate has no bound."""
+        serve = self.candidates[name].serve if name in self.candidates else "last"
+        return Options(self.window, serve, bound=False)
 
 
 DEFAULT = Options()

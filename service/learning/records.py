@@ -1,6 +1,7 @@
 """The parts of a partition's records that learning needs: offsets, timestamps and values."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -25,7 +26,7 @@ class Records:
 
     @classmethod
     def of(cls, first: int, values: Sequence[bytes | None]) -> "Records":
-        """Values at contiguous offsets from `first` on, written in 1970."""
+        """Records with these values at contiguous offsets from `first` on, and with timestamp 0."""
         count = len(values)
         return Records(np.arange(first, first + count), np.zeros(count, np.int64), ValueBuffer.of(values))
 
@@ -36,23 +37,19 @@ class Records:
         return type(self)(self.offsets[part], self.timestamps[part], self.values[part])
 
     def within(self, max_bytes: int) -> int:
-        """How many of the first records have values of at most `max_bytes` together; at least 1."""
+        """How many records from the first on have values of at most `max_bytes` in total; at least 1."""
         begins, ends = self.values.begins, self.values.ends
-        if ends[-1] - begins[0] <= max_bytes:  # with the bytes between them
+        if ends[-1] - begins[0] <= max_bytes:  # the bytes between the values included
             return len(self)
         sizes = np.cumsum(np.where(begins < 0, 0, ends - begins))
         return max(1, int(np.searchsorted(sizes, max_bytes, "right")))
 
     def find(self, offset: int) -> int:
-        """How many records stand before this offset."""
+        """The number of records before this offset."""
         return int(np.searchsorted(self.offsets, offset))
 
     def runs(self) -> Iterator[Self]:
-        """The records cut at gaps."""
-        if not len(self) or self.offsets[-1] - self.offsets[0] == len(self) - 1:
-            yield self
-            return
-        start = 0
-        for end in [*(np.flatnonzero(np.diff(self.offsets) != 1) + 1).tolist(), len(self)]:
+        """The longest parts without a gap, in order."""
+        gaps = np.flatnonzero(np.diff(self.offsets) != 1) + 1
+        for start, end in pairwise([0, *gaps.tolist(), len(self)]):
             yield self[start:end]
-            start = end

@@ -1,44 +1,38 @@
 """The rules in one table. A new rule is a row, its step, and a test.
 
 Every rule changes the weights along the event, w += step·x, so a rule is its step: a function of the score s = w·x, of
-the label y ∈ {-1, +1} and of the rate η·weight. The formulas as the texts write them, with their sources, are in
-tests/formulas.py; this is held against them. The kernel compiles what it calls here.
+the label y ∈ {-1, +1} and of the rate η·weight. tests/formulas.py has the formulas as the texts write them, with their
+sources, and the tests compare both. The kernel compiles the functions of this module.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-Updates = Literal["mistakes", "wrong outputs", "always", "never"]
-
 
 class Rule(NamedTuple):
     """The properties of a rule; its step is in `step`."""
 
-    updates: Updates
-    """The events that it changes weights at: mistakes (y·s <= 0, or <= its label's margin), those whose output differs
-    from the label, all, none. The perceptron theorem is about the first two."""
+    mistake_driven: bool
+    """Whether it changes weights only at mistakes (y·s <= 0, or <= the margin of the label) or only at wrong outputs.
+    The perceptron theorem is about these rules."""
     eta: float = 1.0
-    """The default: none diverges on standardised data, also where some ‖x‖² is 2,000 as in scikit-learn's digits."""
+    """The default: no rule diverges with it on standardised data, even if some ‖x‖² is 2,000 as in scikit-learn's
+    digits."""
     eta_below: float = math.inf
     """η is smaller than this."""
     settings: Mapping[str, Any] = {}
     """Settings that only this rule takes, and their defaults; None if it needs a value."""
     parameter: Callable[[Any], float] = lambda _: 1.0
-    """A factor of its step, by the identity. An update of a mistake-driven rule adds this times η·weight·y·x."""
+    """A factor of the step, by the identity. An update of a mistake-driven rule adds this times η·weight·y·x."""
     tie: Literal["negative", "positive"] = "negative"
-    """The default."""
+    """The default label of a score of 0."""
     probability: Callable[[float, float], float] | None = None
     """The probability of the positive label by the score and `parameter`, if the rule models it."""
     classes: bool = False
-    """Whether the rule exists for more than two labels: see `kernel`."""
+    """Whether the rule can learn more than two labels: see `kernel`."""
     exact: bool = True
     """Whether the same records give the same bits on any machine."""
-
-    @property
-    def mistake_driven(self) -> bool:
-        """Whether it updates only where y·s <= 0, or a margin, so that the perceptron theorem is about it."""
-        return self.updates in ("mistakes", "wrong outputs")
 
 
 def logistic(z: float) -> float:
@@ -47,23 +41,23 @@ def logistic(z: float) -> float:
     >>> logistic(0.0), logistic(-1e308), logistic(1e308)
     (0.5, 0.0, 1.0)
     """
-    # The same function twice, so that e^ never overflows.
+    # Two forms of one function, so that exp never overflows.
     return 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
 
 
 RULES = {
-    # Its margins are Li, Zaragoza, Herbrich, Shawe-Taylor and Kandola's: "The perceptron algorithm with uneven margins"
-    # (ICML 2002). The others update where an output is wrong, or always, and no text gives those one.
-    "perceptron": Rule("mistakes", settings={"margin": 0.0}, classes=True),
+    # Margins are from Li, Zaragoza, Herbrich, Shawe-Taylor and Kandola, "The perceptron algorithm with uneven margins"
+    # (ICML 2002). No text gives a margin to the other rules: they update at a wrong output, or always.
+    "perceptron": Rule(mistake_driven=True, settings={"margin": 0.0}, classes=True),
     "error-correction": Rule(
-        "wrong outputs",
+        mistake_driven=True,
         settings={"outputs": "bipolar"},
         parameter=lambda identity: 1.0 if identity.outputs == "binary" else 2.0,
     ),
-    "half-step": Rule("wrong outputs", eta=0.5, eta_below=1.0),
-    "lms": Rule("always", eta=0.001, classes=True),
+    "half-step": Rule(mistake_driven=True, eta=0.5, eta_below=1.0),
+    "lms": Rule(mistake_driven=False, eta=0.001, classes=True),
     "logistic-delta": Rule(
-        "always",
+        mistake_driven=False,
         eta=0.1,
         settings={"slope": 1.0},
         parameter=lambda identity: identity.slope or 1.0,
@@ -71,8 +65,8 @@ RULES = {
         classes=True,
         exact=False,
     ),
-    # McCulloch and Pitts: given weights and threshold, which fires where that is reached.
-    "threshold-unit": Rule("never", settings={"weights": None, "threshold": None}, tie="positive"),
+    # McCulloch and Pitts: fixed weights and a threshold. The unit fires if the sum reaches the threshold.
+    "threshold-unit": Rule(mistake_driven=False, settings={"weights": None, "threshold": None}, tie="positive"),
 }
 PERCEPTRON, ERROR_CORRECTION, HALF_STEP, LMS, LOGISTIC_DELTA, THRESHOLD_UNIT = range(len(RULES))
 
@@ -83,7 +77,7 @@ else:
 
 
 def decide(s: Any, positive_tie: Any) -> Any:
-    """Whether a score (or each of an array) predicts the positive label: s > 0; what s = 0 gives is a convention.
+    """Whether a score (or each of an array) predicts the positive label: s > 0, and s = 0 if `positive_tie`.
 
     >>> decide(0.1, False), decide(0.0, False), decide(0.0, True)
     (True, False, True)
@@ -92,7 +86,7 @@ def decide(s: Any, positive_tie: Any) -> Any:
 
 
 def step(rule: int, s: float, y: float, rate: float, positive_tie: bool, parameter: float, margin: float) -> float:
-    """The step of an update, along x: see the module. `rule` is its place in RULES, `margin` that of the label y."""
+    """The step of an update, along x. `rule` is the rule's place in RULES, `margin` the margin of the label y."""
     output = 1.0 if decide(s, positive_tie) else -1.0
     if rule == PERCEPTRON:
         return rate * y if y * s <= margin else 0.0

@@ -1,24 +1,26 @@
-"""A model's weights as a file: the one JSON form that `export` and `fit` write, and `start` and `reference` read."""
+"""A file of weights: the JSON that `export` and `fit` write, and that the settings `start` and `reference` read."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from service.errors import ConfigurationError
 from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
 from service.learning.initial_weights import GIVEN
+from service.learning.kernel.kernel import Vector, squared_norm
 
 FORMAT_VERSION = 1
+Members = dict[str, Any]
+"""The members of a JSON object."""
 
 
 class WeightsFile(msgspec.Struct, frozen=True):
-    """Given weights: `coef` in column order, and the `names` of its columns (None if positional or hashed).
+    """The weights of a file: `coef` in column order, and the `names` of its columns (None if positional or hashed).
 
-    >>> Weights([2.0, -1.0], intercept=0.5, names=["a", "b"]).vector
+    >>> WeightsFile([2.0, -1.0], intercept=0.5, names=["a", "b"]).vector
     array([ 0.5,  2. , -1. ])
     """
 
@@ -27,69 +29,59 @@ class WeightsFile(msgspec.Struct, frozen=True):
     names: list[str] | None = None
 
     def __post_init__(self) -> None:
-        with np.errstate(over="ignore"):
-            if not self.vector @ self.vector <= MAX_SQUARED_NORM:
-                raise ValueError(f"weights must be numbers whose squared norm is at most {MAX_SQUARED_NORM:g}")
+        if not squared_norm(self.vector) <= MAX_SQUARED_NORM:
+            raise ValueError(f"weights must be numbers whose squared norm is at most {MAX_SQUARED_NORM:g}")
 
     @property
-    def vector(self) -> NDArray[np.float64]:
-        """The intercept, and then the rest."""
+    def vector(self) -> Vector:
+        """The intercept and then `coef`."""
         return np.array([self.intercept, *self.coef])
 
     @property
     def identity(self) -> str:
-        """The `start` of an identity that begins with these weights."""
+        """The `start` of the identity of a model that begins with these weights."""
         return GIVEN + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
-
-
-class _Mode(msgspec.Struct):
-    mode: str | None = None
 
 
 class _About(msgspec.Struct):
     scale: str | None = None
-    features: _Mode = msgspec.field(default_factory=_Mode)
+    features: dict[str, Any] = {}
     classes: list[Label] = []
 
 
 def read_weights(raw: bytes, source: str, mode: str, scale: str) -> WeightsFile:
-    """Weights from a file's bytes, for features of this mode and scale; raises ConfigurationError with the `source`."""
+    """Parse the bytes of a file for a model of this mode and scale; raises ConfigurationError with the `source`."""
     try:
         about = msgspec.json.decode(raw, type=_About)
         if len(about.classes) > 2:
             raise ConfigurationError(
-                f"{source}: its weights are of {len(about.classes):,} labels, and only those of two can be taken up"
+                f"{source}: it has weights for {len(about.classes):,} labels: expected weights for two labels"
             )
         weights = msgspec.json.decode(raw, type=WeightsFile)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
-    if (given := about.features.mode or mode) != mode:
-        raise ConfigurationError(f"{source}: its features are {given}, the model's {mode}")
-    if (scaled := about.scale or scale) != scale:
-        raise ConfigurationError(f'{source}: its weights are of scale = "{scaled}", the model has "{scale}"')
+        raise ConfigurationError(f"{source}: {error}: expected a file that `perceptron export` writes") from None
+    if (file_mode := about.features.get("mode", mode)) != mode:
+        raise ConfigurationError(f"{source}: its features are {file_mode}, the model's {mode}")
+    if (file_scale := about.scale or scale) != scale:
+        raise ConfigurationError(f'{source}: its weights were learned with scale = "{file_scale}", not "{scale}"')
     if weights.names is not None and len(set(weights.names)) != len(weights.coef):
-        raise ConfigurationError(f"{source}: expected as many different names as there are weights in coef")
+        raise ConfigurationError(f"{source}: coef has {len(weights.coef):,} weights: expected as many different names")
     return weights
 
 
 def weights_as_json(
-    identity: Identity,
-    names: Sequence[str],
-    w: NDArray[np.float64],
-    counts: dict[str, Any],
-    about: dict[str, Any],
-    sums: dict[str, NDArray[np.float64]] | None = None,
-) -> dict[str, Any]:
-    """Weights as the JSON names their parts; `coef` is in column order, and `names` those of its columns, if named.
+    identity: Identity, names: Sequence[str], w: Vector, counts: Members, about: Members, sums: Mapping[str, Vector]
+) -> Members:
+    """Weights as the members of the file: `coef` is in column order, with the `names` of its columns if named.
 
-    With three labels and more `w` has a column for each; `coef` then has a row and `intercept` a number for each.
-    `about` says where the weights are from, `sums` what their values are scaled by.
+    With three labels or more `w` has a column for each label; `coef` then has a row and `intercept` a number for each.
+    `about` has members that say where the weights are from, `sums` the arrays that values are scaled by.
     """
     features: dict[str, Any] = {"mode": identity.features}
     if identity.features == "positional":
         features["dimension"] = identity.dimension
     if identity.features == "hashed":
-        # As arguments of sklearn.feature_extraction.FeatureHasher.
+        # The arguments of sklearn.feature_extraction.FeatureHasher.
         features["bits"] = identity.bits
         features["feature_hasher"] = {"n_features": len(w) - 1, "input_type": "dict", "alternate_sign": True}
     return {
@@ -101,7 +93,7 @@ def weights_as_json(
         "tie": identity.tie,
         "features": features,
         "scale": identity.scale,
-        **{name: array[1:].tolist() for name, array in (sums or {}).items()},
+        **{name: array[1:].tolist() for name, array in sums.items()},
         "names": [*names] if identity.features == "named" else None,
         "n_features": len(w) - 1,
         "classes": list(identity.labels or (-1, 1)),

@@ -194,7 +194,7 @@ def answer_large(now: FrozenModel, body: bytes, max_instances: int, explain: boo
         placed = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
         _check_scores(by, len(answers) + len(placed.starts) - 1, top)
         batch, unknown = _known(now, placed)
-        scores = score_batch(batch, w)[0]
+        scores = score_batch(batch, w)
         predictions = _predictions(by, scores, unknown, top)
         _check_finite(predictions, form, len(answers))
         if not isinstance(piece, FeatureRows) and explain:

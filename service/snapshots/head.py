@@ -5,7 +5,7 @@ of names and arrays in fixed cuts. What depends on a clock or on how the state w
 windows) is not in it. The name of a head is the SHA-256 of its own bytes, parent included.
 """
 
-from copy import copy, deepcopy
+from copy import copy
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -250,7 +250,7 @@ def _candidate(candidate: Candidate) -> CandidateState:
     return CandidateState(
         identity=candidate.identity,
         since={str(partition): offset for partition, offset in sorted(candidate.since.items())},
-        counts=deepcopy(candidate.counts),
+        counts=candidate.counts.copy(),
         diverged_at=candidate.diverged_at,
         observations=observations(candidate),
     )

@@ -44,8 +44,9 @@ def _recent(seen: Observations, options: Options, classes: int) -> PrequentialWi
     bits = (np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8)) for text in packed)
     positive, wrong, averaged_wrong = (flags[: seen.recent_events].astype(bool) for flags in bits)
     truth = positive if classes == 2 else np.frombuffer(bytes.fromhex(seen.recent_truth), "<u2")
-    recent = PrequentialWindow(options.window, classes, truth, wrong, averaged_wrong, seen.margins)
-    recent.averaged, recent.pairs, missed = seen.averaged, list(seen.pairs), seen.averaged_missed
+    recent = PrequentialWindow(options.window, classes, truth, wrong, averaged_wrong)
+    recent.restored_margins, recent.averaged, recent.pairs = seen.margins, seen.averaged, list(seen.pairs)
+    missed = seen.averaged_missed
     recent.missed = [seen.averaged.wrong - missed, missed] if isinstance(missed, int) else missed and missed.copy()
     return recent
 
@@ -95,9 +96,10 @@ def restore_learner(
 
     def candidate(name: str, saved: CandidateState) -> Candidate:
         since = {int(partition): offset for partition, offset in saved.since.items()}
-        candidate = Candidate(saved.identity, learner.columns, options.beside(name), since)
+        candidate = Candidate(saved.identity, learner.columns, options.of_candidate(name), since)
         recent = _recent(saved.observations, options, head.identity.classes)
-        candidate.restore(states[name], deepcopy(saved.counts), saved.observations.squared_steps, recent, None)
+        candidate.observations.restore(recent, saved.observations.squared_steps, None)
+        candidate.restore(states[name], saved.counts.copy())
         if saved.diverged_at is not None:
             candidate.stop(*saved.diverged_at)
         return candidate
@@ -106,8 +108,8 @@ def restore_learner(
         learner.columns.extend(names)
         learner.candidates = {name: candidate(name, saved) for name, saved in head.beside.items()}
         learner.load(values, covered)
-        recent = _recent(seen, options, head.identity.classes)
-        learner.restore(state, head.counts.copy(), seen.squared_steps, recent, stretch, seen.diverged)
+        learner.observations.restore(_recent(seen, options, head.identity.classes), seen.squared_steps, stretch)
+        learner.restore(state, head.counts.copy(), seen.diverged)
         learner.observations.gaps = seen.gaps.copy()
         learner.runs = runs
         return learner

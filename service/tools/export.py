@@ -58,7 +58,7 @@ def export_json(name: str, a: ServedModel) -> dict[str, Any]:
         a.learner.served,
         {part: getattr(a.learner.counts, part) for part in (*counts, "ignored_features")},
         {"model": name, "version": saved.version, "saved_at": saved.saved_at, "state_digest": a.head.state_digest},
-        a.learner.scaler.arrays(len(a.learner.columns)) if a.learner.scaler else None,
+        a.learner.scaler.arrays(len(a.learner.columns)) if a.learner.scaler else {},
     )
 
 

@@ -121,7 +121,7 @@ def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, outpu
         "updates": sum(one.updates for one in result.passes),
         "rejected": dict(rejected),
     }
-    fitted = weights_file.weights_as_json(identity, data.columns.names, result.w, counts, {})
+    fitted = weights_file.weights_as_json(identity, data.columns.names, result.w, counts, {}, {})
     if output is not None:
         atomic_write.write_atomically(output, msgspec.json.encode(fitted) + b"\n")
         typer.echo(f"weights written to {output}", err=True)

@@ -14,7 +14,7 @@ from rich.text import Text
 from service.errors import DataError, DependencyError
 from service.learning.classifier import largest
 from service.learning.evaluation.observations import OffsetGaps
-from service.learning.identity import identity_as_json
+from service.learning.identity import label_as_json
 from service.learning.kernel.kernel import Vector
 from service.learning.learner import Learner
 from service.serving.model_info import Comparison, Description, Version
@@ -161,8 +161,8 @@ def _rows(about: Inspection) -> dict[str, list[tuple[str, ...]]]:
     """The rows of each table, by its titles."""
     lag = about.lag or {}
     covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about.covered.items()}
-    labels = {identity_as_json(row.label): row for row in about.labels}
-    weights = [(labels[identity_as_json(row["label"])], row) for row in about.label_weights or []]
+    labels = {label_as_json(row.label): row for row in about.labels}
+    weights = [(labels[label_as_json(row["label"])], row) for row in about.label_weights or []]
     return {
         "candidate | events | accuracy | verdict | settings, since": [
             (

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from service.learning.evaluation import confidence_sequences
-from service.learning.evaluation.confidence_sequences import PairedComparison, interval, intervals, update_pairs
+from service.learning.evaluation.confidence_sequences import PairedComparison, interval, lower_end, update_pairs
 from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.records import Records
@@ -43,7 +43,7 @@ def test_at_no_time_but_in_one_of_twenty_streams(name: str) -> None:
     for i in range(EVENTS):
         p = np.broadcast_to(MEANS[name](i, right, expected), STREAMS)
         right, expected = right + (rng.random(STREAMS) < p), expected + p
-        low, high = intervals(np.full(STREAMS, i + 1), right)
+        low, high = lower_end(i + 1, right), 1.0 - lower_end(i + 1, i + 1 - right)
         out |= (expected / (i + 1) < low - 1e-12) | (expected / (i + 1) > high + 1e-12)
     share = float(out.mean())
     print(f"{name}: {share:.2%} of {STREAMS:,} streams of {EVENTS:,} events are missed at some time")

@@ -77,7 +77,7 @@ def models(exact: bool) -> Iterator[tuple[Identity, WeightsFile | None]]:
     averages: list[dict[str, Any]] = [{}, {"average": True}, {"average": "recent", "half_life": 5}]
     for rule, mode, average, scale, labels in product(RULES, MODES, averages, ("none", "standard"), LABELS):
         own = rules.RULES[RULES[rule].get("rule", "perceptron")]
-        unit = own.updates == "never"
+        unit = own is rules.RULES["threshold-unit"]
         several = labels is not None and (not own.classes or "margin" in RULES[rule])
         if own.exact != exact or several or (unit and average):
             continue

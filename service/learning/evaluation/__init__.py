@@ -1,5 +1,6 @@
-"""What is known of a model besides its state: how well it learns and what the theory promises.
+"""Observations of a model, which are no part of its state: how well it learns, and what the theory promises.
 
-Start with `observations`, which follows a model. `prequential`, `confusion` and `last_events` count its latest events,
-`confidence_sequences` says how sure an accuracy is, `mistake_bound` what the theorem says, and `advice` what to try.
+Start with `observations`, which follows a model. `prequential`, `confusion` and `last_events` describe its latest
+events, `confidence_sequences` says how sure an accuracy is, `mistake_bound` what the theorem says, and `advice` what to
+try.
 """

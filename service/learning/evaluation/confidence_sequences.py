@@ -1,23 +1,24 @@
-"""How sure an accuracy is, and a difference of two, whenever one looks: confidence sequences out of counts alone.
+"""How sure an accuracy is, and a difference of two, at all times together: confidence sequences from counts alone.
 
 Let p be the chance that a predictor is right about an event before its label is seen, given all events before it and
-its own features. What is estimated is the mean of p over the events so far: nothing needs to stay the same, neither
-stream nor predictor, and p may depend on all that was. For k right of n events and any λ > 0
+its own features. The estimate is of the mean of p over the events so far: stream and predictor may change, and p may
+depend on all events before. For k right of n events and any λ > 0
 
     exp(λk) / Π (1 + p·(e^λ - 1))      is a martingale of mean 1 (the product over the n events), and
     exp(λk) / (1 + mean p·(e^λ - 1))^n is never more, since log(1 + p·(e^λ - 1)) is concave in p.
 
-By Ville's inequality the second is at all n together below 1/δ, but for a chance of δ. Solved for the mean of p, the
-largest such limit over the λ of TILTS, each with its part of the error, is the lower end; the upper end is one less the
-lower end of what was wrong. (Sub-Bernoulli process and finite mixtures: Howard, Ramdas, McAuliffe, Sekhon 2021,
-"Time-uniform, nonparametric, nonasymptotic confidence sequences"; as a bet on each event: Waudby-Smith, Ramdas 2023,
-"Estimating means of bounded random variables by betting"; the mean of what was to be expected as estimand of two that
-predict: Choe, Ramdas 2024, "Comparing sequential forecasters".) Outcomes anywhere in [0, 1] may be summed in k as well.
+By Ville's inequality the second is below 1/δ at all n together, except with a chance of δ. Solved for the mean of p,
+the largest such limit over the λ in BET_SIZES, each with its part of the error, is the lower end. The upper end is one
+less the lower end of the wrong ones. (Sub-Bernoulli process and finite mixtures: Howard, Ramdas, McAuliffe, Sekhon
+2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences"; as a bet on each event: Waudby-Smith, Ramdas
+2023, "Estimating means of bounded random variables by betting"; the mean of the expectations as estimand of two
+predictors: Choe, Ramdas 2024, "Comparing sequential forecasters".) k may also be a sum of outcomes anywhere in [0, 1].
 """
 
 import functools
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,42 +27,33 @@ from numpy.typing import ArrayLike, NDArray
 ERROR_PROBABILITY = 0.05
 """The chance that an interval misses the true mean at any time."""
 BET_SIZES = 8.0 * 0.5 ** np.arange(16)
-"""λ: the largest are best for the first events, the smallest for 10⁹ of them."""
-_REACH = np.expm1(BET_SIZES)
+"""The values of λ: the largest are best for the first events, the smallest for 10⁹ of them."""
 
 
-def _lower(events: ArrayLike, right: ArrayLike, error: float) -> NDArray[np.float64]:
+def lower_end(events: ArrayLike, right: ArrayLike, error: float = ERROR_PROBABILITY) -> Any:
+    """The lower end of the interval for `right` of `events`, in the shape of these counts; 0 without events."""
     n, k = np.maximum(events, 1)[..., None], np.asarray(right)[..., None]
-    limits = np.expm1((k * BET_SIZES - np.log(2 * len(BET_SIZES) / error)) / n) / _REACH
-    lower: NDArray[np.float64] = np.maximum(limits.max(axis=-1), 0.0)
-    return lower
+    limits = np.expm1((k * BET_SIZES - np.log(2 * len(BET_SIZES) / error)) / n) / np.expm1(BET_SIZES)
+    return np.maximum(limits.max(axis=-1), 0.0)
 
 
-def intervals(
-    events: ArrayLike, right: ArrayLike, error: float = ERROR_PROBABILITY
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper ends for `right` of `events`, in the shape of these counts; 0 and 1 without events."""
-    return _lower(events, right, error), 1.0 - _lower(events, np.subtract(events, right), error)
-
-
-@functools.lru_cache(1000)  # all that a scrape of a hundred models asks for, most of it again and again
+@functools.lru_cache(1000)  # the intervals of a hundred models, most of which stay the same between scrapes
 def interval(events: int, right: int, error: float = ERROR_PROBABILITY) -> tuple[float, float]:
-    """The interval of the mean chance to be right, of these counts.
+    """The interval of the mean chance to be right, with `right` of `events`; 0 and 1 without events.
 
     >>> "{:.4f} to {:.4f}".format(*interval(10_000, 8610))
     '0.8480 to 0.8733'
     """
-    low, high = intervals(events, right, error)
-    return float(low), float(high)
+    return float(lower_end(events, right, error)), 1.0 - float(lower_end(events, events - right, error))
 
 
 class PairedComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Two predictors on the same events, and on how many of these only one of them was right.
+    """Two predictors on the same events, with the number of events where only one of them was right.
 
     An event where both are right, or both wrong, says nothing about their difference. So the interval is that of the
     mean chance that `first` is right, over the events where only one of the two is.
 
-    >>> pair = Paired("average", "last", 10_000, 700, 400)
+    >>> pair = PairedComparison("average", "last", 10_000, 700, 400)
     >>> f"{pair.difference:.4f}", "{:.4f} to {:.4f}".format(*pair.interval()), pair.better()
     ('0.0300', '0.0183 to 0.0413', 'average')
     """
@@ -85,23 +77,23 @@ class PairedComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return share * (2.0 * low - 1.0), share * (2.0 * high - 1.0)
 
     def better(self, error: float = ERROR_PROBABILITY) -> str | None:
-        """The better one, if the interval does not contain 0."""
+        """The name of the better one, if the interval does not contain 0."""
         low, high = self.interval(error)
         return self.first if low > 0.0 else self.second if high < 0.0 else None
 
 
 def update_pairs(pairs: Sequence[PairedComparison], right: Mapping[str, NDArray[np.bool_]]) -> list[PairedComparison]:
-    """The pairs after a batch more: `right` has which events each predictor was right about, shape (events,).
+    """The pairs after another batch: `right` says which events each predictor was right about, shape (events,).
 
-    Pairs are in the order of the names. One with a predictor that is gone is left out, and a new one begins here.
+    Pairs are in the order of the names. A pair with a missing predictor is left out, and a new pair begins here.
     """
-    known = {(pair.first, pair.second): pair for pair in pairs}
+    before = {(pair.first, pair.second): pair for pair in pairs}
     names = sorted(right)
     flags = np.array([right[name] for name in names], float)
-    both = (flags @ flags.T).astype(int).tolist()  # of all pairs at once: sums of ones are exact
-    found = []
-    for i, j in combinations(range(len(names)), 2):
-        pair = known.get((names[i], names[j])) or PairedComparison(names[i], names[j])
-        first, second = pair.first_only + both[i][i] - both[i][j], pair.second_only + both[j][j] - both[i][j]
-        found.append(PairedComparison(pair.first, pair.second, pair.events + flags.shape[1], first, second))
-    return found
+    both = (flags @ flags.T).astype(int).tolist()  # all pairs at once: sums of ones are exact
+    after = []
+    for (i, first), (j, second) in combinations(enumerate(names), 2):
+        pair = before.get((first, second), PairedComparison(first, second))
+        only = pair.first_only + both[i][i] - both[i][j], pair.second_only + both[j][j] - both[i][j]
+        after.append(PairedComparison(first, second, pair.events + flags.shape[1], *only))
+    return after

@@ -1,4 +1,4 @@
-"""Labels against predictions: if one label is rare, accuracy alone says little."""
+"""Labels and predictions compared: if one label is rare, accuracy alone says little."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 RARE = 0.05
-"""Share of the events: accuracy says little about a rarer label."""
+"""A share of the events: accuracy says little about a label that is rarer."""
 
 
 class Confusion(NamedTuple):
-    """The events of each label, and how many of these were predicted rightly. A figure is None if it is not defined.
+    """The events of each label, and how many of them were predicted rightly. A figure is None if it is not defined.
 
-    Precision, recall and F1 are those of the second label, the positive one, and defined for two labels only.
+    Precision, recall and F1 are about the second label, the positive one, and defined for two labels only.
 
     >>> confusion = Confusion([95, 5], [90, 3])
     >>> confusion.precision, confusion.recall, confusion.f1
@@ -30,30 +30,30 @@ class Confusion(NamedTuple):
 
     @classmethod
     def of(cls, truth: NDArray[Any], wrong: NDArray[np.bool_], classes: int) -> "Confusion":
-        """The confusion of events: the place of each one's label, and whether it was predicted wrongly."""
+        """Count events by the place of the label, and whether it was predicted wrongly."""
         events, right = (np.bincount(places, minlength=classes).tolist() for places in (truth, truth[~wrong]))
         return cls(events, right)
 
     @property
     def recalls(self) -> list[float | None]:
-        """The share of each label's events that was predicted rightly."""
+        """The share of right predictions for the events of each label."""
         return list(map(share, self.right, self.events))
 
     @property
     def balanced_accuracy(self) -> float | None:
-        """The mean of the recalls: with three labels and more of those that came, with two only if both came."""
+        """The mean of the recalls: of all labels that had events, and with two labels only if both had."""
         recalls = [recall for recall in self.recalls if recall is not None]
         is_defined = len(recalls) == 2 if len(self.events) == 2 else len(recalls) > 0
         return math.fsum(recalls) / len(recalls) if is_defined else None
 
     @property
     def precision(self) -> float | None:
-        """The share of positive predictions that was right."""
+        """The share of right predictions among the positive predictions."""
         return share(self.right[1], self._predicted(1)) if len(self.events) == 2 else None
 
     @property
     def recall(self) -> float | None:
-        """The share of positive events that was predicted rightly."""
+        """The share of right predictions for positive events."""
         return self.recalls[1] if len(self.events) == 2 else None
 
     @property
@@ -63,7 +63,7 @@ class Confusion(NamedTuple):
 
     @property
     def finds_rare(self) -> bool:
-        """Whether one of two labels is rare, with a higher F1 than by always predicting it, which gives 2p/(1 + p).
+        """Whether one of two labels is rare, with a higher F1 than 2p/(1 + p), which always predicting it would have.
 
         >>> Confusion([970, 30], [970, 0]).finds_rare, Confusion([970, 30], [950, 15]).finds_rare
         (False, True)
@@ -75,7 +75,7 @@ class Confusion(NamedTuple):
         return p < RARE and (self._f1(rare) or 0.0) > 2.0 * p / (1.0 + p)
 
     def _predicted(self, place: int) -> int:
-        """How many events one of two labels was predicted for."""
+        """The number of events for which this one of two labels was predicted."""
         return self.right[place] + self.events[1 - place] - self.right[1 - place]
 
     def _f1(self, place: int) -> float | None:
@@ -83,5 +83,5 @@ class Confusion(NamedTuple):
 
 
 def share(part: int, of: int) -> float | None:
-    """The part of a whole; None of nothing."""
+    """The share of a part in a whole; None if the whole is 0."""
     return part / of if of else None

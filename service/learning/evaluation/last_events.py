@@ -1,6 +1,6 @@
 """The latest events, for display: one raw record, and 2-D points for models with two features.
 
-A process keeps them in memory; no snapshot has them.
+A process keeps them in memory. No snapshot has them.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 
 KEPT_EVENTS = 200
-"""The number of events that are kept of a model with two features."""
+"""The number of events that are kept for a model with two features."""
 PLANE_COLUMNS = 3
-"""The columns of such a model, with the bias."""
+"""The columns of a model with two features, the bias included."""
 MAX_RECORD_BYTES = 64 << 10
 """Bytes: a larger record is not kept."""
 
@@ -21,7 +21,7 @@ MAX_RECORD_BYTES = 64 << 10
 class LastEvents:
     """The last events of a learner.
 
-    >>> seen = Seen(Identity())
+    >>> seen = LastEvents(Identity())
     >>> two, features, one = np.array([0, 2], np.uint64), np.array([2, 1], np.uint64), np.ones(1)
     >>> seen.add(0, 7, [b"a record"], Batch(two, features, np.array([0.5, -1.0]), one, one, [0]), 3)
     >>> seen.record, seen.points.tolist()
@@ -29,26 +29,23 @@ class LastEvents:
     """
 
     def __init__(self, identity: Identity) -> None:
-        self.wants_record = True
-        """Whether a newer record is needed: copying one of each slice would be wasted."""
         self.record: bytes | None = None
-        """The value of an event."""
+        """The value of the last event, or of an earlier one if that is too large."""
         self.skipped: tuple[int, int] | None = None
         """Partition and offset of the last record that `where` passed over."""
         self.points = np.zeros((0, PLANE_COLUMNS))
-        """Both features and the label, as a batch has it, of the last events, oldest first."""
+        """A row for each of the last events, oldest first: both features, and the label as a batch has it."""
         self._named = identity.features != "hashed"
 
     def add(self, partition: int, first: int, records: Sequence[bytes | None], batch: Batch, columns: int) -> None:
-        """Take in a slice of records from offset `first` on; the model has this many columns now."""
+        """Add a slice of records from offset `first` on; the model has this many columns now."""
         if batch.skipped:
             self.skipped = partition, first + batch.skipped[-1]
         if not len(batch.records):
             return
-        if self.wants_record:
-            value = records[batch.records[-1]]
-            if value is not None and len(value) <= MAX_RECORD_BYTES:
-                self.record, self.wants_record = value, False
+        value = records[batch.records[-1]]
+        if value is not None and len(value) <= MAX_RECORD_BYTES:
+            self.record = value
         if columns == PLANE_COLUMNS and self._named:
             starts = batch.starts[-KEPT_EVENTS - 1 :].astype(np.intp)
             features = slice(starts[0], starts[-1])

@@ -1,4 +1,4 @@
-"""How well recent events were predicted, each before it was learned. These are observations, not state."""
+"""How well recent events were predicted, each before it was learned. These figures are observations, not state."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 
 from service.learning.evaluation.confidence_sequences import PairedComparison, update_pairs
 from service.learning.evaluation.confusion import Confusion
+from service.learning.kernel.kernel import Learned, Vector
 
 QUANTILES = (0.1, 0.5, 0.9)
+Array = NDArray[Any]
 _NONE = np.zeros(0, bool)
 SPARE_VALUES = 1000
-"""A new array has room for this many more values, and for as many again as there are."""
+"""The least spare capacity of a new ring buffer."""
 
 
 class Margins(NamedTuple):
@@ -23,96 +25,80 @@ class Margins(NamedTuple):
 
 
 class AverageCounts(NamedTuple):
-    """How many events the average of the weights has predicted, and how many of them wrongly."""
+    """The number of events that the average of the weights has predicted, and how many of them wrongly."""
 
     events: int = 0
     wrong: int = 0
 
 
 class RingBuffer:
-    """The last `length` values of those that were added, in an array with room for more: adding copies no window."""
+    """The last `length` of the values that were added, in an array with spare room, so that adding copies no window."""
 
-    def __init__(self, length: int, values: NDArray[Any]) -> None:
+    def __init__(self, length: int, values: Array) -> None:
         self._length, self._array, self._end = length, values, len(values)
 
-    def add(self, values: NDArray[Any]) -> None:
-        """Add these; arrays that `last` returned stay what they are."""
-        end = self._end + len(values)
-        if end > len(self._array):
-            kept = self.last
-            end = len(kept) + len(values)
-            self._array = np.empty(2 * end + SPARE_VALUES, kept.dtype)
-            self._array[: len(kept)] = kept
-        self._array[end - len(values) : end], self._end = values, end
+    def add(self, values: Array) -> None:
+        """Add values. Arrays that `last` returned do not change."""
+        if self._end + len(values) > len(self._array):
+            last = self.last
+            self._end = len(last)
+            self._array = np.concatenate([last, np.empty(len(last) + 2 * len(values) + SPARE_VALUES, last.dtype)])
+        self._array[self._end : self._end + len(values)] = values
+        self._end += len(values)
 
     @property
-    def last(self) -> NDArray[Any]:
+    def last(self) -> Array:
         """A view, oldest first."""
         return self._array[max(0, self._end - self._length) : self._end]
 
 
 class PrequentialWindow:
-    """A window of the last events, oldest first.
+    """The predictions of the last events, oldest first.
 
-    >>> recent = Recent(window=2)
-    >>> truth, products, squared_norms = np.array([1, 0, 0]), np.array([-2.0, 4.0, -0.5]), np.array([1.0, 4.0, 1.0])
-    >>> recent.add(truth, products, squared_norms, np.array([True, False, True]))
-    >>> recent.accuracy, recent.average_accuracy, recent.baseline, recent.margins.loss
-    (0.5, None, 1.0, 0.25)
-
-    A snapshot keeps labels and predictions, but only the summary of loss and margins: after a restore they are those of
+    A snapshot keeps labels and predictions, but only a summary of loss and margins: after a restore they are those of
     the snapshot until events come.
+
+    >>> recent = PrequentialWindow(2, 2, np.array([1, 0, 0]), np.array([True, False, True]))
+    >>> recent.accuracy, recent.average_accuracy, recent.baseline, recent.margins
+    (0.5, None, 1.0, None)
     """
 
     def __init__(
-        self,
-        window: int,
-        classes: int = 2,
-        truth: NDArray[Any] = _NONE,
-        wrong: NDArray[np.bool_] = _NONE,
-        averaged_wrong: NDArray[np.bool_] = _NONE,
-        margins: Margins | None = None,
+        self, window: int, classes: int = 2, truth: Array = _NONE, wrong: Array = _NONE, averaged_wrong: Array = _NONE
     ) -> None:
         self.window, self.classes = window, classes
         self.truth = RingBuffer(window, truth.astype(np.uint16))
         """The place of each event's label."""
         self.wrong, self.averaged_wrong = RingBuffer(window, wrong), RingBuffer(window, averaged_wrong)
-        """Whether the weights predicted each event wrongly, and whether their average did, if one is kept."""
+        """Whether the weights predicted each event wrongly, and whether their average did, if there is one."""
         self._products, self._margins = (RingBuffer(window, np.zeros(0)) for _ in range(2))
-        self._restored = margins
+        self.restored_margins: Margins | None = None
         self.averaged = AverageCounts()
         self.missed: list[int] | None = [0] * classes
-        """The events of each label that the average predicted wrongly; None if that is not known of all events."""
+        """The events of each label that the average predicted wrongly; None if it is not known for all events."""
         self.pairs: list[PairedComparison] = []
-        """Each two predictors: the average if it is kept, the last weights, the baseline, and the candidates."""
+        """Each two predictors: the average if there is one, the last weights, the baseline, and the candidates."""
 
-    def add(
-        self,
-        truth: NDArray[np.intp],
-        products: NDArray[np.float64],
-        squared_norms: NDArray[np.float64],
-        wrong: NDArray[np.bool_],
-        averaged_wrong: NDArray[np.bool_] = _NONE,
-    ) -> None:
-        """Take in events: their label's place, y·s, ‖x‖² with the bias, and which were predicted wrongly.
-
-        The last is by the average, if one is kept. Of classes y·s is the own score less the largest other, and its
-        vector z is √2 times as long as x.
-        """
-        self.averaged = AverageCounts(
-            self.averaged.events + len(averaged_wrong), self.averaged.wrong + int(averaged_wrong.sum())
-        )
+    def add(self, learned: Learned, products: Vector) -> None:
+        """Add events; `products` are y·s, or with three labels or more the own score less the largest other."""
+        truth = learned.truth
+        averaged_wrong = learned.averaged != truth[: len(learned.averaged)]
+        events, wrong = self.averaged
+        self.averaged = AverageCounts(events + len(averaged_wrong), wrong + int(averaged_wrong.sum()))
         if self.missed is not None:
             for place in truth[: len(averaged_wrong)][averaged_wrong].tolist():
                 self.missed[place] += 1
         self.truth.add(truth)
-        self.wrong.add(wrong)
+        self.wrong.add(learned.predicted != truth)
         self.averaged_wrong.add(averaged_wrong)
         self._products.add(products)
-        self._margins.add(products / np.sqrt(squared_norms if self.classes == 2 else 2.0 * squared_norms))
+        # Kesler's vector of three labels or more is √2 times as long as x.
+        self._margins.add(
+            products / np.sqrt(learned.squared_norms if self.classes == 2 else 2.0 * learned.squared_norms)
+        )
 
     def compare(self, right: Mapping[str, NDArray[np.bool_]]) -> None:
-        """Take in which of the same events each predictor was right about, by its name."""
+        """Add which of the same events each predictor was right about, by its name."""
         if any(map(len, right.values())):
             self.pairs = update_pairs(self.pairs, right)
 
@@ -123,7 +109,7 @@ class PrequentialWindow:
 
     @property
     def average_accuracy(self) -> float | None:
-        """The same of the average's predictions; None if none is kept."""
+        """The same for the average of the weights; None if there is no average."""
         return _accuracy(self.averaged_wrong.last)
 
     @property
@@ -133,7 +119,7 @@ class PrequentialWindow:
         return int(np.bincount(truth).max()) / len(truth) if len(truth) else None
 
     def confusion(self, averaged: bool) -> Confusion:
-        """Labels and predictions in the window, of the weights or of their average, as far as both are known."""
+        """Labels and predictions in the window, by the weights or their average, for events that have both."""
         truth, wrong = self.truth.last, (self.averaged_wrong if averaged else self.wrong).last
         count = min(len(wrong), len(truth))
         return Confusion.of(truth[len(truth) - count :], wrong[len(wrong) - count :], self.classes)
@@ -146,7 +132,7 @@ class PrequentialWindow:
         """
         products, margins = self._products.last, self._margins.last
         if not len(products):
-            return self._restored
+            return self.restored_margins
         low, middle, high = np.quantile(margins, QUANTILES).tolist()
         return Margins(float(np.maximum(0.0, -products).sum()) / len(products), (low, middle, high))
 

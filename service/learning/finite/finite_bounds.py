@@ -1,4 +1,4 @@
-"""Mistake bounds of finite data with a separating vector, as the texts give them."""
+"""The mistake bounds of finite data with a separating vector, as the texts give them."""
 
 import math
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from service.learning.kernel.kernel import Vector
 
 
 class Separation(NamedTuple):
-    """Finite data and a vector that separates them: what bounds the updates of a mistake-driven rule.
+    """The figures of finite data and a separating vector that bound the updates of a mistake-driven rule.
 
-    x here is what an update adds, up to its sign: the event's vector, times η·weight, and twice that for bipolar
-    error-correction. `squared_radius` is R² = β² = max ‖x‖², to which with margins each event adds 2·η·weight·margin,
-    as to what ‖w‖² grows by; `margin` is γ = α = min y·w_opt·x, `squared_norm` is ‖w_opt‖². Of classes it is Kesler's
-    vector, twice as long in square.
+    x is the vector that an update adds, up to its sign: the event's, times η·weight, and twice that for bipolar
+    error-correction. `squared_radius` is R² = β² = max ‖x‖²; with margins each ‖x‖² has 2·η·weight·margin added, since
+    ‖w‖² can grow by that too. `margin` is γ = α = min y·w_opt·x, `squared_norm` is ‖w_opt‖². With three labels or more
+    x is Kesler's vector, whose squared length is twice that of the event's.
 
     >>> Separation(squared_radius=4.0, margin=0.5, squared_norm=1.0).updates
     16.0
@@ -30,7 +30,7 @@ class Separation(NamedTuple):
         return self.squared_radius * self.squared_norm / self.margin**2
 
     def sides(self, n: Vector) -> tuple[Vector, Vector]:
-        """n²α²/‖w0‖² and n·β²: what ‖w(n)‖² lies between after n updates from zero (Haykin)."""
+        """n²α²/‖w0‖² and n·β²: the limits of ‖w(n)‖² after n updates from zero (Haykin)."""
         return n * n * self.margin**2 / self.squared_norm, n * self.squared_radius
 
     def updates_from(self, start: Vector, w_opt: Vector) -> float:

@@ -1,9 +1,9 @@
-"""The averages that can be kept next to the weights: the mean (Freund and Schapire), and the recent one, which forgets.
+"""The averages that a model can keep next to its weights: the mean (Freund and Schapire), and the recent one.
 
-Both are E = w - late/age, so that an event without an update costs nothing: an update Δ adds age·Δ to `late`, the age
-as it was before the event. The mean of the weights after each event has for age the number of events. The recent one
-has age·2^(1/N) after each event, N its half-life: then D = w - E follows D ← β(D + Δ) with β = 2^(-1/N), which makes
-E ← βE + (1 - β)w.
+Both are E = w - late/age, so an event without an update costs nothing. An update Δ adds age·Δ to `late`, with the age
+before the event. For the mean of the weights after each event, the age is the number of events. For the recent average,
+each event multiplies the age by 2^(1/N), where N is the half-life. Then D = w - E follows D ← β(D + Δ) with
+β = 2^(-1/N), which makes E ← βE + (1 - β)w.
 """
 
 import sys
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from service.learning.identity import Identity
 
 HALF_LIVES_TO_RESCALE = 900
-"""Half-lives after which `late` and the age are scaled back by exactly 2^-HALVES; the age doubles with each of them.
-Weights are within 1e15, so that their product with the age stays finite."""
+"""After this many half-lives `late` and the age are multiplied by RESCALE_FACTOR, since the age doubles with each
+half-life. Weights are within 1e15, so their product with the age stays finite."""
 RESCALE_FACTOR = 2.0**-HALF_LIVES_TO_RESCALE
 
 
 def ages(identity: Identity, seen: int, events: int) -> NDArray[np.float64]:
-    """The age before each of these events and after the last, when as many as `seen` were learned before them.
+    """The age before each of these events and after the last one; `seen` is the number of events before them.
 
-    For the mean only the first one, since each event adds 1. An age that falls says that `late` is scaled back too.
+    For the mean it is only the first age, since each event adds 1. Where the age falls, `late` is rescaled too.
 
     >>> ages(Identity(average=True), 2, 3), ages(Identity(average="recent", half_life=1), 2, 3)
     (array([2.]), array([ 4.,  8., 16., 32.]))

@@ -1,13 +1,13 @@
 """Standard scaling: a number is learned as its distance from the running mean, in running standard deviations.
 
-Welford's sums of each column are state, part of the fold. An event first adds its own numbers to them, then is scaled
-by them, then scored and learned; a prediction is scaled by them and changes nothing. Only numbers are scaled: booleans
-and categories stay what they are, and what is absent is 0 after scaling as before.
+Welford's sums of each column are state, part of the fold. An event first adds its numbers to the sums, then is scaled
+by them, then scored and learned. A prediction is scaled by the sums and does not change them. Only numbers are scaled:
+booleans and categories stay what they are, and an absent feature is 0 after scaling too.
 
     n ← n + 1,  d = x - mean,  mean ← mean + d/n,  M2 ← M2 + d·(x - mean)        (Welford 1962; Knuth, 4.2.2)
     (x - mean) / √(M2/n), and 0 where that variance is 0
 
-Only +, ×, ÷ and √ in this order, so the same events give the same bits on any CPU.
+The operations are +, ×, ÷ and √ in this order, so the same events give the same bits on any CPU.
 """
 
 import math
@@ -24,7 +24,7 @@ from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Vector
 
 MAX_COUNTED_COLUMNS = 1000
-"""Columns that `StandardScaler.count_scaled_away` looks at; a service calls it often."""
+"""The most columns that `StandardScaler.count_scaled_away` reads; each scrape of the metrics calls it."""
 
 
 def standard(x: float, n: float, mean: float, m2: float) -> float:
@@ -41,16 +41,15 @@ register_jitable(standard)
 
 
 class StandardScaler:
-    """The sums of a model's columns, in rows of one column each: wide events wait for memory."""
+    """The sums of a model's columns, a row for each column, so that the sums of a column are next to each other."""
 
     def __init__(self, identity: Identity, columns: int = 0) -> None:
         self._identity = identity
         self._sums = np.zeros((columns, len(SUMS)))
         self._places = np.zeros(0, np.int64)
-        self._batch: Batch | None = None
         self._kept = np.empty((3, 0))
-        """For each value of the last batch its column's mean and M2 before it, and the scaled value. New memory for
-        each batch would cost a fifth of the work."""
+        """For each value of the last batch the mean and M2 of its column before it, and the scaled value. Reused, since
+        new memory for each batch takes a fifth of the time (measured)."""
 
     @classmethod
     def of(cls, identity: Identity, sums: Iterable[Vector]) -> Self:
@@ -65,13 +64,13 @@ class StandardScaler:
 
     @property
     def used(self) -> int:
-        """How many columns have had a number."""
+        """The number of columns that have had a number."""
         return int(np.count_nonzero(self._sums[:, 0]))
 
     def count_scaled_away(self, least: int, events: int) -> tuple[int, int]:
-        """How many columns had a number in at least `least` but not all `events`, and how many of them only one.
+        """How many columns had a number in at least `least` but not all `events`, and how many of them a constant one.
 
-        A number other than 0 that is always the same is scaled to 0, as if it were absent. The first LOOKED_AT columns
+        A constant number other than 0 is scaled to 0, as if it were absent. Only the first MAX_COUNTED_COLUMNS columns
         are counted.
         """
         n, mean, m2 = self._sums[:MAX_COUNTED_COLUMNS].T
@@ -79,7 +78,7 @@ class StandardScaler:
         return int(some.sum()), int((some & (m2 == 0.0) & (mean != 0.0)).sum())
 
     def copy(self) -> "StandardScaler":
-        """The sums as they are now."""
+        """An independent copy."""
         return StandardScaler.of(self._identity, self._sums.T)
 
     def make_room(self, columns: int) -> None:
@@ -88,11 +87,11 @@ class StandardScaler:
             self._sums = np.concatenate([self._sums, np.zeros((more, len(SUMS)))])
 
     def learn(self, batch: Batch) -> Batch:
-        """Take in the events of a batch, one after the other, and scale each; equal columns of one event are merged.
+        """Add the events of a batch to the sums, one after the other, and scale each; merge equal columns of an event.
 
         The result is valid until the next batch.
         """
-        self._batch, count = batch, len(batch.values)
+        count = len(batch.values)
         if self._kept.shape[1] < count:
             self._kept = np.empty((3, count))
         scaled = self._kept[2, :count]
@@ -100,7 +99,7 @@ class StandardScaler:
         return self._merged(batch, scaled)
 
     def scale(self, batch: Batch) -> Batch:
-        """A batch with scaled values, the same bits as of `value`. The sums do not change."""
+        """Scale the values of a batch, bit for bit as `value` does. The sums do not change."""
         n, mean, m2 = self._sums[batch.columns].T
         variance = np.divide(m2, n, out=np.zeros(len(n)), where=n > 0.0)
         spread = variance > 0.0
@@ -109,7 +108,7 @@ class StandardScaler:
         return self._merged(batch, scaled)
 
     def _merged(self, batch: Batch, scaled: Vector) -> Batch:
-        """A batch with these values; equal columns of one event are added up."""
+        """The batch with these values; equal columns of one event are added up."""
         if self._identity.features != "hashed":  # only hashed names give an event a column twice
             return batch._replace(values=scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()
@@ -118,30 +117,33 @@ class StandardScaler:
         count = _merge(starts, columns, scaled, self._places)
         return batch._replace(starts=starts, columns=columns[:count], values=scaled[:count])
 
-    def undo(self, first: int) -> None:
-        """Forget the events of the last batch from this one on."""
-        if (batch := self._batch) is not None:
-            _undo(int(batch.starts[first]), batch.columns, batch.numbers, self._sums, self._kept)
+    def undo(self, batch: Batch, first: int) -> None:
+        """Restore the sums before event `first` of the batch that was learned last."""
+        start = int(batch.starts[first])
+        values = start + np.flatnonzero(batch.numbers[start:])
+        columns, firsts, counts = np.unique(batch.columns[values], return_index=True, return_counts=True)
+        self._sums[columns, 0] -= counts
+        self._sums[columns, 1:] = self._kept[:2, values[firsts]].T
 
     def value(self, column: int, value: float) -> float:
         """The scaled value of a feature; only floats are numbers."""
         if value.__class__ is not float:
             return value
-        at = self._sums.item
-        return standard(value, at(column, 0), at(column, 1), at(column, 2))
+        sums = self._sums.item
+        return standard(value, sums(column, 0), sums(column, 1), sums(column, 2))
 
     def merged(self, pairs: ColumnPairs) -> ColumnPairs:
-        """Features with scaled values, equal columns merged."""
-        found: dict[int, float] = {}
+        """Features with scaled values; equal columns are added up."""
+        merged: dict[int, float] = {}
         for column, value in pairs:
             scaled = self.value(column, value)
-            found[column] = found[column] + scaled if column in found else scaled
-        return list(found.items())
+            merged[column] = merged[column] + scaled if column in merged else scaled
+        return list(merged.items())
 
 
 @compiled
 def _learn(starts: Any, columns: Any, values: Vector, numbers: Any, sums: Any, before: Any, scaled: Vector) -> None:
-    """Add each event's numbers to the sums, then scale them. `before` keeps each column's mean and M2 for `_undo`."""
+    """Add each event's numbers to the sums, then scale them. `before` keeps each column's mean and M2 for `undo`."""
     for i in range(len(starts) - 1):
         for j in range(starts[i], starts[i + 1]):
             if numbers[j]:
@@ -157,29 +159,21 @@ def _learn(starts: Any, columns: Any, values: Vector, numbers: Any, sums: Any, b
 
 
 @compiled
-def _undo(start: int, columns: Any, numbers: Any, sums: Any, before: Any) -> None:
-    for j in range(len(columns) - 1, start - 1, -1):
-        if numbers[j]:
-            own = sums[columns[j]]
-            own[0], own[1], own[2] = own[0] - 1.0, before[0, j], before[1, j]
-
-
-@compiled
 def _merge(starts: Any, columns: Any, values: Vector, places: Any) -> int:
-    """Add up equal columns of one event in place, each where it is first; returns how many values are left.
+    """Add up equal columns of one event in place, each at its first place; returns how many values are left.
 
-    `places` has where a column was put last, perhaps in an earlier call: it counts only if the column is there.
+    `places` has the last place of each column, perhaps from an earlier call, so the column there is compared.
     """
-    at = 0
+    end = 0
     for i in range(len(starts) - 1):
-        begin, start = at, starts[i]
-        starts[i] = at
+        begin, start = end, starts[i]
+        starts[i] = end
         for j in range(start, starts[i + 1]):
             c = columns[j]
-            if begin <= places[c] < at and columns[places[c]] == c:
+            if begin <= places[c] < end and columns[places[c]] == c:
                 values[places[c]] += values[j]
             else:
-                columns[at], values[at], places[c] = c, values[j], at
-                at += 1
-    starts[len(starts) - 1] = at
-    return at
+                columns[end], values[end], places[c] = c, values[j], end
+                end += 1
+    starts[len(starts) - 1] = end
+    return end

@@ -100,9 +100,7 @@ class History:
     def take(self, model: Model, now: float) -> None:
         """Add a point to the history of a model, if it answers."""
         if model.answering:
-            learner = model.answering.learner
-            learner.last_events.wants_record = True
-            self.of(model.name).add(point(learner, now, self.lag(model)))
+            self.of(model.name).add(point(model.answering.learner, now, self.lag(model)))
 
     def of(self, name: str) -> Points:
         """The history of a model."""
