@@ -211,7 +211,7 @@ def _known(now: FrozenModel, placed: Placed) -> tuple[Batch, list[int]]:
     """Features as the weights of this moment meet them, and how many each instance has that they do not know."""
     starts, columns, values, _, ignored, numbers = placed
     events = len(starts) - 1
-    unknown = np.bincount([event for event, _, _ in ignored], minlength=events)
+    unknown = np.bincount(ignored, minlength=events)
     new = np.flatnonzero(columns >= now.columns)
     if len(new):
         unknown += np.bincount(np.searchsorted(starts, new, "right") - 1, minlength=events)
