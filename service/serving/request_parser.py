@@ -101,15 +101,15 @@ def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tu
     """The same by every rule; raises Rejected with the first that is broken."""
     commas = np.empty(max_instances, np.int64)
     found = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
-    forms = [name for name, member in zip(_FORMS, found.members, strict=False) if member is not None]
+    forms = [name for name, member in zip(_FORMS, found.values, strict=False) if member is not _UNSET]
     if not forms:
         raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
     if len(forms) > 1:
         raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(forms)}")
     (name,) = forms
     place = _FORMS.index(name)
-    kind, member = type_name(found.scalar(place)), found.members[place]
-    if member is None or name in SINGLE_FORMS:
+    kind, member = type_name(found.scalar(place)), found.values[place]
+    if name in SINGLE_FORMS:
         if name == "event" and kind != "an object":
             raise Rejected("wrong-type", f"expected an object, got {kind}", "/event")
         i, pointer = (0, "/features") if name == "features" else (-1, "/event" + to_pointer(flattener.path))

@@ -57,7 +57,7 @@ def expected_values(parts: Sequence[dict[tuple[bool, Any], float]]) -> tuple[NDA
 
     Values are keyed by (is it a boolean, value), as in `careful_reader.label_signs`. Raises UnsupportedError.
     """
-    numbers, strings = list[tuple[int, float, float]](), list[tuple[str, float]]()
+    numbers, strings = list[tuple[float, float]](), list[tuple[str, float]]()
     firsts, literals = [(0, 0)], np.full((len(parts), 3), math.nan)
     for part, codes in enumerate(parts):
         for (is_bool, value), code in codes.items():
@@ -68,11 +68,10 @@ def expected_values(parts: Sequence[dict[tuple[bool, Any], float]]) -> tuple[NDA
             elif abs(value) > MAX_EXACT_INTEGER:
                 raise UnsupportedError
             else:
-                numbers.append((part, float(value), code))
+                numbers.append((float(value), code))
         firsts.append((len(numbers), len(strings)))
     texts = encode_names([string for string, _ in strings])
-    string_codes = np.array([code for _, code in strings], float)
-    pairs = np.array([pair for _, *pair in sorted(numbers)], float).reshape(-1, 2)
+    string_codes, pairs = np.array([code for _, code in strings], float), np.array(numbers, float).reshape(-1, 2)
     return np.array(firsts, np.int64).T.copy(), pairs, texts.ends, string_codes, literals, texts.text
 
 
@@ -95,14 +94,10 @@ def is_leaf(nodes: Any, node: int) -> bool:
 @compiled
 def code_of_number(part: int, value: float, firsts: Any, numbers: Any) -> Any:
     """The code of a number at a part, or NaN."""
-    low, high = firsts[0, part], firsts[0, part + 1]
-    while low < high:
-        middle = (low + high) // 2
-        if numbers[middle, 0] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return numbers[low, 1] if low < firsts[0, part + 1] and numbers[low, 0] == value else math.nan
+    for k in range(firsts[0, part], firsts[0, part + 1]):
+        if numbers[k, 0] == value:
+            return numbers[k, 1]
+    return math.nan
 
 
 @compiled
