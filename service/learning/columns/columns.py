@@ -8,7 +8,7 @@ and counts its unknown features; `explain` returns their names too.
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import chain, count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import mmh3
 import numpy as np
@@ -19,7 +19,7 @@ from service.learning.columns.name_table import NameTable, find_each, number_eac
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.identity import Identity
 
-_NO_FLAGS = np.zeros(0, bool)
+_NO_FLAGS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
 _PREPARED_COLUMNS = 1 << 16
 """Length of the array of columns that all slices of a positional model share: 256 kB."""
 _MAX_CACHED_NAMES = 1 << 14
@@ -27,18 +27,43 @@ _MAX_CACHED_NAMES = 1 << 14
 ColumnPairs = list[tuple[int, float]]
 
 
-class Placed(NamedTuple):
-    """The features of events as rows: event i has `columns[starts[i]:starts[i+1]]` and the same part of `values`."""
+class Batch(NamedTuple):
+    """Events as columns: event i has the columns and values from `starts[i]` to before `starts[i + 1]`.
+
+    The bias (column 0, x0 = 1) is implied. `labels` are ±1, or with more than two labels the number of the class.
+    """
 
     starts: NDArray[np.uint64]
     columns: NDArray[np.uint32]
     values: NDArray[np.float64]
-    names: Sequence[str]
+    labels: NDArray[np.float64] = _NO_NUMBERS
+    weights: NDArray[np.float64] = _NO_NUMBERS
+    records: Sequence[int] = ()
+    """The index of each event in the slice."""
+    names: Sequence[str] = ()
     """The new names in order: their columns follow the columns in use."""
-    ignored: Sequence[int]
-    """The event of each feature that gets no column."""
-    numbers: NDArray[np.bool_]
+    ignored: Sequence[int] = ()
+    """The event of each feature that gets no column, as all columns are in use."""
+    skipped: Sequence[int] = ()
+    """The indices of the records that `where` skips."""
+    numbers: NDArray[np.bool_] = _NO_FLAGS
     """Which values are numbers, if numbers are scaled: then equal columns are not merged yet."""
+
+    def first(self, count: int) -> Self:
+        """The first events alone."""
+        end = int(self.starts[count])
+        later = int(self.columns.max(initial=0)) - int(self.columns[:end].max(initial=0))
+        return self._replace(
+            starts=self.starts[: count + 1],
+            columns=self.columns[:end],
+            values=self.values[:end],
+            labels=self.labels[:count],
+            weights=self.weights[:count],
+            records=self.records[:count],
+            names=self.names[: max(len(self.names) - later, 0)],
+            ignored=[event for event in self.ignored if event < count],
+            skipped=[record for record in self.skipped if record < self.records[count]],
+        )
 
 
 class Columns(Protocol):
@@ -51,10 +76,10 @@ class Columns(Protocol):
     def __len__(self) -> int:
         """Columns in use, the bias included: the length of the weight vector."""
 
-    def place(self, events: Sequence[Any]) -> Placed:
-        """Columns and values of the features of events, as `find` returns them. It changes nothing."""
+    def place(self, events: Sequence[Any]) -> Batch:
+        """The features of events as a batch without labels, with columns as `find` returns them. It changes nothing."""
 
-    def place_rows(self, rows: FeatureRows) -> Placed:
+    def place_rows(self, rows: FeatureRows) -> Batch:
         """As `place`, for features from the compiled reader."""
 
     def find(self, features: Any) -> tuple[ColumnPairs, int]:
@@ -80,10 +105,10 @@ class Named:
     """A name gets the next column when it is first seen, up to `cap` names; beyond it the feature is ignored.
 
     >>> columns = Named(cap=2)
-    >>> placed = columns.place([{"a": 0.5, "b": 1.0}, {"c": 3.0, "a": 2.0}])
-    >>> placed.columns.tolist(), placed.names, placed.ignored
+    >>> batch = columns.place([{"a": 0.5, "b": 1.0}, {"c": 3.0, "a": 2.0}])
+    >>> batch.columns.tolist(), batch.names, batch.ignored
     ([1, 2, 1], ['a', 'b'], [1])
-    >>> columns.extend(placed.names)
+    >>> columns.extend(batch.names)
     >>> columns.find({"b": 4.0, "c": 3.0})
     ([(2, 4.0)], 1)
     """
@@ -102,34 +127,34 @@ class Named:
         """How many names can still get a column; initial weights may have more names than the cap."""
         return max(0, self._cap - len(self.names))
 
-    def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
+    def place(self, events: Sequence[Mapping[str, float]]) -> Batch:
         names = [*chain.from_iterable(events)]
         values = [*chain.from_iterable(features.values() for features in events)]
         numbers = np.array([*map(_is_number, values)], bool) if self._scaled else _NO_FLAGS
         starts, columns = np.cumsum([0, *map(len, events)], dtype=np.uint64), self.names.numbers_of(names)
         unknown = np.flatnonzero(columns == 0)
-        placed = Placed(starts, columns, np.array(values, np.float64), (), (), numbers)
-        return self._with_new(placed, unknown, [names[i] for i in unknown.tolist()])
+        batch = Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
+        return self._with_new(batch, unknown, [names[i] for i in unknown.tolist()])
 
-    def place_rows(self, rows: FeatureRows) -> Placed:
+    def place_rows(self, rows: FeatureRows) -> Batch:
         columns, table = np.empty(len(rows.values), np.uint32), self.names.table
         names = rows.address, rows.names, rows.hashes
         missing, unsure = find_each(*table[:4], *names, columns)
         numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
-        placed = Placed(rows.starts, columns, rows.values.copy(), (), (), numbers)
+        batch = Batch(rows.starts, columns, rows.values.copy(), numbers=numbers)
         if not missing:
-            return placed
+            return batch
         unknown = np.flatnonzero(columns == 0)
         slots = np.zeros(2 << missing.bit_length(), np.uint64)
         firsts = np.empty(min(missing, self._free), np.int64)
         new = -1 if unsure else number_each(*names, unknown, slots, firsts, len(self), columns)
         if new >= 0 and columns.all():
-            return placed._replace(names=rows.names_of(firsts[:new]))
-        return self._with_new(placed, unknown, rows.names_of(unknown)[:])
+            return batch._replace(names=rows.names_of(firsts[:new]))
+        return self._with_new(batch, unknown, rows.names_of(unknown)[:])
 
-    def _with_new(self, placed: Placed, unknown: NDArray[np.intp], names: Sequence[str]) -> Placed:
+    def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:
         """The features with columns for those at the indices `unknown`, which have these names."""
-        starts, columns, values, _, _, numbers = placed
+        starts, columns, values, numbers = batch.starts, batch.columns, batch.values, batch.numbers
         slotless = self.names.table.slotless
         new = [*dict.fromkeys(name for name in names if name not in slotless)][: self._free]
         next_columns = dict(zip(new, count(len(self)), strict=False))
@@ -140,7 +165,7 @@ class Named:
             starts = starts - np.searchsorted(ignored, starts).astype(np.uint64)
             columns, values = np.delete(columns, ignored), np.delete(values, ignored)
             numbers = np.delete(numbers, ignored) if self._scaled else numbers
-        return Placed(starts, columns, values, new, events, numbers)
+        return Batch(starts, columns, values, names=new, ignored=events, numbers=numbers)
 
     def _look_up(self, features: Mapping[str, float]) -> list[int]:
         """The column of each feature, 0 if it has none. Columns are cached from now on."""
@@ -205,21 +230,21 @@ class Positional(_Numbered):
     def _columns(self, events: int) -> NDArray[np.uint32]:
         return np.tile(np.arange(1, self._count + 1, dtype=np.uint32), events)
 
-    def place(self, events: Sequence[list[float]]) -> Placed:
+    def place(self, events: Sequence[list[float]]) -> Batch:
         values = array("d")
         for features in events:
             values.fromlist(features)
         starts = np.arange(len(events) + 1, dtype=np.uint64) * np.uint64(self._count)
-        return self._placed(starts, np.frombuffer(values, np.float64))
+        return self._batch(starts, np.frombuffer(values, np.float64))
 
-    def place_rows(self, rows: FeatureRows) -> Placed:
-        return self._placed(rows.starts, rows.values.copy())
+    def place_rows(self, rows: FeatureRows) -> Batch:
+        return self._batch(rows.starts, rows.values.copy())
 
-    def _placed(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Placed:
+    def _batch(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Batch:
         columns = self._prepared[: len(values)]
         if len(columns) < len(values):
             columns = self._columns(len(starts) - 1)
-        return Placed(starts, columns, values, (), (), np.ones(len(values), bool) if self._scaled else _NO_FLAGS)
+        return Batch(starts, columns, values, numbers=np.ones(len(values), bool) if self._scaled else _NO_FLAGS)
 
     def find(self, features: Sequence[float]) -> tuple[ColumnPairs, int]:
         return list(enumerate(features, 1)), 0
@@ -236,15 +261,15 @@ class Hashed(_Numbered):
         self._scaled = scaled
         self._latest, self._turn = np.zeros((64, 2), np.int64), np.zeros(1, np.int64)
 
-    def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
+    def place(self, events: Sequence[Mapping[str, float]]) -> Batch:
         rows = [self.find(features)[0] for features in events]
         starts = np.cumsum([0, *map(len, rows)], dtype=np.uint64)
         columns = np.array([column for row in rows for column, _ in row], np.uint32)
         values = [value for row in rows for _, value in row]
         numbers = np.array([*map(_is_number, values)], bool) if self._scaled else _NO_FLAGS
-        return Placed(starts, columns, np.array(values, np.float64), (), (), numbers)
+        return Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
 
-    def place_rows(self, rows: FeatureRows) -> Placed:
+    def place_rows(self, rows: FeatureRows) -> Batch:
         if 2 * (longest := int(np.diff(rows.starts).max(initial=0))) > len(self._latest):
             self._latest = np.zeros((2 << longest.bit_length(), 2), np.int64)
         starts, columns, values = rows.starts.copy(), np.empty(len(rows.values), np.uint32), np.empty(len(rows.values))
@@ -253,7 +278,7 @@ class Hashed(_Numbered):
             self._turn, starts, columns, values,
         )  # fmt: skip
         numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
-        return Placed(starts, columns[:count], values[:count], (), (), numbers)
+        return Batch(starts, columns[:count], values[:count], numbers=numbers)
 
     def find(self, features: Mapping[str, float]) -> tuple[ColumnPairs, int]:
         if self._scaled:
