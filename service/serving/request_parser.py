@@ -18,7 +18,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.events.batch import compiled_reader_ready
+from service.learning.events.batch import Decoder
 from service.learning.events.careful_reader import ParsedValues, text_values
 from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, scan
 from service.learning.events.compiled.path_tree import UnsupportedError
@@ -209,7 +209,7 @@ def read_pieces(
 
 def _row_reader(name: str, flattener: Flattener) -> RowReader | None:
     """A compiled reader of a list's elements; None if it is not ready, or cannot read them."""
-    if compiled_reader_ready():
+    if Decoder.compiled:
         with suppress(UnsupportedError):
             return RowReader.of_instances(flattener, _path_in(name, flattener), _max_bytes(flattener.identity))
     return None

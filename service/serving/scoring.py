@@ -208,17 +208,20 @@ def answer_large(now: FrozenModel, body: bytes, max_instances: int, explain: boo
 
 def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
     """Features as the weights of this moment meet them, and how many each instance has that they do not know."""
-    starts, columns, values, numbers = batch.starts, batch.columns, batch.values, batch.numbers
+    starts, columns, numbers = batch.starts, batch.columns, batch.numbers
     events = len(starts) - 1
     unknown = np.bincount(batch.ignored, minlength=events)
     new = np.flatnonzero(columns >= now.columns)
     if len(new):
         unknown += np.bincount(np.searchsorted(starts, new, "right") - 1, minlength=events)
-        starts = starts - np.searchsorted(new, starts).astype(np.uint64)
-        columns, values = np.delete(columns, new), np.delete(values, new)
-        numbers = np.delete(numbers, new) if len(numbers) else numbers
+        batch = batch._replace(
+            starts=starts - np.searchsorted(new, starts).astype(np.uint64),
+            columns=np.delete(columns, new),
+            values=np.delete(batch.values, new),
+            numbers=np.delete(numbers, new) if len(numbers) else numbers,
+        )
     none = np.zeros(events)
-    batch = Batch(starts, columns, values, none, none, numbers=numbers)
+    batch = batch._replace(labels=none, weights=none)
     return now.scaler.scale(batch) if now.scaler else batch, unknown.tolist()
 
 

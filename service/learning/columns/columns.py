@@ -161,10 +161,9 @@ class Named:
         columns[unknown] = [next_columns.get(name) or slotless.get(name, 0) for name in names]
         ignored = np.flatnonzero(columns == 0)
         events: list[int] = (np.searchsorted(starts, ignored, "right") - 1).tolist()
-        if events:
-            starts = starts - np.searchsorted(ignored, starts).astype(np.uint64)
-            columns, values = np.delete(columns, ignored), np.delete(values, ignored)
-            numbers = np.delete(numbers, ignored) if self._scaled else numbers
+        starts = starts - np.searchsorted(ignored, starts).astype(np.uint64)
+        columns, values = np.delete(columns, ignored), np.delete(values, ignored)
+        numbers = np.delete(numbers, ignored) if self._scaled else numbers
         return Batch(starts, columns, values, names=new, ignored=events, numbers=numbers)
 
     def _look_up(self, features: Mapping[str, float]) -> list[int]:

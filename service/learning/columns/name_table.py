@@ -7,7 +7,7 @@ is compiled. In compiled loops a name is a place and a size: its first byte is a
 
 import secrets
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -67,24 +67,22 @@ def encode_names(names: Sequence[str]) -> Utf8Names:
     text = "".join(names)
     if not text.isascii():  # the bytes of an ASCII name are its characters: a million take a fifth of the time
         parts = [name.encode(errors="surrogatepass") for name in names]
-    ends = np.zeros(len(names) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=ends[1:])
-    return Utf8Names(
-        np.frombuffer(text.encode(errors="surrogatepass") + bytes(PADDING_BYTES), np.uint8), ends, len(names)
-    )
+    ends = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(names) + 1)
+    raw = text.encode(errors="surrogatepass") + bytes(PADDING_BYTES)
+    return Utf8Names(np.frombuffer(raw, np.uint8), ends, len(names))
 
 
 class Table(NamedTuple):
     """The numbers of the names at one time, for compiled loops; it has no names that are added later.
 
-    A slot has the upper half of a hash and a number, or is 0. Name i (from 1 to `size`) is at `text`, an address, from
+    A slot has the upper half of a hash and a number, or is 0. Name i, from 1 to `last`, is at `text`, an address, from
     `ends[i - 1]` to `ends[i]`.
     """
 
     slots: NDArray[np.uint64]
     ends: NDArray[np.int64]
     text: int
-    size: int
+    last: int
     slotless: dict[str, int]
     """The numbers of names that have no slot."""
     buffer: NDArray[np.uint8]
@@ -179,7 +177,7 @@ def probes(slots: Any) -> int:
 
 
 @compiled
-def find(slots: Any, ends: Any, text: int, table_size: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
+def find(slots: Any, ends: Any, text: int, last: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
     """The number of the name with the hash `h` at `begin`; 0 if it is unknown, -1 if that is not certain.
 
     The first four arguments are those of a `Table`.
@@ -192,7 +190,7 @@ def find(slots: Any, ends: Any, text: int, table_size: int, address: int, begin:
             return 0
         if slot >> _UPPER == upper:
             number = np.int64(slot & _NUMBER)
-            if number <= table_size:
+            if number <= last:
                 start = ends[number - 1]
                 if ends[number] - start == size and same_bytes(address, begin, text, start, size):
                     return number
@@ -226,23 +224,27 @@ def hash_each(address: int, names: Any, into: Any, seed: np.uint64) -> None:
 
 
 @compiled
+def copy_bytes(address: int, begin: int, size: int, into: Any, end: int) -> int:
+    """Append bytes to the used part of an array, which has this end; returns the new end."""
+    for j in range(size):
+        into[end + j] = byte_at(address, begin + j)
+    return end + size
+
+
+@compiled
 def gather_names(address: int, names: Any, into: Any) -> None:
     """Copy names one after another."""
     end = 0
     for i in range(len(names)):
-        for j in range(names[i, 0], names[i, 0] + names[i, 1]):
-            into[end] = byte_at(address, j)
-            end += 1
+        end = copy_bytes(address, names[i, 0], names[i, 1], into, end)
 
 
 @compiled
-def find_each(
-    slots: Any, ends: Any, text: int, table_size: int, address: int, names: Any, hashes: Any, into: Any
-) -> tuple[int, int]:
+def find_each(slots: Any, ends: Any, text: int, last: int, address: int, names: Any, hashes: Any, into: Any) -> Any:
     """The number of each name, 0 for an unknown one; returns how many are 0, and how many of these are not certain."""
     unknown, unsure = 0, 0
     for i in range(len(hashes)):
-        number = find(slots, ends, text, table_size, address, names[i, 0], names[i, 1], hashes[i])
+        number = find(slots, ends, text, last, address, names[i, 0], names[i, 1], hashes[i])
         unknown += number <= 0
         unsure += number < 0
         into[i] = max(number, 0)
@@ -250,14 +252,12 @@ def find_each(
 
 
 @compiled
-def _find_all(
-    slots: Any, ends: Any, text: int, table_size: int, address: int, cuts: Any, seed: np.uint64, into: Any
-) -> int:
+def _find_all(slots: Any, ends: Any, text: int, last: int, address: int, cuts: Any, seed: np.uint64, into: Any) -> int:
     """As `find_each`, for names without hashes that end at `cuts`; returns how many are not certain."""
     unsure = 0
     for i in range(len(into)):
         h = hash_of(address, cuts[i], cuts[i + 1], seed)
-        number = find(slots, ends, text, table_size, address, cuts[i], cuts[i + 1] - cuts[i], h)
+        number = find(slots, ends, text, last, address, cuts[i], cuts[i + 1] - cuts[i], h)
         unsure += number < 0
         into[i] = max(number, 0)
     return unsure

@@ -5,18 +5,17 @@ first, and only accepted events get columns. So no record is read twice, and not
 a slice is learned. Whether a record is accepted depends on its bytes and the identity, never on other records.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.columns.columns import Batch, Columns, columns_for
 from service.learning.events.careful_reader import CarefulReader, Event
 from service.learning.events.compiled.path_tree import UnsupportedError
-from service.learning.events.compiled.row_reader import RowReader
+from service.learning.events.compiled.row_reader import Enough, RowReader
 from service.learning.events.compiled.vector_reader import VectorReader
 from service.learning.events.content_types import FORMS, DoubleVector, double_vector
 from service.learning.events.value_buffer import ValueBuffer
@@ -31,6 +30,7 @@ REASONS = (
 
 UNUSUAL_SLICES = 50
 """After a slice of mostly unusual records the compiled reader is not tried for this many slices."""
+_VECTOR = FORMS.index(DoubleVector)
 
 
 class Reject(NamedTuple):
@@ -39,17 +39,6 @@ class Reject(NamedTuple):
     record: int
     reason: str
     detail: str
-
-
-class _Compiled:
-    """The compiled reader of this process."""
-
-    ready = False
-
-
-def compiled_reader_ready() -> bool:
-    """Whether this process uses the compiled reader."""
-    return _Compiled.ready
 
 
 def use_compiled_reader(use: bool) -> None:
@@ -63,7 +52,7 @@ def use_compiled_reader(use: bool) -> None:
             columns.extend(["a"])
             for values in ([b'{"features":{"\\u0061":1,"new":1},"label":1}', b"[1]", None], [double_vector([1], 1)]):
                 Decoder(identity, columns).decode_rows(ValueBuffer.of(values))
-    _Compiled.ready = use and ENABLED
+    Decoder.compiled = use and ENABLED
 
 
 class Decoder:
@@ -79,6 +68,9 @@ class Decoder:
     ('out-of-range', 'feature "a" is beyond ±1e+30')
     """
 
+    compiled = False
+    """Whether this process uses the compiled reader."""
+
     def __init__(self, identity: Identity, columns: Columns) -> None:
         self._columns = columns
         self._careful = CarefulReader(identity)
@@ -90,17 +82,15 @@ class Decoder:
         with suppress(UnsupportedError):
             self._rows = RowReader.of_events(self.flattener, self._careful.signs)
 
-    def decode(
-        self, records: Sequence[bytes | None], enough: Callable[[], bool] | None = None
-    ) -> tuple[Batch, list[Reject]]:
+    def decode(self, records: Sequence[bytes | None], enough: Enough = None) -> tuple[Batch, list[Reject]]:
         """A slice of record values as a batch, and the rejected records.
 
-        A record that was read is in one of the two, or is skipped. After each record that takes time, `enough` says
-        whether to leave the rest.
+        A record that was read is in one of the two, or is skipped. `enough` may say to leave the rest.
         """
-        if self._rows is not None and _Compiled.ready:
+        if self._rows is not None and self.compiled:
             values = records if isinstance(records, ValueBuffer) else ValueBuffer.of(records)
-            if values.forms is None or (self._positional and _all_vectors(values.forms, values.begins)):
+            forms = values.forms
+            if forms is None or (self._positional and np.all((forms == _VECTOR) | (values.begins < 0))):
                 if not self._slices_without:
                     return self.decode_rows(values, enough)
                 self._slices_without -= 1
@@ -115,7 +105,7 @@ class Decoder:
         batch = batch._replace(labels=signs, weights=weights, records=[*events], skipped=careful.skipped)
         return batch, careful.rejects
 
-    def decode_rows(self, values: ValueBuffer, enough: Callable[[], bool] | None = None) -> tuple[Batch, list[Reject]]:
+    def decode_rows(self, values: ValueBuffer, enough: Enough = None) -> tuple[Batch, list[Reject]]:
         """As `decode`, by the compiled reader. All values are JSON, or all are vectors."""
         assert self._rows is not None  # noqa: S101 - the caller has checked it
         careful = _CarefulSlice(self._careful)
@@ -126,11 +116,10 @@ class Decoder:
             for i in np.delete(np.arange(len(values)), rows.records).tolist():
                 careful.read(i, values[i])
         self._slices_without = UNUSUAL_SLICES if careful.count > len(values) / 2 else 0
-        skipped = sorted([*careful.skipped, *rows.skipped.tolist()])
+        records, skipped = rows.records.tolist(), sorted([*careful.skipped, *rows.skipped.tolist()])
         batch = self._columns.place_rows(rows)
-        return batch._replace(
-            labels=rows.signs, weights=rows.weights, records=rows.records.tolist(), skipped=skipped
-        ), careful.rejects
+        batch = batch._replace(labels=rows.signs, weights=rows.weights, records=records, skipped=skipped)
+        return batch, careful.rejects
 
 
 class _CarefulSlice:
@@ -151,7 +140,3 @@ class _CarefulSlice:
         if event is None:
             self.skipped.append(i)
         return event
-
-
-def _all_vectors(forms: NDArray[np.int64], begins: NDArray[np.int64]) -> bool:
-    return bool(((forms == FORMS.index(DoubleVector)) | (begins < 0)).all())

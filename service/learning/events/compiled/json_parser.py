@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.columns.name_table import PADDING_BYTES, find, hash_of, probes, same_bytes
+from service.learning.columns.name_table import PADDING_BYTES, copy_bytes, find, hash_of, probes, same_bytes
 from service.learning.events.compiled import json_tokens
 from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
 from service.learning.events.compiled.path_tree import (
@@ -62,14 +62,6 @@ def _is_new(table: Any, h: np.uint64, generation: np.uint64) -> bool:
             return False
         slot = (slot + 1) & mask
     return False
-
-
-@compiled
-def _copy(data: int, begin: int, size: int, scratch: Any, used: int) -> int:
-    """Append bytes to the used part of `scratch`; returns its new end."""
-    for j in range(size):
-        scratch[used + j] = byte_at(data, begin + j)
-    return used + size
 
 
 @inlined
@@ -215,8 +207,8 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                         prefix, prefix_size = opened[depth, _PREFIX], opened[depth, _PREFIX_SIZE]
                         if used + prefix_size + size + PADDING_BYTES > len(scratch):
                             break
-                        prefix_end = _copy(data, scratch_place + prefix, prefix_size, scratch, used)
-                        _copy(data, name, size, scratch, prefix_end)
+                        prefix_end = copy_bytes(data, scratch_place + prefix, prefix_size, scratch, used)
+                        copy_bytes(data, name, size, scratch, prefix_end)
                         name, size = scratch_place + used, prefix_size + size
                     # The seed tells the names of one object from those of another.
                     h = hash_of(data, name, name + size, seed if is_feature else seed + np.uint64(depth))
@@ -254,7 +246,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 if is_feature:
                     if used + size + PADDING_BYTES > len(scratch):
                         break
-                    used = used + size if name == scratch_place + used else _copy(data, name, size, scratch, used)
+                    used = used + size if name == scratch_place + used else copy_bytes(data, name, size, scratch, used)
                     scratch[used] = _DOT
                     used += 1
                     opened[depth, _PREFIX_SIZE] = size + 1
@@ -279,18 +271,21 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 i = json_tokens.parse_string(data, start, is_feature or part >= 0)
                 if i < 0 or part == WEIGHT or (is_feature and text == _REJECTED):
                     break
+                text_size = i - 1 - start
                 if part == LABEL or part >= WHERE:
                     codes[part] = code_of_string(
-                        part, data, start, i - 1 - start, firsts, string_ends, strings, string_codes
+                        part, data, start, text_size, firsts, string_ends, strings, string_codes
                     )
                 if is_feature and text == _CATEGORY:
-                    both = size + i - start  # with the equals sign
+                    both = size + 1 + text_size  # with the equals sign
                     if both > max_name or used + both + PADDING_BYTES > len(scratch) or count == len(values):
                         break
                     names[count, 0], names[count, 1] = scratch_place + used, both
-                    name_end = used + size if name == scratch_place + used else _copy(data, name, size, scratch, used)
+                    name_end = (
+                        used + size if name == scratch_place + used else copy_bytes(data, name, size, scratch, used)
+                    )
                     scratch[name_end] = _EQUALS
-                    name_end = _copy(data, start, i - 1 - start, scratch, name_end + 1)
+                    name_end = copy_bytes(data, start, text_size, scratch, name_end + 1)
                     h = hash_of(data, scratch_place + used, scratch_place + name_end, seed)
                     if not _is_new(table, h, generation):
                         break

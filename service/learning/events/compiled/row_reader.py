@@ -21,7 +21,7 @@ from service.learning.columns.name_table import (
     room,
 )
 from service.learning.events.compiled import json_parser
-from service.learning.events.compiled.path_tree import UnsupportedError, expected_values, path_tree
+from service.learning.events.compiled.path_tree import WHERE, UnsupportedError, expected_values, path_tree
 from service.learning.events.flatten import Features, Flattener
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.events.value_buffer import ValueBuffer
@@ -38,6 +38,10 @@ _NO_FEATURES: tuple[NDArray[Any], ...] = (
 
 CarefulEvent = tuple[Features, float, float]
 """An event from the careful reader: features, the label's sign, weight."""
+ReadCarefully = Callable[[int], CarefulEvent | None]
+"""Reads the value at an index; None if there is no event."""
+Enough = Callable[[], bool] | None
+"""Says after a value that takes time whether to leave the rest."""
 
 
 class FeatureRows(NamedTuple):
@@ -77,7 +81,7 @@ class RowReader:
     def __init__(
         self,
         flattener: Flattener,
-        paths: list[Path | None],
+        paths: Sequence[Path | None],
         expected: list[dict[tuple[bool, Any], float]],
         max_bytes: int,
         labelled: bool,
@@ -112,25 +116,11 @@ class RowReader:
     @classmethod
     def of_instances(cls, flattener: Flattener, path: Path, max_bytes: int) -> Self:
         """A reader of instances with features at `path`. Label, weight and id in them are not features."""
-        event = flattener.identity.event
-        paths: list[Path | None] = [path]
-        for pointer in (event.label, event.weight, event.id):
-            part = None if pointer is None else parse_pointer(pointer)
-            within = part is not None and part[: len(flattener.path)] == flattener.path
-            paths.append((*path, *part[len(flattener.path) :]) if part is not None and within else None)
-        return cls(flattener, paths, [{}] * len(paths), max_bytes, False)
+        paths = [path, *((*path, *part) for part in flattener.excluded)]
+        return cls(flattener, paths, [{}] * WHERE, max_bytes, False)
 
-    def read(
-        self,
-        values: ValueBuffer,
-        read_carefully: Callable[[int], CarefulEvent | None],
-        enough: Callable[[], bool] | None = None,
-    ) -> FeatureRows:
-        """The events among these values.
-
-        For a value that the parser declines, `read_carefully` returns the event or None. After such a value `enough`
-        says whether to leave the rest; usual values take little time.
-        """
+    def read(self, values: ValueBuffer, read_carefully: ReadCarefully, enough: Enough = None) -> FeatureRows:
+        """The events among these values. `read_carefully` reads each value that the parser declines."""
         max_bytes, _, _, dimension, *_ = self._limits
         count, state = len(values), self._state
         size = int(values.ends[-1] - values.begins[0]) if count else 0
@@ -157,7 +147,7 @@ class RowReader:
             record = int(state[json_parser.NEXT])
             state[json_parser.NEXT] += 1
             if (event := read_carefully(record)) is not None:
-                buffers.append(self._append(event, record, address, events))
+                self._append(event, record, events, buffers)
             if enough is not None and enough():
                 break
         n, skipped, end = (int(state[i]) for i in (json_parser.EVENTS, json_parser.SKIPPED, json_parser.VALUES))
@@ -179,20 +169,18 @@ class RowReader:
         self._selected[len(self._keys)] = self._patterns.select(name)
 
     def _append(
-        self,
-        event: CarefulEvent,
-        record: int,
-        address: int,
-        events: tuple[NDArray[np.float64], NDArray[np.int64]],
-    ) -> NDArray[np.uint8]:
-        """Add an event from the careful reader; returns the array with its names."""
+        self, event: CarefulEvent, record: int, events: Sequence[NDArray[Any]], buffers: list[NDArray[np.uint8]]
+    ) -> None:
+        """Add an event from the careful reader, and the array with its names."""
         state, (features, sign, weight) = self._state, event
         n, begin = int(state[json_parser.EVENTS]), int(state[json_parser.VALUES])
         end = begin + len(features)
         self._make_room(end)
         names, hashes, values, is_number = (part[begin:end] for part in self._features)
-        utf8 = encode_names([*features] if isinstance(features, dict) else [])
         if isinstance(features, dict):
+            utf8 = encode_names([*features])
+            address = buffers[0].ctypes.data
+            buffers.append(utf8.text)
             names[:, 0], names[:, 1] = utf8.text.ctypes.data - address + utf8.ends[:-1], np.diff(utf8.ends)
             hash_each(address, names, hashes, SEED)
             values[:] = [*features.values()]
@@ -202,7 +190,6 @@ class RowReader:
         figures, places = events
         figures[:, n], places[0, n + 1], places[1, n] = (sign, weight), end, record
         state[json_parser.EVENTS], state[json_parser.VALUES] = n + 1, end
-        return utf8.text
 
     def _make_room(self, count: int) -> None:
         """Make the buffers long enough for `count` features."""

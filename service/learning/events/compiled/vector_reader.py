@@ -40,9 +40,7 @@ def _is_double(label: Any) -> bool:
 
 
 @compiled
-def _read(
-    data: int, begins: Any, ends: Any, labels: Any, signs: Any, features: Any, event_signs: Any, records: Any
-) -> int:
+def _read(data: int, begins: Any, ends: Any, labels: Any, signs: Any, features: Any, truth: Any, records: Any) -> int:
     """Fill in the features, the label's sign and the index of each good event; returns how many there are."""
     count, width = 0, features.shape[1]
     for i in range(len(records)):
@@ -57,6 +55,6 @@ def _read(
         label = double_at(data, begin + 8 * width)
         k = min(np.searchsorted(labels, label), len(labels) - 1)
         if good and labels[k] == label:
-            event_signs[count], records[count] = signs[k], i
+            truth[count], records[count] = signs[k], i
             count += 1
     return count
