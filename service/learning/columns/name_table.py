@@ -58,7 +58,7 @@ class Utf8Names(Sequence[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self[:] == other[:]
 
-    __hash__ = None  # type: ignore[assignment]  # as of a list
+    __hash__ = None  # type: ignore[assignment]  # like a list
 
 
 def encode_names(names: Sequence[str]) -> Utf8Names:

@@ -25,7 +25,7 @@ _MASK, _TOP, _LAST = np.uint64(0x1FF), np.uint64(63), np.uint64(9)
 
 def _five_to(q: int) -> int:
     """The first 128 bits of 5^q, of which the first is 1; rounded up from 5^-27 to 5^-1, else down."""
-    power = 5 ** abs(q)
+    power: int = 5 ** abs(q)
     if q < 0:
         return (1 << power.bit_length() + 127) // power + (q >= -27)
     return power << 128 >> power.bit_length()

@@ -152,8 +152,9 @@ class RowReader:
                 break
         n, skipped, end = (int(state[i]) for i in (json_parser.EVENTS, json_parser.SKIPPED, json_parser.VALUES))
         (signs, weights), (starts, records, passed_over) = events
+        names, hashes, features, is_number = (part[:end] for part in self._features)
         rows = FeatureRows(
-            address, buffers, *(part[:end] for part in self._features), starts[: n + 1].astype(np.uint64),
+            address, buffers, names, hashes, features, is_number, starts[: n + 1].astype(np.uint64),
             signs[:n], weights[:n], records[:n], passed_over[:skipped],
         )  # fmt: skip
         if len(self._features[0]) > MAX_KEPT_FEATURES:
