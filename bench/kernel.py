@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bench.events import FLIPPED, zipf
 from bench.figure import Figure
-from service.learning.events.batch import Batch
+from service.learning.columns.columns import Batch
 from service.learning.identity import Identity
 from service.learning.kernel import kernel
 from service.learning.learner import Learner

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.classifier import Classifier, divergence_reason
-from service.learning.columns.columns import Columns
-from service.learning.events.batch import Batch
+from service.learning.columns.columns import Batch, Columns
 from service.learning.identity import SUMS, Identity
 from service.learning.options import Options
 

@@ -13,10 +13,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from service.learning.columns.columns import ColumnPairs, Columns
+from service.learning.columns.columns import Batch, ColumnPairs, Columns
 from service.learning.evaluation.mistake_bound import ROUNDING
 from service.learning.evaluation.observations import ModelObservations
-from service.learning.events.batch import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
 from service.learning.initial_weights import initial_weights
 from service.learning.jit.jit import compiled

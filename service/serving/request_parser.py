@@ -18,7 +18,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.events.batch import compiled_reader_ready
+from service.learning.events.batch import Decoder
 from service.learning.events.careful_reader import ParsedValues, text_values
 from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, scan
 from service.learning.events.compiled.path_tree import UnsupportedError
@@ -99,7 +99,7 @@ def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tu
     """The same by every rule; raises Rejected with the first rule that is broken."""
     commas = np.empty(max_instances, np.int64)
     values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
-    forms = [(name, member) for name, member in zip(_FORMS, values.members, strict=False) if member is not None]
+    forms = [(name, member) for name, member in zip(_FORMS, values.values, strict=False) if member is not _UNSET]
     if not forms:
         raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
     if len(forms) > 1:
@@ -205,7 +205,7 @@ def read_pieces(
 
 def _row_reader(name: str, flattener: Flattener) -> RowReader | None:
     """A compiled reader of a list's elements; None if it is not ready, or cannot read them."""
-    if compiled_reader_ready():
+    if Decoder.compiled:
         with suppress(UnsupportedError):
             return RowReader.of_instances(flattener, _path_in(name, flattener), _max_bytes(flattener.identity))
     return None

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
 from service.learning.classifier import Classifier, Scores
-from service.learning.columns.columns import Placed, columns_for
-from service.learning.events.batch import Batch
+from service.learning.columns.columns import Batch, columns_for
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.flatten import Features
 from service.learning.finite.batch_training import score_batch
@@ -191,9 +190,9 @@ def answer_large(now: FrozenModel, body: bytes, max_instances: int, explain: boo
     answers: list[Prediction] = []
     form, explained = "", 0
     for piece, form in request_parser.read_pieces(body, learner.flattener, max_instances, by_rows=not explain):
-        placed = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
-        _check_scores(by, len(answers) + len(placed.starts) - 1, top)
-        batch, unknown = _known(now, placed)
+        batch = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
+        _check_scores(by, len(answers) + len(batch.starts) - 1, top)
+        batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
         predictions = _predictions(by, scores, unknown, top)
         _check_finite(predictions, form, len(answers))
@@ -205,19 +204,22 @@ def answer_large(now: FrozenModel, body: bytes, max_instances: int, explain: boo
     return Answers(_encoded(answers) if form in LIST_FORMS else answers, form, _counted(answers))
 
 
-def _known(now: FrozenModel, placed: Placed) -> tuple[Batch, list[int]]:
+def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
     """A batch of the features that the frozen model knows, and the number of unknown features of each instance."""
-    starts, columns, values, _, ignored, numbers = placed
+    starts, columns, numbers = batch.starts, batch.columns, batch.numbers
     events = len(starts) - 1
-    unknown = np.bincount([event for event, _, _ in ignored], minlength=events)
+    unknown = np.bincount(batch.ignored, minlength=events)
     new = np.flatnonzero(columns >= now.columns)
     if len(new):
         unknown += np.bincount(np.searchsorted(starts, new, "right") - 1, minlength=events)
-        starts = starts - np.searchsorted(new, starts).astype(np.uint64)
-        columns, values = np.delete(columns, new), np.delete(values, new)
-        numbers = np.delete(numbers, new) if len(numbers) else numbers
+        batch = batch._replace(
+            starts=starts - np.searchsorted(new, starts).astype(np.uint64),
+            columns=np.delete(columns, new),
+            values=np.delete(batch.values, new),
+            numbers=np.delete(numbers, new) if len(numbers) else numbers,
+        )
     none = np.zeros(events)
-    batch = Batch(starts, columns, values, none, none, numbers=numbers)
+    batch = batch._replace(labels=none, weights=none)
     return now.scaler.scale(batch) if now.scaler else batch, unknown.tolist()
 
 

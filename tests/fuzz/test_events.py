@@ -108,7 +108,7 @@ def _rows(identity: Identity, values: list[bytes], tails: list[bytes]) -> list[i
         (CarefulReader, "_check_id", None),
         (CarefulReader, "_weight", 1.0),
         (careful_reader, "_check_json", None),
-        (careful_reader, "same", True),
+        (careful_reader, "same_value", True),
         (flatten, "name_fits", True),
         (flatten, "value_at", None),
     ],

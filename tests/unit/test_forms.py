@@ -10,8 +10,8 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from service.learning.columns.columns import columns_for
-from service.learning.events.batch import Batch, Decoder
+from service.learning.columns.columns import Batch, columns_for
+from service.learning.events.batch import Decoder
 from service.learning.events.content_types import DoubleVector, MessagePack, double_vector
 from service.learning.identity import Identity, Places
 from service.tools.suggest.sample import parse_object

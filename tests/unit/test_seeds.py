@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.learning.events.batch import Batch
+from service.learning.columns.columns import Batch
 from service.learning.identity import Identity
 from service.learning.kernel import kernel
 from service.learning.learner import Learner

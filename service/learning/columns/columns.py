@@ -1,14 +1,14 @@
 """Feature names to columns of the weight vector, and back. Column 0 is the bias.
 
-Three feature modes, one class each, with the same operations: `place` says which columns the features of events have,
-and which new names would get the next ones; `extend` gives them; `find` gives the known columns of a request and counts
-the unknown; `explain` keeps their names.
+There are three feature modes, one class each. `place` says which columns the features of events have, and which new
+names would get the next columns; `extend` gives the names these columns. `find` returns the known columns of a request
+and counts its unknown features; `explain` returns their names too.
 """
 
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import chain, count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import mmh3
 import numpy as np
@@ -19,52 +19,77 @@ from service.learning.columns.name_table import NameTable, find_each, number_eac
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.identity import Identity
 
-_NO_FLAGS = np.zeros(0, bool)
-_KEPT = 1 << 16
-"""Columns of lists of values that are at hand, 256 kB: those of a slice are the same as of the last one."""
-_ASKED = 1 << 14
-"""So many names of requests are at hand, a megabyte or two."""
+_NO_FLAGS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
+_PREPARED_COLUMNS = 1 << 16
+"""Length of the array of columns that all slices of a positional model share: 256 kB."""
+_MAX_CACHED_NAMES = 1 << 14
+"""Names of requests whose columns are cached: 1 to 2 MB."""
 ColumnPairs = list[tuple[int, float]]
 
 
-class Placed(NamedTuple):
-    """The features of events as rows: event i has `columns[starts[i]:starts[i+1]]` and the values beside them."""
+class Batch(NamedTuple):
+    """Events as columns: event i has the columns and values from `starts[i]` to before `starts[i + 1]`.
+
+    The bias (column 0, x0 = 1) is implied. `labels` are ±1, or with more than two labels the number of the class.
+    """
 
     starts: NDArray[np.uint64]
     columns: NDArray[np.uint32]
     values: NDArray[np.float64]
-    names: Sequence[str]
-    """The new names, whose columns follow upon those in use, in their order."""
-    ignored: Sequence[tuple[int, str, float]]
-    """Event, name and value of each feature that gets no column."""
-    numbers: NDArray[np.bool_]
-    """Which of the values are numbers, where they are to be scaled: then equal columns are not merged yet."""
+    labels: NDArray[np.float64] = _NO_NUMBERS
+    weights: NDArray[np.float64] = _NO_NUMBERS
+    records: Sequence[int] = ()
+    """The index of each event in the slice."""
+    names: Sequence[str] = ()
+    """The new names in order: their columns follow the columns in use."""
+    ignored: Sequence[int] = ()
+    """The event of each feature that gets no column, as all columns are in use."""
+    skipped: Sequence[int] = ()
+    """The indices of the records that `where` skips."""
+    numbers: NDArray[np.bool_] = _NO_FLAGS
+    """Which values are numbers, if numbers are scaled: then equal columns are not merged yet."""
+
+    def first(self, count: int) -> Self:
+        """The first events alone."""
+        end = int(self.starts[count])
+        later = int(self.columns.max(initial=0)) - int(self.columns[:end].max(initial=0))
+        return self._replace(
+            starts=self.starts[: count + 1],
+            columns=self.columns[:end],
+            values=self.values[:end],
+            labels=self.labels[:count],
+            weights=self.weights[:count],
+            records=self.records[:count],
+            names=self.names[: max(len(self.names) - later, 0)],
+            ignored=[event for event in self.ignored if event < count],
+            skipped=[record for record in self.skipped if record < self.records[count]],
+        )
 
 
 class Columns(Protocol):
-    """What the learner needs to know of a feature mode."""
+    """The columns of one model, in any feature mode."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Those that were given, in the order of their columns from 1 on."""
+        """The names that have a column, from column 1 on."""
 
     def __len__(self) -> int:
         """Columns in use, the bias included: the length of the weight vector."""
 
-    def place(self, events: Sequence[Any]) -> Placed:
-        """Columns and values of the features of events, as `find` has them. It changes nothing."""
+    def place(self, events: Sequence[Any]) -> Batch:
+        """The features of events as a batch without labels, with columns as `find` returns them. It changes nothing."""
 
-    def place_rows(self, rows: FeatureRows) -> Placed:
-        """The same of features as a compiled loop found them."""
+    def place_rows(self, rows: FeatureRows) -> Batch:
+        """As `place`, for features from the compiled reader."""
 
     def find(self, features: Any) -> tuple[ColumnPairs, int]:
         """(column, value) pairs in record order, and the number of unknown features.
 
-        Equal columns are merged where values are not scaled.
+        Equal columns are merged unless values are scaled.
         """
 
     def explain(self, features: Any) -> list[tuple[str, int, float, int]]:
-        """Name, column and value of each known feature, as given: not merged; and the sign, by which it is learned."""
+        """Name, column, value as it was sent, and sign (1 or -1) of each known feature. Nothing is merged."""
 
     def name_of(self, column: int) -> str:
         """The name shown for a column > 0."""
@@ -80,10 +105,10 @@ class Named:
     """A name gets the next column when it is first seen, up to `cap` names; beyond it the feature is ignored.
 
     >>> columns = Named(cap=2)
-    >>> placed = columns.place([{"a": 0.5, "b": 1.0}, {"c": 3.0, "a": 2.0}])
-    >>> placed.columns.tolist(), placed.names, placed.ignored
-    ([1, 2, 1], ['a', 'b'], [(1, 'c', 3.0)])
-    >>> columns.extend(placed.names)
+    >>> batch = columns.place([{"a": 0.5, "b": 1.0}, {"c": 3.0, "a": 2.0}])
+    >>> batch.columns.tolist(), batch.names, batch.ignored
+    ([1, 2, 1], ['a', 'b'], [1])
+    >>> columns.extend(batch.names)
     >>> columns.find({"b": 4.0, "c": 3.0})
     ([(2, 4.0)], 1)
     """
@@ -91,76 +116,74 @@ class Named:
     def __init__(self, cap: int, scaled: bool = False) -> None:
         self.names = NameTable()
         self._cap, self._scaled = cap, scaled
-        self._asked: dict[str, int] = {}
-        """Columns of what requests named: most name what others did."""
+        self._cache: dict[str, int] = {}
+        """Columns of names in requests: most requests have the same names."""
 
     def __len__(self) -> int:
         return len(self.names) + 1
 
     @property
-    def _room(self) -> int:
-        """So many names may come; given weights may have more than the cap."""
+    def _free(self) -> int:
+        """How many names can still get a column; initial weights may have more names than the cap."""
         return max(0, self._cap - len(self.names))
 
-    def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
+    def place(self, events: Sequence[Mapping[str, float]]) -> Batch:
         names = [*chain.from_iterable(events)]
         values = [*chain.from_iterable(features.values() for features in events)]
         numbers = np.array([*map(_is_number, values)], bool) if self._scaled else _NO_FLAGS
         starts, columns = np.cumsum([0, *map(len, events)], dtype=np.uint64), self.names.numbers_of(names)
-        at = np.flatnonzero(columns == 0)
-        placed = Placed(starts, columns, np.array(values, np.float64), (), (), numbers)
-        return self._with_new(placed, at, [names[i] for i in at.tolist()])
+        unknown = np.flatnonzero(columns == 0)
+        batch = Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
+        return self._with_new(batch, unknown, [names[i] for i in unknown.tolist()])
 
-    def place_rows(self, rows: FeatureRows) -> Placed:
+    def place_rows(self, rows: FeatureRows) -> Batch:
         columns, table = np.empty(len(rows.values), np.uint32), self.names.table
-        places = rows.data.ctypes.data, rows.scratch.ctypes.data, rows.names, rows.hashes
-        unknown, unsure = find_each(*table[:4], *places, columns)
+        names = rows.address, rows.names, rows.hashes
+        missing, unsure = find_each(*table[:4], *names, columns)
         numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
-        placed = Placed(rows.starts, columns, rows.values.copy(), (), (), numbers)
-        if not unknown:
-            return placed
-        at = np.flatnonzero(columns == 0)
-        slots = np.zeros(2 << len(at).bit_length(), np.uint64)
-        firsts = np.empty(min(len(at), self._room), np.int64)
-        new = -1 if unsure else number_each(*places, at, slots, firsts, len(self), columns)
+        batch = Batch(rows.starts, columns, rows.values.copy(), numbers=numbers)
+        if not missing:
+            return batch
+        unknown = np.flatnonzero(columns == 0)
+        slots = np.zeros(2 << missing.bit_length(), np.uint64)
+        firsts = np.empty(min(missing, self._free), np.int64)
+        new = -1 if unsure else number_each(*names, unknown, slots, firsts, len(self), columns)
         if new >= 0 and columns.all():
-            return placed._replace(names=rows.names_of(firsts[:new]))
-        return self._with_new(placed, at, rows.names_of(at)[:])
+            return batch._replace(names=rows.names_of(firsts[:new]))
+        return self._with_new(batch, unknown, rows.names_of(unknown)[:])
 
-    def _with_new(self, placed: Placed, at: NDArray[np.intp], names: Sequence[str]) -> Placed:
-        """With columns for features that the table has not, at these places with these names."""
-        starts, columns, values, _, _, numbers = placed
-        known = self.names.table.slotless
-        new = [*dict.fromkeys(name for name in names if name not in known)][: self._room]
-        given = dict(zip(new, count(len(self)), strict=False))
-        columns[at] = [given.get(name) or known.get(name, 0) for name in names]
-        ignored = list[tuple[int, str, float]]()
-        if len(without := np.flatnonzero(columns == 0)):
-            events, nameless = np.searchsorted(starts, without, "right") - 1, np.array(names, object)[columns[at] == 0]
-            ignored = [*zip(events.tolist(), nameless, values[without].tolist(), strict=True)]
-            starts = starts - np.searchsorted(without, starts).astype(np.uint64)
-            columns, values = np.delete(columns, without), np.delete(values, without)
-            numbers = np.delete(numbers, without) if self._scaled else numbers
-        return Placed(starts, columns, values, new, ignored, numbers)
+    def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:
+        """The features with columns for those at the indices `unknown`, which have these names."""
+        starts, columns, values, numbers = batch.starts, batch.columns, batch.values, batch.numbers
+        slotless = self.names.table.slotless
+        new = [*dict.fromkeys(name for name in names if name not in slotless)][: self._free]
+        next_columns = dict(zip(new, count(len(self)), strict=False))
+        columns[unknown] = [next_columns.get(name) or slotless.get(name, 0) for name in names]
+        ignored = np.flatnonzero(columns == 0)
+        events: list[int] = (np.searchsorted(starts, ignored, "right") - 1).tolist()
+        starts = starts - np.searchsorted(ignored, starts).astype(np.uint64)
+        columns, values = np.delete(columns, ignored), np.delete(values, ignored)
+        numbers = np.delete(numbers, ignored) if self._scaled else numbers
+        return Batch(starts, columns, values, names=new, ignored=events, numbers=numbers)
 
     def _look_up(self, features: Mapping[str, float]) -> list[int]:
-        """The column of each of these features, 0 where it has none; those that have are at hand from now on."""
+        """The column of each feature, 0 if it has none. Columns are cached from now on."""
         columns: list[int] = self.names.numbers_of([*features]).tolist()
-        if len(self._asked) > _ASKED:
-            self._asked = {}
-        self._asked.update((name, column) for name, column in zip(features, columns, strict=True) if column)
+        if len(self._cache) > _MAX_CACHED_NAMES:
+            self._cache = {}
+        self._cache.update((name, column) for name, column in zip(features, columns, strict=True) if column)
         return columns
 
     def find(self, features: Mapping[str, float]) -> tuple[ColumnPairs, int]:
-        asked: list[Any] = [*map(self._asked.get, features)]
-        if all(asked):
-            return [*zip(asked, features.values(), strict=True)], 0
+        cached: list[Any] = [*map(self._cache.get, features)]
+        if all(cached):
+            return [*zip(cached, features.values(), strict=True)], 0
         pairs = [pair for pair in zip(self._look_up(features), features.values(), strict=True) if pair[0]]
         return pairs, len(features) - len(pairs)
 
     def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float, int]]:
-        known = zip(features, self._look_up(features), features.values(), strict=True)
-        return [(name, column, value, 1) for name, column, value in known if column]
+        terms = zip(features, self._look_up(features), features.values(), strict=True)
+        return [(name, column, value, 1) for name, column, value in terms if column]
 
     def name_of(self, column: int) -> str:
         return self.names[column - 1]
@@ -174,7 +197,7 @@ class Named:
 
 
 class _Numbered:
-    """Columns shown as "0", "1", …: there are no names to keep."""
+    """Columns that are shown as "0", "1" and so on. No names are kept."""
 
     def __init__(self, count: int) -> None:
         self.names: Sequence[str] = []
@@ -192,7 +215,7 @@ class _Numbered:
         return int(name) + 1
 
     def extend(self, names: Sequence[str]) -> None:
-        """There are none to be given."""
+        """No column has a name."""
 
 
 class Positional(_Numbered):
@@ -201,26 +224,26 @@ class Positional(_Numbered):
     def __init__(self, dimension: int, scaled: bool = False) -> None:
         super().__init__(dimension)
         self._scaled = scaled
-        self._repeated = self._columns(_KEPT // max(dimension, 1))
+        self._prepared = self._columns(_PREPARED_COLUMNS // max(dimension, 1))
 
     def _columns(self, events: int) -> NDArray[np.uint32]:
         return np.tile(np.arange(1, self._count + 1, dtype=np.uint32), events)
 
-    def place(self, events: Sequence[list[float]]) -> Placed:
+    def place(self, events: Sequence[list[float]]) -> Batch:
         values = array("d")
         for features in events:
             values.fromlist(features)
         starts = np.arange(len(events) + 1, dtype=np.uint64) * np.uint64(self._count)
-        return self._placed(starts, np.frombuffer(values, np.float64))
+        return self._batch(starts, np.frombuffer(values, np.float64))
 
-    def place_rows(self, rows: FeatureRows) -> Placed:
-        return self._placed(rows.starts, rows.values.copy())
+    def place_rows(self, rows: FeatureRows) -> Batch:
+        return self._batch(rows.starts, rows.values.copy())
 
-    def _placed(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Placed:
-        columns = self._repeated[: len(values)]
+    def _batch(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Batch:
+        columns = self._prepared[: len(values)]
         if len(columns) < len(values):
             columns = self._columns(len(starts) - 1)
-        return Placed(starts, columns, values, (), (), np.ones(len(values), bool) if self._scaled else _NO_FLAGS)
+        return Batch(starts, columns, values, numbers=np.ones(len(values), bool) if self._scaled else _NO_FLAGS)
 
     def find(self, features: Sequence[float]) -> tuple[ColumnPairs, int]:
         return list(enumerate(features, 1)), 0
@@ -235,31 +258,26 @@ class Hashed(_Numbered):
     def __init__(self, bits: int, scaled: bool = False) -> None:
         super().__init__(1 << bits)
         self._scaled = scaled
-        self._seen, self._turn = np.zeros((64, 2), np.int64), np.zeros(1, np.int64)
+        self._latest, self._turn = np.zeros((64, 2), np.int64), np.zeros(1, np.int64)
 
-    def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
-        starts, columns, values, numbers = array("Q", [0]), array("I"), array("d"), array("B")
-        for features in events:
-            pairs, _ = self.find(features)
-            columns.fromlist([column for column, _ in pairs])
-            values.fromlist([value for _, value in pairs])
-            if self._scaled:
-                numbers.extend(_is_number(value) for _, value in pairs)
-            starts.append(len(columns))
-        rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint32), np.frombuffer(values, np.float64)
-        return Placed(*rows, (), (), np.frombuffer(numbers, np.bool_))
+    def place(self, events: Sequence[Mapping[str, float]]) -> Batch:
+        rows = [self.find(features)[0] for features in events]
+        starts = np.cumsum([0, *map(len, rows)], dtype=np.uint64)
+        columns = np.array([column for row in rows for column, _ in row], np.uint32)
+        values = [value for row in rows for _, value in row]
+        numbers = np.array([*map(_is_number, values)], bool) if self._scaled else _NO_FLAGS
+        return Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
 
-    def place_rows(self, rows: FeatureRows) -> Placed:
-        if 2 * (longest := int(np.diff(rows.starts).max(initial=0))) > len(self._seen):
-            self._seen = np.zeros((2 << longest.bit_length(), 2), np.int64)
+    def place_rows(self, rows: FeatureRows) -> Batch:
+        if 2 * (longest := int(np.diff(rows.starts).max(initial=0))) > len(self._latest):
+            self._latest = np.zeros((2 << longest.bit_length(), 2), np.int64)
         starts, columns, values = rows.starts.copy(), np.empty(len(rows.values), np.uint32), np.empty(len(rows.values))
         count = hash_to_columns(
-            rows.data.ctypes.data, rows.scratch.ctypes.data, rows.names, rows.values, rows.is_number, self._count,
-            not self._scaled, self._seen, self._turn, starts, columns, values,
+            rows.address, rows.names, rows.values, rows.is_number, self._count, not self._scaled, self._latest,
+            self._turn, starts, columns, values,
         )  # fmt: skip
-        return Placed(
-            starts, columns[:count], values[:count], (), (), rows.is_number.copy() if self._scaled else _NO_FLAGS
-        )
+        numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
+        return Batch(starts, columns[:count], values[:count], numbers=numbers)
 
     def find(self, features: Mapping[str, float]) -> tuple[ColumnPairs, int]:
         if self._scaled:
@@ -270,9 +288,8 @@ class Hashed(_Numbered):
         return list(merged.items()), 0
 
     def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float, int]]:
-        count = self._count
         return [
-            (name, 1 + abs(h := mmh3.hash(name)) % count, value, 1 if h >= 0 else -1)
+            (name, 1 + abs(h := mmh3.hash(name)) % self._count, value, 1 if h >= 0 else -1)
             for name, value in features.items()
         ]
 
@@ -282,7 +299,7 @@ class Hashed(_Numbered):
 
 
 def _is_number(value: float) -> bool:
-    """Of a feature: what is no number is an int, see `features`."""
+    """Whether a feature is a number: a boolean or a count of strings is an int, see `events.flatten`."""
     return value.__class__ is float
 
 

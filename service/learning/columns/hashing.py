@@ -1,4 +1,4 @@
-"""The hashing trick over rows of features, compiled: names to columns by MurmurHash3, as `columns.Hashed` says."""
+"""Feature hashing, compiled: the names of feature rows to columns by MurmurHash3, as `columns.Hashed` says."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ def _mixed(k: np.uint32) -> np.uint32:
 
 @compiled
 def murmur(address: int, begin: int, size: int) -> Any:
-    """MurmurHash3 (x86, 32 bits, seed 0) of the bytes there, as a signed number; eight more are read after them."""
+    """MurmurHash3 (x86, 32 bits, seed 0) of `size` bytes, as a signed number. Eight more are read after them."""
     h = np.uint32(0)
     for i in range(begin, begin + size - 3, 4):
         h ^= _mixed(np.uint32(word_at(address, i)))
         h = np.uint32(h << _13) | np.uint32(h >> _19)
         h = np.uint32(h * _FIVE + _MORE)
-    rest = size & 3  # of none k is 0, which changes nothing
+    rest = size & 3  # with no bytes left this mixes in 0, which changes nothing
     h ^= _mixed(np.uint32(word_at(address, begin + size - rest) & ((1 << 8 * rest) - 1)))
     h ^= np.uint32(size)
     h ^= h >> _16
@@ -40,35 +40,34 @@ def murmur(address: int, begin: int, size: int) -> Any:
 
 @compiled
 def hash_to_columns(
-    data: int, scratch: int, names: Any, given: Any, is_number: Any, count: int, merge: bool, seen: Any, turn: Any,
+    address: int, names: Any, features: Any, is_number: Any, count: int, merge: bool, latest: Any, turn: Any,
     starts: Any, columns: Any, values: Any,
 ) -> int:  # fmt: skip
-    """Fill in columns and values of features, and move `starts` where equal columns of an event are merged.
+    """Fill in the columns and values of features; if equal columns of an event are merged, `starts` move.
 
-    Returns how many are left. `count` is a power of two, and so is the number of `seen`'s rows, which are twice as many
-    as any event's features: the event that put a column there last, by the number that `turn` counts, and its place.
+    Returns how many are left. `count` is a power of two. So is the number of rows of `latest`, at least twice that of
+    an event's features: a row has the event that used this slot last, as `turn` counts them, and the feature's index.
     """
-    # All are hashed before the first is looked for, as nothing of one waits for another then.
+    # All names are hashed first: no lookup waits for a hash.
     for j in range(starts[0], starts[len(starts) - 1]):
-        name, size, value = names[j, 0], names[j, 1], given[j]
-        h = murmur(data, name, size) if name >= 0 else murmur(scratch, -1 - name, size)
+        h, value = murmur(address, names[j, 0], names[j, 1]), features[j]
         columns[j] = 1 + (abs(h) & (count - 1))
-        negative = -value if is_number[j] else 0.0 - value  # what is not a number has no -0
+        negative = -value if is_number[j] else 0.0 - value  # a count has no -0
         values[j] = negative if h < 0 else value
-    at, mask = 0, np.uint64(len(seen) - 1)
+    end, mask = 0, np.uint64(len(latest) - 1)
     for i in range(len(starts) - 1):
         turn[0] += 1
         first = starts[i]
-        starts[i] = at
+        starts[i] = end
         for j in range(first, starts[i + 1]):
             column, value = columns[j], values[j]
             slot = np.uint64(column) & mask
-            while seen[slot, 0] == turn[0] and columns[seen[slot, 1]] != column:
+            while latest[slot, 0] == turn[0] and columns[latest[slot, 1]] != column:
                 slot = (slot + np.uint64(1)) & mask
-            if merge and seen[slot, 0] == turn[0]:
-                values[seen[slot, 1]] += value
+            if merge and latest[slot, 0] == turn[0]:
+                values[latest[slot, 1]] += value
             else:
-                seen[slot, 0], seen[slot, 1], columns[at], values[at] = turn[0], at, column, value
-                at += 1
-    starts[len(starts) - 1] = at
-    return at
+                latest[slot, 0], latest[slot, 1], columns[end], values[end] = turn[0], end, column, value
+                end += 1
+    starts[len(starts) - 1] = end
+    return end

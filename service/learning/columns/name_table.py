@@ -1,32 +1,33 @@
-"""Names and the numbers they were given, both ways: a hash table over one buffer of all names.
+"""Names to numbers and back: a hash table over one buffer of all names.
 
-A hash is seeded by the process and proves nothing: a name is what its bytes are. Names that somebody made to collide
-cost no more than `MOST_PROBES` each; those that get no slot within them are in a dictionary beside the table, as are
-all where nothing is compiled.
+A hash is seeded by the process, and names are compared by their bytes. Names that were made to collide cost at most
+`MAX_PROBES` each; names that get no slot within them are in a dictionary next to the table. So are all names if nothing
+is compiled. In compiled loops a name is a place and a size: its first byte is at `address + place`.
 """
 
 import secrets
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.jit.intrinsics import byte_at, leading_zeros, word_at
+from service.learning.jit.intrinsics import byte_at, word_at
 from service.learning.jit.jit import ENABLED, compiled, inlined
 
 SEED = np.uint64(secrets.randbits(64))
-MOST_PROBES = 64
-BEHIND = 8
-"""So many bytes behind a name are there and may be read."""
+MAX_PROBES = 64
+"""Slots in which a name is looked for."""
+PADDING_BYTES = 8
+"""Bytes after a name that may be read."""
 _ONE, _PRIME = np.uint64(1), np.uint64(0x9E3779B97F4A7C15)
 _SHIFT, _UPPER = np.uint64(29), np.uint64(32)
 _NUMBER = np.uint64(0xFFFFFFFF)
 
 
 class Utf8Names(Sequence[str]):
-    """Names in UTF-8, the i-th as `text[ends[i]:ends[i + 1]]`: each is made a string when it is asked for."""
+    """Names in UTF-8: name i is `text[ends[i]:ends[i + 1]]`. A string is made when it is read."""
 
     def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64], count: int) -> None:
         self.text, self.ends, self._count = text, ends, count
@@ -35,15 +36,14 @@ class Utf8Names(Sequence[str]):
         return self._count
 
     @overload
-    def __getitem__(self, of: int) -> str: ...
+    def __getitem__(self, part: int) -> str: ...
     @overload
-    def __getitem__(self, of: slice) -> list[str]: ...
-    def __getitem__(self, of: int | slice) -> str | list[str]:
-        if not isinstance(of, slice):
-            i = range(self._count)[of]
-            begin, end = self.ends[i : i + 2].tolist()
-            return self.text[begin:end].tobytes().decode(errors="surrogatepass")
-        first, last, _ = of.indices(self._count)
+    def __getitem__(self, part: slice) -> list[str]: ...
+    def __getitem__(self, part: int | slice) -> str | list[str]:
+        if not isinstance(part, slice):
+            i = range(self._count)[part]
+            return self[i : i + 1][0]
+        first, last, _ = part.indices(self._count)
         ends = self.ends[first : max(first, last) + 1]
         raw = self.text[ends[0] : ends[-1]].tobytes()
         cuts = pairwise((ends - ends[0]).tolist())
@@ -58,44 +58,43 @@ class Utf8Names(Sequence[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self[:] == other[:]
 
-    __hash__ = None  # type: ignore[assignment]  # as of a list
+    __hash__ = None  # type: ignore[assignment]  # like a list
 
 
 def encode_names(names: Sequence[str]) -> Utf8Names:
-    """These, with BEHIND bytes more."""
+    """Names in UTF-8, with PADDING_BYTES after them."""
     parts: Sequence[str | bytes] = names
     text = "".join(names)
-    if not text.isascii():  # else each name has as many bytes as letters, and a million take a fifth of the time
+    if not text.isascii():  # the bytes of an ASCII name are its characters: a million take a fifth of the time
         parts = [name.encode(errors="surrogatepass") for name in names]
-    ends = np.zeros(len(names) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=ends[1:])
-    return Utf8Names(np.frombuffer(text.encode(errors="surrogatepass") + bytes(BEHIND), np.uint8), ends, len(names))
+    ends = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(names) + 1)
+    raw = text.encode(errors="surrogatepass") + bytes(PADDING_BYTES)
+    return Utf8Names(np.frombuffer(raw, np.uint8), ends, len(names))
 
 
 class Table(NamedTuple):
-    """What names are known by at one time: those that are added later are none, though they be there.
+    """The numbers of the names at one time, for compiled loops; it has no names that are added later.
 
-    `slots` have the upper half of a hash and a number each, 0 where there is none, and stand where its first bits say;
-    name i is at `text` (an address) from `ends[i - 1]` to `ends[i]`, for i from 1 to `known`. So much is for compiled
-    loops.
+    A slot has the upper half of a hash and a number, or is 0. Name i, from 1 to `last`, is at `text`, an address, from
+    `ends[i - 1]` to `ends[i]`.
     """
 
     slots: NDArray[np.uint64]
     ends: NDArray[np.int64]
     text: int
-    known: int
+    last: int
     slotless: dict[str, int]
     """The numbers of names that have no slot."""
-    letters: NDArray[np.uint8]
-    """What `text` is the address of."""
+    buffer: NDArray[np.uint8]
+    """The array at the address `text`."""
 
 
 class NameTable(Utf8Names):
-    """Names and their numbers from 1 on, in the order in which they were added; never removed.
+    """Names, numbered from 1 in the order in which they are added; never removed.
 
     Another thread may look for names while some are added.
 
-    >>> names = Names()
+    >>> names = NameTable()
     >>> names.add(["a", "b"])
     >>> names[1], names.numbers_of(["b", "c"]).tolist()
     ('b', [2, 0])
@@ -106,41 +105,39 @@ class NameTable(Utf8Names):
         self.table = Table(np.zeros(64, np.uint64), self.ends, self.text.ctypes.data, 0, {}, self.text)
 
     def add(self, names: Sequence[str]) -> None:
-        """Number these, which are new, on from the last."""
+        """Give new names the next numbers."""
         more = names if isinstance(names, Utf8Names) else encode_names(names)
-        known, begin, slots, slotless = self._count, int(self.ends[self._count]), self.table.slots, self.table.slotless
-        sizes = more.ends[: len(more) + 1]
-        count, end = known + len(more), begin + int(sizes[-1])
-        self.text, self.ends = room(self.text, begin, end + BEHIND), room(self.ends, known + 1, count + 1)
+        before, begin, slots, slotless = self._count, int(self.ends[self._count]), self.table.slots, self.table.slotless
+        ends = begin + more.ends[: len(more) + 1]
+        count, end = before + len(more), int(ends[-1])
+        self.text, self.ends = room(self.text, begin, end + PADDING_BYTES), room(self.ends, before + 1, count + 1)
         self.text[begin:end] = more.text[: end - begin]
-        self.ends[known + 1 : count + 1] = begin + sizes[1:]
+        self.ends[before : count + 1] = ends
         self._count, address = count, self.text.ctypes.data
-        left = np.arange(known + 1, count + 1)
+        numbers = np.arange(before + 1, count + 1)
         if 2 * count > len(slots):
-            left = np.concatenate([np.array([*slotless.values()], np.int64), left])
-            # Not `zeros`, whose memory lies in no huge pages: the names are looked for all over it.
-            old, slots, slotless = slots, np.full(2 << count.bit_length(), 0, np.uint64), {}
-            if ENABLED and not _move(old, slots):
-                slots[:], left = 0, np.arange(1, count + 1)
+            # `zeros` would not use huge pages, and lookups go all over the table.
+            slots, slotless = np.full(2 << count.bit_length(), 0, np.uint64), {}
+            numbers = np.arange(1, count + 1)
         if ENABLED:
-            left = left[: _put(slots, self.ends, address, left, SEED)]
-        slotless.update((self[number - 1], number) for number in left.tolist())
+            numbers = numbers[: _put(slots, self.ends, address, numbers, SEED)]
+        slotless.update((self[number - 1], number) for number in numbers.tolist())
         self.table = Table(slots, self.ends, address, count, slotless, self.text)
 
     def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint32]:
-        """The number of each of these, 0 where it has none."""
+        """The number of each name, 0 for an unknown one."""
         table, numbers, unsure = self.table, np.zeros(len(names), np.uint32), len(names)
         if ENABLED:
-            found = encode_names(names)
-            unsure = _find_all(*table[:4], found.text.ctypes.data, found.ends, SEED, numbers)
+            utf8 = encode_names(names)
+            unsure = _find_all(*table[:4], utf8.text.ctypes.data, utf8.ends, SEED, numbers)
         if unsure:
-            without = np.flatnonzero(numbers == 0)
-            numbers[without] = [table.slotless.get(names[i], 0) for i in without.tolist()]
+            missing = np.flatnonzero(numbers == 0)
+            numbers[missing] = [table.slotless.get(names[i], 0) for i in missing.tolist()]
         return numbers
 
 
 def room(array: NDArray[Any], used: int, count: int) -> NDArray[Any]:
-    """An array with at least `count` places that begins with the `used` values of this one."""
+    """An array with room for at least `count` items that begins with the first `used` items of this one."""
     if count <= len(array):
         return array
     longer = np.empty((2 * count, *array.shape[1:]), array.dtype)
@@ -150,7 +147,7 @@ def room(array: NDArray[Any], used: int, count: int) -> NDArray[Any]:
 
 @compiled
 def hash_of(address: int, begin: int, end: int, h: np.uint64) -> np.uint64:
-    """A hash of the bytes there from a seed `h` on, eight at a time; as many more are read behind them."""
+    """A hash of the bytes from `begin` to `end`, with the seed `h`. Up to PADDING_BYTES after them are read."""
     for i in range(begin, end, 8):
         word = word_at(address, i)
         if end - i < 8:
@@ -162,10 +159,10 @@ def hash_of(address: int, begin: int, end: int, h: np.uint64) -> np.uint64:
 
 
 @compiled
-def same_bytes(address: int, begin: int, other: int, at: int, size: int) -> bool:
-    """Whether so many bytes are the same; as many as eight more are read behind them."""
+def same_bytes(address: int, begin: int, other: int, other_begin: int, size: int) -> bool:
+    """Whether `size` bytes at two places are the same. Up to PADDING_BYTES after them are read."""
     for i in range(0, size, 8):
-        differ = word_at(address, begin + i) ^ word_at(other, at + i)
+        differ = word_at(address, begin + i) ^ word_at(other, other_begin + i)
         if size - i < 8:
             differ &= (_ONE << np.uint64(8 * (size - i))) - _ONE
         if differ != 0:
@@ -174,110 +171,80 @@ def same_bytes(address: int, begin: int, other: int, at: int, size: int) -> bool
 
 
 @inlined
-def _place_of(h: np.uint64, slots: Any) -> np.uint64:
-    """Where a hash is looked for first, by its first bits: of names that are in order another table has that order."""
-    return h >> np.uint64(leading_zeros(np.uint64(len(slots))) + 1)
-
-
-@inlined
 def probes(slots: Any) -> int:
-    """How many slots are looked at. A loop of a number that a compiler knows is written out, and far slower."""
-    return min(MOST_PROBES, len(slots))
+    """How many slots are looked at. A loop over a constant is unrolled by the compiler, and far slower."""
+    return min(MAX_PROBES, len(slots))
 
 
 @compiled
-def find(slots: Any, ends: Any, text: int, known: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
-    """The number of the name of this hash that begins there; 0 where there is none, and -1 where that is not sure.
+def find(slots: Any, ends: Any, text: int, last: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
+    """The number of the name with the hash `h` at `begin`; 0 if it is unknown, -1 if that is not certain.
 
-    The first four are a `Table`'s.
+    The first four arguments are those of a `Table`.
     """
     mask, upper = np.uint64(len(slots) - 1), h >> _UPPER
-    at = _place_of(h, slots)
+    place = h & mask
     for _ in range(probes(slots)):
-        slot = slots[at]
+        slot = slots[place]
         if slot == 0:
             return 0
         if slot >> _UPPER == upper:
             number = np.int64(slot & _NUMBER)
-            if number <= known:
+            if number <= last:
                 start = ends[number - 1]
                 if ends[number] - start == size and same_bytes(address, begin, text, start, size):
                     return number
-        at = (at + _ONE) & mask
+        place = (place + _ONE) & mask
     return -1
 
 
 @compiled
 def _put(slots: Any, ends: Any, text: int, numbers: Any, seed: np.uint64) -> int:
-    """Give slots to names; the numbers of those that get none come first then, and it returns how many they are."""
-    mask, without = np.uint64(len(slots) - 1), 0
+    """Give slots to names. Returns how many get none; their numbers are moved to the front of `numbers`."""
+    mask, slotless = np.uint64(len(slots) - 1), 0
     for number in numbers:
         h = hash_of(text, ends[number - 1], ends[number], seed)
-        at = _place_of(h, slots)
+        place = h & mask
         for _ in range(probes(slots)):
-            if slots[at] == 0:
-                slots[at] = (h >> _UPPER) << _UPPER | np.uint64(number)
+            if slots[place] == 0:
+                slots[place] = (h >> _UPPER) << _UPPER | np.uint64(number)
                 break
-            at = (at + _ONE) & mask
+            place = (place + _ONE) & mask
         else:
-            numbers[without] = number
-            without += 1
-    return without
-
-
-@compiled
-def _move(slots: Any, into: Any) -> bool:
-    """Give what has slots those of an empty table, one after the other; whether all got one.
-
-    No name is looked at: it is a matter of 10 milliseconds for a million names instead of 50.
-    """
-    mask = np.uint64(len(into) - 1)
-    for slot in slots[slots != 0]:
-        at = _place_of(slot, into)
-        for _ in range(probes(into)):
-            if into[at] == 0:
-                into[at] = slot
-                break
-            at = (at + _ONE) & mask
-        else:
-            return False
-    return True
+            numbers[slotless] = number
+            slotless += 1
+    return slotless
 
 
 @compiled
 def hash_each(address: int, names: Any, into: Any, seed: np.uint64) -> None:
-    """Hashes of names by where they begin, as -1 - begin, and their sizes."""
+    """The hashes of names, each a place and a size."""
     for i in range(len(names)):
-        into[i] = hash_of(address, -1 - names[i, 0], names[i, 1] - 1 - names[i, 0], seed)
+        into[i] = hash_of(address, names[i, 0], names[i, 0] + names[i, 1], seed)
 
 
 @compiled
-def gather_names(data: int, scratch: int, names: Any, into: Any) -> None:
-    """Names one behind another, each of which is in `data`, or in `scratch` where it begins below 0."""
-    at = 0
-    for i in range(len(names)):
-        begin, address = names[i, 0], data
-        if begin < 0:
-            begin, address = -1 - begin, scratch
-        for j in range(begin, begin + names[i, 1]):
-            into[at] = byte_at(address, j)
-            at += 1
+def copy_bytes(address: int, begin: int, size: int, into: Any, end: int) -> int:
+    """Append bytes to the used part of an array, which has this end; returns the new end."""
+    for j in range(size):
+        into[end + j] = byte_at(address, begin + j)
+    return end + size
 
 
 @compiled
-def find_each(
-    slots: Any, ends: Any, text: int, known: int, data: int, scratch: int, names: Any, hashes: Any, into: Any
-) -> tuple[int, int]:
-    """The number of each name, which is in `data`, or in `scratch` where it begins below 0.
+def gather_names(address: int, names: Any, into: Any) -> None:
+    """Copy names one after another."""
+    end = 0
+    for i in range(len(names)):
+        end = copy_bytes(address, names[i, 0], names[i, 1], into, end)
 
-    Returns how many numbers are 0, and how many of these are not sure.
-    """
+
+@compiled
+def find_each(slots: Any, ends: Any, text: int, last: int, address: int, names: Any, hashes: Any, into: Any) -> Any:
+    """The number of each name, 0 for an unknown one; returns how many are 0, and how many of these are not certain."""
     unknown, unsure = 0, 0
     for i in range(len(hashes)):
-        begin, address = names[i, 0], data
-        if begin < 0:
-            begin, address = -1 - begin, scratch
-        number = find(slots, ends, text, known, address, begin, names[i, 1], hashes[i])
+        number = find(slots, ends, text, last, address, names[i, 0], names[i, 1], hashes[i])
         unknown += number <= 0
         unsure += number < 0
         into[i] = max(number, 0)
@@ -285,15 +252,12 @@ def find_each(
 
 
 @compiled
-def _find_all(slots: Any, ends: Any, text: int, known: int, address: int, cuts: Any, seed: np.uint64, into: Any) -> int:
-    """The number of each name, 0 for an unknown one; returns how many of them are not certain.
-
-    To be short with a few names, not with many.
-    """
+def _find_all(slots: Any, ends: Any, text: int, last: int, address: int, cuts: Any, seed: np.uint64, into: Any) -> int:
+    """As `find_each`, for names without hashes that end at `cuts`; returns how many are not certain."""
     unsure = 0
     for i in range(len(into)):
         h = hash_of(address, cuts[i], cuts[i + 1], seed)
-        number = find(slots, ends, text, known, address, cuts[i], cuts[i + 1] - cuts[i], h)
+        number = find(slots, ends, text, last, address, cuts[i], cuts[i + 1] - cuts[i], h)
         unsure += number < 0
         into[i] = max(number, 0)
     return unsure
@@ -301,16 +265,16 @@ def _find_all(slots: Any, ends: Any, text: int, known: int, address: int, cuts: 
 
 @compiled
 def number_each(
-    data: int, scratch: int, names: Any, hashes: Any, at: Any, slots: Any, firsts: Any, number: int, into: Any
+    address: int, names: Any, hashes: Any, unnumbered: Any, slots: Any, firsts: Any, number: int, into: Any
 ) -> int:
-    """Number names that have none, in the order of these places `at`, from `number` on, no more than `firsts` has room.
+    """Number the names at the indices `unnumbered`, from `number` on, at most as many as `firsts` has room for.
 
-    Into `firsts` goes where each comes first. `slots` are empty, and twice as many as places. Returns how many names
-    got a number, or -1 where that is not sure: too many collide.
+    Fills `firsts` with the index at which each new name comes first. `slots` are zeros, at least twice as many as
+    indices. Returns how many names got a number, or -1 if too many collide to be certain.
     """
     mask, count = np.uint64(len(slots) - 1), 0
-    for i in at:
-        upper, place = hashes[i] >> _UPPER, hashes[i] & mask
+    for i in unnumbered:
+        begin, size, upper, place = names[i, 0], names[i, 1], hashes[i] >> _UPPER, hashes[i] & mask
         for _ in range(probes(slots)):
             slot = slots[place]
             if slot == 0:
@@ -319,22 +283,16 @@ def number_each(
                     count += 1
                     slots[place] = upper << _UPPER | np.uint64(count)
                 break
-            known = np.int64(slot & _NUMBER) - 1
-            if slot >> _UPPER == upper and _alike(data, scratch, names, i, firsts[known]):
-                into[i] = number + known
+            new = np.int64(slot & _NUMBER) - 1
+            j = firsts[new]
+            if (
+                slot >> _UPPER == upper
+                and names[j, 1] == size
+                and same_bytes(address, begin, address, names[j, 0], size)
+            ):
+                into[i] = number + new
                 break
             place = (place + _ONE) & mask
         else:
             return -1
     return count
-
-
-@compiled
-def _alike(data: int, scratch: int, names: Any, i: int, j: int) -> bool:
-    begin, address, other, beside = names[i, 0], data, names[j, 0], data
-    if begin < 0:
-        begin, address = -1 - begin, scratch
-    if other < 0:
-        other, beside = -1 - other, scratch
-    size = names[i, 1]
-    return bool(size == names[j, 1] and same_bytes(address, begin, beside, other, size))

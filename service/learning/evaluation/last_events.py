@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.learning.events.batch import Batch
+from service.learning.columns.columns import Batch
 from service.learning.identity import Identity
 
 KEPT_EVENTS = 200

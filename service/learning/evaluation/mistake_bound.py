@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from service.learning.events.batch import Batch
+from service.learning.columns.columns import Batch
 from service.learning.identity import Identity
 from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Learned, Reference, Vector, squared_norm

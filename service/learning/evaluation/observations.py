@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from service.learning.columns.columns import Batch
 from service.learning.evaluation.mistake_bound import BoundSegment, SegmentSums, inverse_norm, no_bound_reason
 from service.learning.evaluation.prequential import PrequentialWindow
-from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Learned, Vector, squared_norm

@@ -1,23 +1,21 @@
 """Record values to a `Batch` of columns, and a reason for each record that breaks the format.
 
 The compiled reader accepts usual records and declines the others; the careful reader reads those. Features are read
-first, and columns are found for those of accepted events only. So no record is read twice, and a slice of which only a
-part is learned needs no undoing. Whether a record is accepted depends on its bytes and the identity, never on the other
-records of the slice.
+first, and only accepted events get columns. So no record is read twice, and nothing has to be undone if only a part of
+a slice is learned. Whether a record is accepted depends on its bytes and the identity, never on other records.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.columns.columns import Columns, Placed, columns_for
+from service.learning.columns.columns import Batch, Columns, columns_for
 from service.learning.events.careful_reader import CarefulReader, Event
 from service.learning.events.compiled.path_tree import UnsupportedError
-from service.learning.events.compiled.row_reader import RowReader
+from service.learning.events.compiled.row_reader import Enough, RowReader
 from service.learning.events.compiled.vector_reader import VectorReader
 from service.learning.events.content_types import FORMS, DoubleVector, double_vector
 from service.learning.events.value_buffer import ValueBuffer
@@ -32,71 +30,21 @@ REASONS = (
 
 UNUSUAL_SLICES = 50
 """After a slice of mostly unusual records the compiled reader is not tried for this many slices."""
-_NONE = np.zeros(0, bool)
-
-
-class Batch(NamedTuple):
-    """Events as columns: event i has the columns and values from `starts[i]` to before `starts[i + 1]`.
-
-    The bias (column 0, x0 = 1) is implied. `labels` are ±1, or with more than two labels the number of the class.
-    """
-
-    starts: NDArray[np.uint64]
-    columns: NDArray[np.uint32]
-    values: NDArray[np.float64]
-    labels: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    records: Sequence[int] = ()
-    """Each event's place in the slice."""
-    names: Sequence[str] = ()
-    """Names that are new with these events: they get the next columns, in this order."""
-    ignored: Sequence[int] = ()
-    """The event of each feature that has no column, since all columns are in use."""
-    skipped: Sequence[int] = ()
-    """The places of the records that `where` passes over."""
-    numbers: NDArray[np.bool_] = _NONE
-    """Which of the values are numbers, if they are to be scaled: see `columns.Placed`."""
-
-    def first(self, count: int) -> Self:
-        """The first events alone."""
-        end = int(self.starts[count])
-        later = int(self.columns.max(initial=0)) - int(self.columns[:end].max(initial=0))
-        return self._replace(
-            starts=self.starts[: count + 1],
-            columns=self.columns[:end],
-            values=self.values[:end],
-            labels=self.labels[:count],
-            weights=self.weights[:count],
-            records=self.records[:count],
-            names=self.names[: max(len(self.names) - later, 0)],
-            ignored=[event for event in self.ignored if event < count],
-            skipped=[record for record in self.skipped if record < self.records[count]],
-        )
+_VECTOR = FORMS.index(DoubleVector)
 
 
 class Reject(NamedTuple):
-    """A record of a slice that was set aside: its place in the slice, a slug of REASONS, one line of detail."""
+    """A record that is not learned: its index in the slice, one of REASONS, one line of detail."""
 
     record: int
     reason: str
     detail: str
 
 
-class _Compiled:
-    """Whether this process uses the compiled reader."""
-
-    ready = False
-
-
-def compiled_reader_ready() -> bool:
-    """Whether this process uses the compiled reader."""
-    return _Compiled.ready
-
-
 def use_compiled_reader(use: bool) -> None:
-    """Use the compiled reader in this process from now on, or no longer; it reads the same events faster.
+    """Use the compiled reader in this process from now on, or stop using it. It reads the same events faster.
 
-    Without a kept result the first call compiles for seconds. Meanwhile the careful reader reads all events.
+    If its code is not cached, the first call compiles for seconds. Meanwhile the careful reader reads all events.
     """
     if use and ENABLED:
         for identity in (Identity(), Identity(features="hashed", bits=2), Identity(features="positional", dimension=1)):
@@ -104,11 +52,11 @@ def use_compiled_reader(use: bool) -> None:
             columns.extend(["a"])
             for values in ([b'{"features":{"\\u0061":1,"new":1},"label":1}', b"[1]", None], [double_vector([1], 1)]):
                 Decoder(identity, columns).decode_rows(ValueBuffer.of(values))
-    _Compiled.ready = use and ENABLED
+    Decoder.compiled = use and ENABLED
 
 
 class Decoder:
-    """Reads the events of one model. It looks features up in the columns and does not change them.
+    """Reads the events of one model. It looks up columns and does not change them.
 
     >>> from service.learning.columns.columns import columns_for
     >>> decoder = Decoder(Identity(), columns_for(Identity()))
@@ -119,6 +67,9 @@ class Decoder:
     >>> rejects[0].reason, rejects[0].detail
     ('out-of-range', 'feature "a" is beyond ±1e+30')
     """
+
+    compiled = False
+    """Whether this process uses the compiled reader."""
 
     def __init__(self, identity: Identity, columns: Columns) -> None:
         self._columns = columns
@@ -131,90 +82,61 @@ class Decoder:
         with suppress(UnsupportedError):
             self._rows = RowReader.of_events(self.flattener, self._careful.signs)
 
-    def decode(
-        self, records: Sequence[bytes | None], enough: Callable[[], bool] | None = None
-    ) -> tuple[Batch, list[Reject]]:
-        """A slice of record values as a batch, and the records that are set aside.
+    def decode(self, records: Sequence[bytes | None], enough: Enough = None) -> tuple[Batch, list[Reject]]:
+        """A slice of record values as a batch, and the rejected records.
 
-        A record that was read is in one of the two, or among those that are skipped. After each one that takes time,
-        `enough` says whether to leave the rest.
+        A record that was read is in one of the two, or is skipped. `enough` may say to leave the rest.
         """
-        if self._rows is not None and _Compiled.ready:
+        if self._rows is not None and self.compiled:
             values = records if isinstance(records, ValueBuffer) else ValueBuffer.of(records)
-            if values.forms is None or (self._positional and _all_vectors(values.forms, values.begins)):
+            forms = values.forms
+            if forms is None or (self._positional and np.all((forms == _VECTOR) | (values.begins < 0))):
                 if not self._slices_without:
                     return self.decode_rows(values, enough)
                 self._slices_without -= 1
-        outcomes = _Outcomes(self._careful)
-        events = list[tuple[int, Event]]()
+        careful, events = _CarefulSlice(self._careful), dict[int, Event]()
         for i, raw in enumerate(records):
-            if (event := outcomes.read(i, raw)) is not None:
-                events.append((i, event))
+            if (event := careful.read(i, raw)) is not None:
+                events[i] = event
             if enough is not None and enough():
                 break
-        placed = self._columns.place([event.features for _, event in events])
-        signs, weights = (np.array([event[part] for _, event in events], np.float64) for part in (1, 2))
-        return outcomes.batch(placed, signs, weights, [i for i, _ in events])
+        batch = self._columns.place([event.features for event in events.values()])
+        signs, weights = (np.array([event[part] for event in events.values()], np.float64) for part in (1, 2))
+        batch = batch._replace(labels=signs, weights=weights, records=[*events], skipped=careful.skipped)
+        return batch, careful.rejects
 
-    def decode_rows(self, values: ValueBuffer, enough: Callable[[], bool] | None = None) -> tuple[Batch, list[Reject]]:
-        """The same by the compiled reader; all values are JSON, or all are vectors."""
+    def decode_rows(self, values: ValueBuffer, enough: Enough = None) -> tuple[Batch, list[Reject]]:
+        """As `decode`, by the compiled reader. All values are JSON, or all are vectors."""
         assert self._rows is not None  # noqa: S101 - the caller has checked it
-        outcomes = _Outcomes(self._careful)
-        declined = 0
-
-        def read_carefully(i: int) -> Event | None:
-            nonlocal declined
-            declined += 1
-            return outcomes.read(i, values[i])
-
+        careful = _CarefulSlice(self._careful)
         if values.forms is None:
-            rows = self._rows.read(values, read_carefully, enough)
+            rows = self._rows.read(values, lambda i: careful.read(i, values[i]), enough)
         else:
             rows = self._vectors.read(values)
-            is_left = np.ones(len(values), np.bool_)
-            is_left[rows.records] = False
-            for i in np.flatnonzero(is_left).tolist():
-                read_carefully(i)
-        self._slices_without = UNUSUAL_SLICES if declined > len(values) / 2 else 0
-        placed = self._columns.place_rows(rows)
-        return outcomes.batch(placed, rows.signs, rows.weights, rows.records.tolist(), rows.skipped.tolist())
+            for i in np.delete(np.arange(len(values)), rows.records).tolist():
+                careful.read(i, values[i])
+        self._slices_without = UNUSUAL_SLICES if careful.count > len(values) / 2 else 0
+        records, skipped = rows.records.tolist(), sorted([*careful.skipped, *rows.skipped.tolist()])
+        batch = self._columns.place_rows(rows)
+        batch = batch._replace(labels=rows.signs, weights=rows.weights, records=records, skipped=skipped)
+        return batch, careful.rejects
 
 
-class _Outcomes:
-    """What became of the records of a slice that the careful reader read."""
+class _CarefulSlice:
+    """The careful reader for a slice. It collects what is rejected or skipped."""
 
-    def __init__(self, careful: CarefulReader) -> None:
-        self._careful = careful
-        self._rejects = list[Reject]()
-        self._skipped = list[int]()
+    def __init__(self, reader: CarefulReader) -> None:
+        self._reader, self.count = reader, 0
+        self.rejects, self.skipped = list[Reject](), list[int]()
 
     def read(self, i: int, raw: bytes | None) -> Event | None:
-        """The event of record i; None if it is rejected or skipped, which is noted."""
+        """The event of record i; None if it is rejected or skipped."""
+        self.count += 1
         try:
-            event = self._careful.read(raw)
+            event = self._reader.read(raw)
         except Rejected as rejected:
-            self._rejects.append(Reject(i, rejected.reason, str(rejected)))
+            self.rejects.append(Reject(i, rejected.reason, str(rejected)))
             return None
         if event is None:
-            self._skipped.append(i)
+            self.skipped.append(i)
         return event
-
-    def batch(
-        self,
-        placed: Placed,
-        signs: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        records: list[int],
-        skipped: Sequence[int] = (),
-    ) -> tuple[Batch, list[Reject]]:
-        """The slice as a batch. `skipped` are the records that the compiled reader passed over."""
-        ignored = [event for event, _, _ in placed.ignored]
-        batch = Batch(
-            placed.starts, placed.columns, placed.values, signs, weights, records, placed.names, ignored,
-            sorted([*self._skipped, *skipped]), placed.numbers,
-        )  # fmt: skip
-        return batch, self._rejects
-
-
-def _all_vectors(forms: NDArray[np.int64], begins: NDArray[np.int64]) -> bool:
-    return bool(((forms == FORMS.index(DoubleVector)) | (begins < 0)).all())

@@ -1,7 +1,7 @@
-"""The forms that a record may have other than JSON, each a subclass of bytes, so that a value carries its form.
+"""The forms of a record other than JSON. Each is a subclass of bytes, so a value carries its form.
 
-A producer chooses the form with the header `content-type`; any other value of the header means JSON. MessagePack holds
-what the JSON would hold. A vector of doubles holds positional features and then a label, lowest byte first.
+A producer chooses the form with the header `content-type`; any other value of the header means JSON. MessagePack has
+the same content as the JSON. A vector of doubles has positional features and then a label, lowest byte first.
 """
 
 import struct
@@ -26,11 +26,11 @@ class MessagePack(bytes):
 
 TYPES: dict[str, type[bytes]] = {"application/x-perceptron-f8": DoubleVector, "application/msgpack": MessagePack}
 FORMS: tuple[type[bytes], ...] = (bytes, *TYPES.values())
-"""The forms by the number that `ValueBuffer` has for them."""
+"""The forms by their number in `ValueBuffer.forms`."""
 
 
 def form_of(headers: Sequence[tuple[str, bytes | None]]) -> type[bytes]:
-    """The form that a record's headers say. The last `content-type` counts; its parameters are ignored.
+    """The form that a record's headers name. The last `content-type` counts; its parameters are ignored.
 
     >>> form_of([("content-type", b"application/msgpack; charset=binary")]), form_of([])
     (<class 'service.learning.events.content_types.MessagePack'>, <class 'bytes'>)
@@ -43,7 +43,7 @@ def form_of(headers: Sequence[tuple[str, bytes | None]]) -> type[bytes]:
 
 
 def headers_of(value: bytes) -> list[tuple[str, bytes]]:
-    """The headers that say a value's form; JSON needs none."""
+    """The headers that name a value's form; JSON needs none."""
     return [(HEADER, name.encode()) for name, form in TYPES.items() if value.__class__ is form]
 
 
@@ -53,20 +53,17 @@ def double_vector(values: Sequence[float], label: float) -> DoubleVector:
 
 
 def doubles(raw: bytes) -> tuple[float, ...]:
-    """The doubles of a vector; raises struct.error if a part of one is left over."""
+    """The doubles of a vector; raises struct.error if its size is not a multiple of 8."""
     return struct.unpack(f"<{len(raw) // 8}d", raw)
 
 
 def unpack(raw: bytes) -> Any:
-    """The value of MessagePack, objects as `Pairs`. Bytes, extensions and timestamps stay. Raises Rejected."""
+    """A MessagePack value, with objects as `Pairs`. Bytes, extensions and timestamps stay. Raises Rejected."""
     try:
         value = msgpack.unpackb(raw, object_pairs_hook=Pairs)
     except msgpack.ExtraData as error:
         raise Rejected("trailing-bytes", f"{len(error.extra)} more bytes follow the event") from None
-    except (
-        ValueError,
-        msgpack.UnpackException,
-    ) as error:  # also a name that is not a string, or text that is not UTF-8
+    except (ValueError, msgpack.UnpackException) as error:  # also if a name is not a string or text is not UTF-8
         raise Rejected("not-msgpack", str(error) or "it is cut off or damaged") from None
     if _is_deeper(value, MAX_DEPTH):
         raise Rejected("not-msgpack", f"nested deeper than {MAX_DEPTH} levels")
@@ -74,7 +71,7 @@ def unpack(raw: bytes) -> Any:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether objects and lists stand more than this many levels deep."""
+    """Whether objects and lists are nested deeper than this many levels."""
     if value.__class__ is not Pairs and value.__class__ is not list:
         return False
     return levels == 0 or any(_is_deeper(inner, levels - 1) for inner in inner_values(value))

@@ -1,7 +1,7 @@
 """The flattener: the value at a model's `features` pointer to features, by flattened name or by position.
 
-A number becomes a float. A boolean becomes the int 0 or 1, and a string, which is part of the name, the int that counts
-it: so a number can be told from both.
+A number becomes a float. A boolean becomes the int 0 or 1. A string becomes part of the name, and its value is the int
+that counts it. So the type of a value tells numbers from the others.
 
     {"user": {"age": 31, "country": "NL"}, "tags": ["a", "b", "a"], "size": [0.5, 2], "new": true, "from": null}
     user.age 31.0   user.country=NL 1   tags=a 2   tags=b 1   size.0 0.5   size.1 2.0   new 1
@@ -21,10 +21,12 @@ from service.learning.events.json_values import Pairs, type_name, value_at, wron
 from service.learning.identity import MAX_VALUE, Identity
 
 Features = Mapping[str, float] | Sequence[float]
-"""The features of one event or instance, as they are learned: values by name, or a list of them."""
+"""The features of one event or instance, as they are learned: values by name, or a list of values."""
 
 MAX_OBJECT_DEPTH = 16
-"""Objects within each other, the outermost included."""
+"""Nested objects, the outermost included."""
+_BEYOND = 10**300
+"""Beyond MAX_VALUE, but a double can hold it."""
 
 
 def name_fits(name: str, identity: Identity) -> bool:
@@ -52,11 +54,11 @@ class Flattener:
         self.path = parse_pointer(event.features)
         parts = [parse_pointer(pointer) for pointer in (event.label, event.weight, event.id) if pointer is not None]
         self.excluded = [part[len(self.path) :] for part in parts if part[: len(self.path)] == self.path]
-        """The paths of the event's other parts within its features: they are not features."""
+        """The paths of the event's other parts within its features. They are not features."""
         self.patterns = _patterns(event.only, event.without) if event.only or event.without else None
 
     def exclude(self, value: Any, pointer: str = "") -> Any:
-        """Take the event's other parts out of a parsed value, in place, and return it."""
+        """Remove the event's other parts from a parsed value, in place, and return it."""
         for *outer, last in self.excluded:
             inner = value_at(value, tuple(outer), pointer)
             if inner.__class__ is Pairs:
@@ -64,7 +66,7 @@ class Flattener:
         return value
 
     def of(self, value: Any, pointer: str = "") -> Features:
-        """The features of a parsed value, which stands at `pointer`; raises Rejected with the first rule it breaks."""
+        """The features of the parsed value at `pointer`; raises Rejected with the first rule it breaks."""
         value = self.exclude(value, pointer)
         if self.identity.features == "positional":
             return self._positions(value, pointer)
@@ -82,19 +84,19 @@ class Flattener:
         if len(value) != dimension:
             detail = f"{quoted_name(pointer)} must have {dimension} values, got {len(value)}"
             raise Rejected("wrong-length", detail, pointer)
-        return [_number(one, str(i), pointer, str(i)) for i, one in enumerate(value)]
+        return [_number(item, str(i), pointer, str(i)) for i, item in enumerate(value)]
 
     def _add_object(self, pairs: Pairs, prefix: str, features: dict[str, float], pointer: str, depth: int) -> None:
         """Add the features of an object's members, whose names begin with `prefix`."""
         if depth > MAX_OBJECT_DEPTH:
             raise Rejected("wrong-type", f"objects stand more than {MAX_OBJECT_DEPTH} deep", pointer)
-        text, limit, patterns = self.identity.text, self.identity.max_name_bytes, self.patterns
+        text, patterns = self.identity.text, self.patterns
         own_names = set[str]()
         feature: float
         for own, value in pairs:
             name, form = prefix + own, value.__class__
-            # Checked before the value is looked at, so that a long name is not made longer again and again.
-            if (len(name) > limit or not name.isascii()) and not name_fits(name, self.identity):
+            # Checked before the value is read: a long name must not be copied for each inner name.
+            if not name_fits(name, self.identity):
                 raise _too_long(self.identity, name, pointer)
             if own in own_names:
                 raise _duplicate(name, pointer + to_pointer([own]))
@@ -105,30 +107,22 @@ class Flattener:
             if form is list:
                 self._add_list(value, name, features, pointer + to_pointer([own]))
                 continue
-            if patterns is not None and not patterns.select(name):
+            if value is None or (patterns is not None and not patterns.select(name)):
                 continue
-            if form is float or form is int:
-                feature = float(value) if -MAX_VALUE <= value <= MAX_VALUE else _number(value, name, pointer, own)
-            elif form is str:
-                if text == "ignore":
-                    continue
-                if text == "reject":
-                    raise _no_number(value, name, pointer, own)
+            if form is str and text == "ignore":
+                continue
+            if form is str and text == "category":
                 name, feature = f"{name}={value}", 1
-                if (len(name) > limit or not name.isascii()) and not name_fits(name, self.identity):
+                if not name_fits(name, self.identity):
                     raise _too_long(self.identity, prefix + own, pointer)
-            elif value is None:
-                continue
-            elif form is bool:
-                feature = int(value)
-            else:  # bytes or an extension of MessagePack
-                raise _no_number(value, name, pointer, own)
+            else:
+                feature = int(value) if form is bool else _number(value, name, pointer, own)
             if name in features:
                 raise _duplicate(name, pointer + to_pointer([own]))
             features[name] = feature
 
     def _add_list(self, values: list[Any], name: str, features: dict[str, float], pointer: str) -> None:
-        """Add the features of a list: how often each string is in it, or each number or boolean by its position."""
+        """Add the features of a list: the count of each string, or each number or boolean by its position."""
         identity, patterns = self.identity, self.patterns or _ALL
         places = [f"{name}.{i}" for i in range(len(values))]
         whole = patterns.included(name)
@@ -145,8 +139,10 @@ class Flattener:
                 if not patterns.excluded(place) and (whole or patterns.included(place)):
                     own[place] = int(value) if value.__class__ is bool else _number(value, place, pointer, str(i))
         elif forms:
-            which = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
-            raise Rejected("wrong-type", f"feature {_quoted(name)} must be a list of {which}, all of a kind", pointer)
+            expected = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
+            raise Rejected(
+                "wrong-type", f"feature {_quoted(name)} must be a list of {expected}, all of a kind", pointer
+            )
         for feature, number in own.items():
             if feature in features:
                 raise _duplicate(feature, pointer)
@@ -156,12 +152,12 @@ class Flattener:
 
 
 class _Patterns(NamedTuple):
-    """Which flattened names are selected, by shell patterns in which `*` stands for dots as well."""
+    """Selects flattened names by shell patterns, in which `*` also matches dots."""
 
     included: Callable[[str], Any]
-    """Does one of `only` match, or is there no `only`?"""
+    """Whether a pattern in `only` matches a name, or there is no `only`."""
     excluded: Callable[[str], Any]
-    """Does one of `without` match?"""
+    """Whether a pattern in `without` matches a name."""
 
     def select(self, name: str) -> bool:
         return bool(self.included(name)) and not self.excluded(name)
@@ -170,7 +166,7 @@ class _Patterns(NamedTuple):
 @cache
 def _patterns(only: tuple[str, ...], without: tuple[str, ...]) -> _Patterns:
     # An empty pattern would match the empty name.
-    match = (re.compile("|".join(map(fnmatch.translate, some)) or "(?!)").match for some in (only or ("*",), without))
+    match = (re.compile("|".join(map(fnmatch.translate, p)) or "(?!)").match for p in (only or ("*",), without))
     return _Patterns(*match)
 
 
@@ -178,24 +174,18 @@ _ALL = _patterns((), ())
 
 
 def _number(value: Any, name: str, pointer: str, own: str) -> float:
-    """A number within the limits as a float; raises Rejected. It is the member `own` of the value at `pointer`."""
-    if value.__class__ is not float and value.__class__ is not int:
-        raise _no_number(value, name, pointer, own)
-    try:
-        number = float(value)  # as it is learned
-    except OverflowError:
-        number = 2.0 * MAX_VALUE
-    if not math.isfinite(number):
-        raise Rejected("not-finite", f"feature {_quoted(name)} is not a finite number", pointer + to_pointer([own]))
-    if abs(number) > MAX_VALUE:
-        detail = f"feature {_quoted(name)} is beyond ±{MAX_VALUE:g}"
-        raise Rejected("out-of-range", detail, pointer + to_pointer([own]))
-    return number
-
-
-def _no_number(value: Any, name: str, pointer: str, own: str) -> Rejected:
-    detail = f"feature {_quoted(name)} must be a number, got {type_name(value)}"
-    return Rejected("wrong-type", detail, pointer + to_pointer([own]))
+    """A number as a double, for the member `own` of the value at `pointer`; raises Rejected if it breaks a rule."""
+    if value.__class__ is int:
+        value = float(max(-_BEYOND, min(value, _BEYOND)))
+    if value.__class__ is not float:
+        reason, problem = "wrong-type", f"must be a number, got {type_name(value)}"
+    elif not math.isfinite(value):
+        reason, problem = "not-finite", "is not a finite number"
+    elif abs(value) > MAX_VALUE:
+        reason, problem = "out-of-range", f"is beyond ±{MAX_VALUE:g}"
+    else:
+        return float(value)
+    raise Rejected(reason, f"feature {_quoted(name)} {problem}", pointer + to_pointer([own]))
 
 
 def _duplicate(name: str, pointer: str) -> Rejected:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 Path = tuple[str, ...]
-"""The names of a pointer, from the outermost object inwards. The path to the whole record is empty."""
+"""The names of a pointer, the outermost first. The path to the whole record is empty."""
 
 
 def parse_pointer(pointer: str) -> Path:
@@ -21,5 +21,5 @@ def to_pointer(path: Sequence[str]) -> str:
 
 
 def quoted_name(pointer: str) -> str:
-    """The name of the part of a record at this pointer in a message: its last name in quotes."""
+    """What a message calls the part of a record at this pointer: its last name in quotes."""
     return f"'{pointer.rpartition('/')[2]}'" if pointer else "the record"

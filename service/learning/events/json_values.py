@@ -1,4 +1,4 @@
-"""JSON text to Python values that show every member of an object, a repeated name included."""
+"""JSON text to Python values that keep every member of an object, also one with a repeated name."""
 
 import json
 from codecs import BOM_UTF8
@@ -10,14 +10,14 @@ from service.errors import Rejected
 from service.learning.events.json_pointer import Path, quoted_name, to_pointer
 
 MAX_DEPTH = 64
-"""Lists and objects within each other, in a record or a request."""
+"""Nested lists and objects, in a record or a request."""
 WHITE = b" \t\n\r"
 _MAX_DIGITS = 400
-"""Digits of an integer that are read: a longer one is out of range, and Python has a limit of its own."""
+"""Digits of an integer that are read. A longer integer is out of range; Python has a limit too."""
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object as its (name, value) pairs. As a hook of the parser this class is much faster than a function."""
+    """A JSON object as (name, value) pairs. As the parser's hook this class is much faster than a function."""
 
 
 _decoder = json.JSONDecoder(
@@ -26,9 +26,9 @@ _decoder = json.JSONDecoder(
 
 
 def parse(raw: bytes) -> Any:
-    """A JSON value that is not deeply nested, objects as `Pairs`; NaN and infinities are floats. Raises Rejected."""
+    """A JSON value that is not deeply nested. Objects are `Pairs`, NaN and infinities floats. Raises Rejected."""
     if raw.startswith(BOM_UTF8):
-        raise Rejected("not-json", "a byte order mark comes first: JSON has none")
+        raise Rejected("not-json", "it begins with a byte order mark, which JSON does not allow")
     try:
         return _decoder.decode(raw.decode())
     except UnicodeDecodeError as error:
@@ -40,23 +40,17 @@ def parse(raw: bytes) -> Any:
 
 
 def parse_checked(raw: bytes) -> Any:
-    """The same of text that is known to be JSON; NaN and infinities may stand in it."""
+    """As `parse`, for text that is known to be JSON, except for NaN and infinities."""
     return _decoder.raw_decode(raw.strip(WHITE).decode())[0]
 
 
+_TYPE_NAMES = {None.__class__: "null", bool: "a boolean", str: "a string", list: "a list", bytes: "bytes"}
+_TYPE_NAMES |= dict.fromkeys((int, float), "a number") | dict.fromkeys((Pairs, dict), "an object")
+
+
 def type_name(value: Any) -> str:
-    """The JSON name of a parsed value's type, or MessagePack's where JSON has none."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int | float):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    if isinstance(value, Pairs | dict):
-        return "an object"
-    return "a list" if isinstance(value, list) else "bytes" if isinstance(value, bytes) else "an extension"
+    """The JSON name of a parsed value's type, or MessagePack's if JSON has none."""
+    return _TYPE_NAMES.get(value.__class__, "an extension")
 
 
 def inner_values(value: Any) -> list[Any]:
@@ -67,7 +61,7 @@ def inner_values(value: Any) -> list[Any]:
 
 
 def value_at(value: Any, path: Path, pointer: str) -> Any:
-    """The value at a path of a parsed value that stands at `pointer`, or UNSET. Raises Rejected at a repeated name."""
+    """The value at a path of the parsed value at `pointer`, or UNSET. Raises Rejected if a name on it is repeated."""
     for name in path:
         matches = [inner for own, inner in value if own == name] if value.__class__ is Pairs else []
         pointer += to_pointer([name])
@@ -78,7 +72,7 @@ def value_at(value: Any, path: Path, pointer: str) -> Any:
 
 
 def wrong_type(value: Any, expected: str, pointer: str) -> Rejected:
-    """The fault of a parsed value at this pointer that is not what is expected there."""
+    """The fault of a parsed value at this pointer that has another type than expected."""
     return Rejected("wrong-type", f"{quoted_name(pointer)} must be {expected}, got {type_name(value)}", pointer)
 
 

@@ -1,6 +1,7 @@
-"""The values of records in one buffer, as in a record batch: what a compiled loop can read."""
+"""The values of records in one buffer, for compiled loops."""
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Self, overload
 
 import numpy as np
@@ -12,7 +13,7 @@ from service.learning.events.content_types import FORMS
 class ValueBuffer(Sequence[bytes | None]):
     """Value i is `data[begins[i]:ends[i]]`, or None if `begins[i]` is below 0. Its form is `forms[i]`, or JSON.
 
-    The values follow each other; other bytes may stand between them.
+    The values are in order; other bytes may stand between them.
 
     >>> values = ValueBuffer.of([b"{}", None, b"[1]"])
     >>> list(values), list(values[1:])
@@ -30,15 +31,15 @@ class ValueBuffer(Sequence[bytes | None]):
 
     @classmethod
     def of(cls, values: Sequence[bytes | None]) -> Self:
-        """These values, joined with a zero after each."""
-        given = [value or b"" for value in values]
-        ends = np.cumsum([*map(len, given)], dtype=np.int64) + np.arange(len(given))
+        """A buffer of these values, with a zero after each."""
+        texts = [value or b"" for value in values]
+        ends = np.cumsum([*map(len, texts)], dtype=np.int64) + np.arange(len(texts))
         begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
         if None in values:
             begins[[value is None for value in values]] = -1
-        kinds = [value.__class__ for value in given]
+        kinds = [value.__class__ for value in texts]
         forms = None if kinds.count(bytes) == len(kinds) else np.array([*map(FORMS.index, kinds)])
-        return cls(np.frombuffer(b"\0".join([*given, bytes(8)]), np.uint8), begins, ends, forms)
+        return cls(np.frombuffer(b"\0".join([*texts, bytes(8)]), np.uint8), begins, ends, forms)
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -56,8 +57,6 @@ class ValueBuffer(Sequence[bytes | None]):
         return None if begin < 0 else form(self.data[begin : self.ends[i]].data)
 
     def __iter__(self) -> Iterator[bytes | None]:
-        if self.forms is not None:
-            return (self[i] for i in range(len(self)))
-        data = self.data.data
-        places = zip(self.begins.tolist(), self.ends.tolist(), strict=True)
-        return (None if begin < 0 else bytes(data[begin:end]) for begin, end in places)
+        data, forms = self.data.data, repeat(0) if self.forms is None else self.forms.tolist()
+        places = zip(self.begins.tolist(), self.ends.tolist(), forms, strict=False)
+        return (None if begin < 0 else FORMS[form](data[begin:end]) for begin, end, form in places)

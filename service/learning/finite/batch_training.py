@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from service.errors import DataError
-from service.learning.columns.columns import Columns, columns_for
+from service.learning.columns.columns import Batch, Columns, columns_for
 from service.learning.evaluation import mistake_bound
-from service.learning.events.batch import Batch, Decoder, Reject
+from service.learning.events.batch import Decoder, Reject
 from service.learning.finite.finite_bounds import Separation
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.initial_weights import initial_weights

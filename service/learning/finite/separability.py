@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from service.learning.events.batch import Batch
+from service.learning.columns.columns import Batch
 from service.learning.kernel.kernel import Vector
 
 ZERO_TOLERANCE = 1e-13

@@ -1,4 +1,4 @@
-"""What compiled loops stand on.
+"""The compiler of loops, and machine instructions for them.
 
 `jit` compiles them and keeps the result on disk. `intrinsics` reads memory at an address.
 """

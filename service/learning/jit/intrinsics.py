@@ -17,14 +17,14 @@ _BYTE, _WORD, _WIDE = ir.IntType(8), ir.IntType(64), ir.IntType(128)
 
 
 def _word(build: Callable[..., Any], result: Any, *arguments: Any) -> Any:
-    """A function of words that compiles to what `build` makes of its arguments."""
+    """A function of words that compiles to the instructions that `build` returns for its arguments."""
 
     def typed(*_: Any) -> Any:
         return result(*arguments), lambda _context, builder, _signature, values: build(builder, *values)
 
-    # numba counts the parameters, which come after its context.
+    # numba counts the parameters after the context.
     if len(arguments) == 1:
-        return intrinsic(lambda context, a: typed(context, a))  # noqa: PLW0108 - it must have so many
+        return intrinsic(lambda context, a: typed(context, a))  # noqa: PLW0108 - numba needs this many
     return intrinsic(lambda context, a, b: typed(context, a, b))  # noqa: PLW0108
 
 
@@ -44,7 +44,7 @@ byte_at: Any = (
 word_at: Any = _word(lambda b, a, i: _load(b, a, i, _WORD), types.uint64, types.int64, types.int64)
 """The eight bytes from there on, the first one lowest."""
 double_at: Any = _word(lambda b, a, i: _load(b, a, i, ir.DoubleType()), types.float64, types.int64, types.int64)
-"""These as a double."""
+"""The same eight bytes as a double."""
 trailing_zeros: Any = _word(lambda b, x: b.cttz(x, _NO), types.int64, types.uint64)
 leading_zeros: Any = _word(lambda b, x: b.ctlz(x, _NO), types.int64, types.uint64)
 upper_product: Any = _word(

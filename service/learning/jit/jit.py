@@ -1,7 +1,7 @@
-"""How loops over numbers and bytes are compiled, and where the result is kept.
+"""Compiles loops over numbers and bytes, and caches the compiled code on disk.
 
-numba looks for changes in a function's own file alone, and what the function calls is compiled into it. So the folder
-of compiled code is named by the digest of all sources of `learning` and of the CPU: no stale code runs. The folder is
+numba checks only a function's own file for changes, but compiles the functions that it calls into it. So the folder of
+compiled code is named by a digest of all sources of `learning` and of the CPU: no stale code runs. The folder is
 in NUMBA_CACHE_DIR, or else next to the sources. If it cannot be written, as in an image on a read-only root, it is
 copied to a private temporary folder, which is then used.
 """
@@ -20,7 +20,7 @@ from numba import njit
 from numba.core import config
 
 ENABLED: bool = not config.DISABLE_JIT  # type: ignore[attr-defined]
-"""Whether loops are compiled. If not they run in Python, but those of `events/compiled/` do not run at all."""
+"""Whether loops are compiled. If not, they run in Python, except those of `events/compiled/`, which do not run."""
 _SOURCES, _PREFIX = Path(__file__).parents[1], "kernels-"
 _DAY = 86_400.0
 
@@ -29,13 +29,13 @@ def _name() -> str:
     """The name of the folder for these sources and this CPU."""
     cpu = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
     digest = hashlib.sha256(f"{platform.machine()} {cpu}".encode())
-    for file in sorted(_SOURCES.rglob("*.py")):  # their times say nothing once they were packed, as in an image
+    for file in sorted(_SOURCES.rglob("*.py")):  # file times are not reliable in an image
         digest.update(str(file.relative_to(_SOURCES)).encode() + b"\0" + file.read_bytes() + b"\0")
     return _PREFIX + digest.hexdigest()[:16]
 
 
 def _writable(folder: Path) -> bool:
-    """Whether files can be made in the folder, which is made if it does not exist."""
+    """Whether files can be written to the folder. It is made if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -45,7 +45,7 @@ def _writable(folder: Path) -> bool:
 
 
 def _private_copy(folder: Path) -> Path | None:
-    """A copy of the folder in a temporary folder that no other user can write to; None if there can be none.
+    """A copy of the folder in a temporary folder that no other user can write to; None if that is not possible.
 
     numba unpickles what it finds in the folder, so another user's file there would run as ours.
     """
@@ -85,16 +85,16 @@ _KEPT = _folder() if ENABLED else None
 if _KEPT is not None:
     config.CACHE_DIR = str(_KEPT)  # type: ignore[attr-defined]
 NOTHING_KEPT: bool = ENABLED and (_KEPT is None or not any(_KEPT.iterdir()))
-"""Whether all is still to be compiled, which takes 10 to 20 seconds."""
-# A division by zero gives what IEEE 754 says: a test before each would let no loop divide several numbers at once.
+"""Whether all loops must still be compiled, which takes 10 to 20 seconds."""
+# Division by zero follows IEEE 754: a check before each division would prevent vectorised loops.
 _compile: Any = njit(nogil=True, error_model="numpy", cache=_KEPT is not None)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """The function, to be compiled into its one caller: an array that is handed to a call costs two atomic counts."""
+    """The function, compiled into its only caller: passing an array to a call costs two atomic counts."""
     return njit(inline="always", error_model="numpy")(function)
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """The function, to be compiled on first use; the result is kept for later processes if there is a folder for it."""
+    """The function, compiled on first use; the compiled code is cached for later processes if there is a folder."""
     return _compile(function)

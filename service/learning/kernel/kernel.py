@@ -20,7 +20,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from service.learning import rules
-from service.learning.events.batch import Batch
+from service.learning.columns.columns import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.jit.jit import compiled
 from service.learning.kernel.averaging import RESCALE_FACTOR, ages, events_until_rescale

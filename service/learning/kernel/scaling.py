@@ -17,8 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numba.extending import register_jitable
 
-from service.learning.columns.columns import ColumnPairs
-from service.learning.events.batch import Batch
+from service.learning.columns.columns import Batch, ColumnPairs
 from service.learning.identity import SUMS, Identity
 from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Vector

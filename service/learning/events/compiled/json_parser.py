@@ -1,9 +1,9 @@
-"""The parser: usual values of a buffer to rows in one compiled pass. It accepts a value, or declines it.
+"""The parser: usual values of a buffer to rows in one compiled pass. It accepts a value or declines it.
 
-Usual is JSON without surprises: names and strings of features without escapes, no repeated name in an object that
-matters, numbers whose rounding is certain, no list among named features. The careful reader accepts whatever this
-parser accepts, with the same features. Bytes at and after the end of a value change nothing: a token that runs past the
-end leaves an object open, and so the value is declined.
+A usual value is JSON without escapes in names and strings of features, without a repeated name in an object that
+matters, without lists among named features, and with numbers whose rounding is certain. The careful reader accepts
+whatever this parser accepts, with the same features. Bytes after the end of a value change nothing: a token that runs
+past the end leaves an object open, so the value is declined.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.columns.name_table import BEHIND, find, hash_of, probes, same_bytes
+from service.learning.columns.name_table import PADDING_BYTES, copy_bytes, find, hash_of, probes, same_bytes
 from service.learning.events.compiled import json_tokens
 from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
 from service.learning.events.compiled.path_tree import (
@@ -33,17 +33,17 @@ from service.learning.jit.jit import compiled, inlined
 MAX_DEPTH = 16
 """Objects and lists within each other."""
 MAX_MEMBERS = 1024
-"""Members of the objects that matter, in one value. The table of their names has four times as many slots."""
+"""Members of the objects that matter, in one value. The table of their names has four times this many slots."""
 
 _ABSENT = -math.inf
 USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
-"""How a call of `parse_values` ended: all was read; the next value is declined; a name is not yet known."""
+"""How a call of `parse_values` ended: all values are read; the next one is declined; a name is not known yet."""
 _VALUE, _NAME, _AFTER = range(3)
 _NODE, _IS_LIST, _OF_FEATURES, _PREFIX, _PREFIX_SIZE = range(5)
 _CATEGORY, _IGNORED, _REJECTED = range(3)
 NEXT, EVENTS, VALUES, SCRATCH, SKIPPED, STATUS, KEY, KEY_SIZE, GENERATION = range(9)
-"""The state of `parse_values`: the next value; the numbers of events, of features, of bytes in `scratch` and of skipped
-values; how it ended; begin and size of the unknown name, as of a feature; and a number that grows with each value."""
+"""The state of `parse_values`: the next value; how many events, features, bytes in `scratch` and skipped values there
+are; how it ended; place and size of the unknown name; a number that grows with each value."""
 
 _QUOTE, _COLON, _COMMA, _DOT, _EQUALS, _MINUS, _ZERO, _NINE, _SPACE = b'":,.=-09 '
 _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
@@ -51,97 +51,92 @@ _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
 
 @compiled
 def _is_new(table: Any, h: np.uint64, generation: np.uint64) -> bool:
-    """Whether this hash is new in this generation; from now on it is not."""
+    """Whether this hash is new in this generation; adds it to the table."""
     mask = len(table) - 1
-    at = np.int64(h & np.uint64(mask))
+    slot = np.int64(h & np.uint64(mask))
     for _ in range(probes(table)):
-        if table[at, 1] != generation:
-            table[at, 0], table[at, 1] = h, generation
+        if table[slot, 1] != generation:
+            table[slot, 0], table[slot, 1] = h, generation
             return True
-        if table[at, 0] == h:
+        if table[slot, 0] == h:
             return False
-        at = (at + 1) & mask
+        slot = (slot + 1) & mask
     return False
 
 
-@compiled
-def _copy(data: int, begin: int, size: int, scratch: Any, at: int) -> int:
-    """Append bytes to the used part of `scratch`; returns its new end."""
-    for j in range(size):
-        scratch[at + j] = byte_at(data, begin + j)
-    return at + size
-
-
 @inlined
-def _numbers(
-    data: int, i: int, count: int, room: int, before: int, most_name: int, seed: np.uint64, generation: np.uint64,
+def _parse_numbers(
+    data: int, i: int, count: int, room: int, before: int, max_name: int, seed: np.uint64, generation: np.uint64,
     table: Any, names: Any, hashes: Any, values: Any, is_number: Any,
 ) -> tuple[int, int, bool]:  # fmt: skip
-    """Read features from the name at i on, at most `room`, as long as they are numbers.
+    """Read at most `room` features from the name at i on, as long as they are numbers.
 
-    Returns the place where that ends, the new number of features, and whether another name is to follow; the place is
-    -1 if a name is repeated. Most events have the names of the last one in the same order; its features begin at
-    `before`. Such names are only compared: they are hashed already and not repeated.
+    Returns where that ends, or -1 if a name is repeated; the new number of features; and whether another name follows.
+    Most events have the names of the last event in the same order. Its features begin at `before`. A name that is equal
+    to the last event's in this position needs no hash, and no check that it is new.
     """
-    n, alike, more = count, True, True
+    n, equal, more = count, True, True
     while n < count + room and byte_at(data, i) == _QUOTE:
-        was = before + n - count
-        alike = (
-            alike
-            and was < count
-            and names[was, 0] >= 0
-            and same_bytes(data, i + 1, data, names[was, 0], names[was, 1])
-            and byte_at(data, i + 1 + names[was, 1]) == _QUOTE
+        last = before + n - count
+        # The last name must be from `data`, where it stands before i: in `scratch` it may contain a quote.
+        equal = (
+            equal
+            and last < count
+            and 0 <= names[last, 0] < i
+            and same_bytes(data, i + 1, data, names[last, 0], names[last, 1])
+            and byte_at(data, i + 1 + names[last, 1]) == _QUOTE
         )
-        if alike:
-            size, h = names[was, 1], hashes[was]
+        if equal:
+            size, h = names[last, 1], hashes[last]
         else:
             size = json_tokens.parse_string(data, i + 1, True) - i - 2
-            if not 0 <= size <= most_name:
+            if not 0 <= size <= max_name:
                 break
             h = hash_of(data, i + 1, i + 1 + size, seed)
-        at = json_tokens.skip_value(data, i + 2 + size)
-        if byte_at(data, at) != _COLON:
+        j = json_tokens.skip_space(data, i + 2 + size)
+        if byte_at(data, j) != _COLON:
             break
-        at = json_tokens.skip_value(data, at + 1)
-        c = byte_at(data, at)
+        j = json_tokens.skip_space(data, j + 1)
+        c = byte_at(data, j)
         if c != _MINUS and not _ZERO <= c <= _NINE:
             break
-        value, at = json_tokens.parse_number(data, at)
-        if at < 0 or not abs(value) <= MAX_VALUE:
+        value, j = json_tokens.parse_number(data, j)
+        if j < 0 or not abs(value) <= MAX_VALUE:
             break
-        at = json_tokens.skip_value(data, at)
-        c = byte_at(data, at)
+        j = json_tokens.skip_space(data, j)
+        c = byte_at(data, j)
         if c not in (_COMMA, _BRACE_END):
             break
         names[n, 0], names[n, 1], hashes[n], values[n], is_number[n] = i + 1, size, h, value, True
         n += 1
         if c == _BRACE_END:
-            i, more = at, False
+            i, more = j, False
             break
-        i = json_tokens.skip_value(data, at + 1)
-    for known in range(n if alike and not more else count, n):
-        if not _is_new(table, hashes[known], generation):
+        i = json_tokens.skip_space(data, j + 1)
+    for k in range(n if equal and not more else count, n):
+        if not _is_new(table, hashes[k], generation):
             return -1, n, True
     return i, n, more
 
 
 @compiled
 def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
-    data: int, begins: Any, ends: Any, most_bytes: int, most_values: int, most_name: int, dimension: int, text: int,
+    data: int, begins: Any, ends: Any, max_bytes: int, max_values: int, max_name: int, dimension: int, text: int,
     patterns: bool, labelled: bool, seed: np.uint64, paths: Any, expected: Any, keys: Any, selected: Any, table: Any,
     state: Any, scratch: Any, features: Any, events: Any,
 ) -> None:  # fmt: skip
-    """Read values on from `state[NEXT]`, until all are read or one is declined, which changed nothing.
+    """Read values from `state[NEXT]` on, until all are read or one is declined, which changes nothing.
 
-    `data` is the address of a buffer that ends with BEHIND zeros. Without `labelled` a value needs no label.
+    `data` is the address of a buffer that ends with PADDING_BYTES zeros. The places of all names count from there, also
+    of names in `scratch`. If not `labelled`, a value needs no label.
     """
-    nodes, path_names = paths
-    firsts, numbers, string_ends, string_codes, strings, literals = expected
+    nodes, path_names = paths[0], paths[1].ctypes.data
+    firsts, numbers, string_ends, string_codes, literals, texts = expected
+    strings = texts.ctypes.data
     names, hashes, values, is_number = features
-    figures, places_of = events
-    scratched, plain = scratch.ctypes.data, not patterns
-    # For each open object or list: its node, and among features the place and size in `scratch` of its names' prefix.
+    figures, places = events
+    scratch_place, plain = scratch.ctypes.data - data, not patterns
+    # For each open object or list: its node, and among features the begin and size in `scratch` of its names' prefix.
     opened = np.empty((MAX_DEPTH + 1, 5), np.int64)
     codes = np.empty(len(literals))
     while state[NEXT] < len(begins):
@@ -151,14 +146,14 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
         state[GENERATION] += 1
         generation = np.uint64(state[GENERATION])
         state[STATUS] = UNUSUAL
-        if i < 0 or end - i > most_bytes:
+        if i < 0 or end - i > max_bytes:
             return
         codes[:] = _ABSENT
-        found, members, inside, depth, mode, whole = False, 0, 0, 0, _VALUE, False
-        # For the value that comes next: its node, whether it is a feature's, where its name is.
-        node, is_feature, where, name, size, h = 0, False, data, i, 0, seed
+        has_features, members, inside, depth, mode, whole = False, 0, 0, 0, _VALUE, False
+        # For the value that comes next: its node, whether it is a feature's, its name.
+        node, is_feature, name, size, h = 0, False, i, 0, seed
         while True:
-            i = json_tokens.skip_value(data, i)
+            i = json_tokens.skip_space(data, i)
             if i >= end:
                 whole = mode == _AFTER and depth == 0
                 break
@@ -180,11 +175,11 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     break
                 node, is_feature = opened[depth, _NODE], opened[depth, _OF_FEATURES] != 0
                 if plain and is_feature and opened[depth, _PREFIX_SIZE] == 0 and (node < 0 or is_leaf(nodes, node)):
-                    room, begun = min(len(values) - count, MAX_MEMBERS - members, most_values - inside), count
+                    room, begun = min(len(values) - count, MAX_MEMBERS - members, max_values - inside), count
                     n = state[EVENTS]
-                    before = places_of[0, n - 1] if n > 0 and inside == 0 else count
-                    i, count, more = _numbers(
-                        data, i, count, room, before, most_name, seed, generation, table, names, hashes, values,
+                    before = places[0, n - 1] if n > 0 and inside == 0 else count
+                    i, count, more = _parse_numbers(
+                        data, i, count, room, before, max_name, seed, generation, table, names, hashes, values,
                         is_number,
                     )  # fmt: skip
                     members, inside = members + count - begun, inside + count - begun
@@ -194,12 +189,12 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                         mode = _NAME if more else _AFTER
                         continue
                 matters = is_feature or node >= 0
-                where, name = data, i + 1
+                name = i + 1
                 i = json_tokens.parse_string(data, name, matters)
                 if i < 0:
                     break
                 size = i - 1 - name
-                i = json_tokens.skip_value(data, i)
+                i = json_tokens.skip_space(data, i)
                 if byte_at(data, i) != _COLON:
                     break
                 i, mode = i + 1, _VALUE
@@ -209,16 +204,17 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     members += 1
                     inside += is_feature
                     if is_feature and opened[depth, _PREFIX_SIZE] > 0:
-                        prefix, more = opened[depth, _PREFIX], opened[depth, _PREFIX_SIZE]
-                        if used + more + size + BEHIND > len(scratch):
+                        prefix, prefix_size = opened[depth, _PREFIX], opened[depth, _PREFIX_SIZE]
+                        if used + prefix_size + size + PADDING_BYTES > len(scratch):
                             break
-                        _copy(data, name, size, scratch, _copy(scratched, prefix, more, scratch, used))
-                        where, name, size = scratched, used, more + size
-                    # A name of one object is not the same name of another.
-                    h = hash_of(where, name, name + size, seed if is_feature else seed + np.uint64(depth))
+                        prefix_end = copy_bytes(data, scratch_place + prefix, prefix_size, scratch, used)
+                        copy_bytes(data, name, size, scratch, prefix_end)
+                        name, size = scratch_place + used, prefix_size + size
+                    # The seed tells the names of one object from those of another.
+                    h = hash_of(data, name, name + size, seed if is_feature else seed + np.uint64(depth))
                     if (
                         members > MAX_MEMBERS
-                        or (is_feature and (inside > most_values or size > most_name))
+                        or (is_feature and (inside > max_values or size > max_name))
                         or not _is_new(table, h, generation)
                     ):
                         break
@@ -234,11 +230,11 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 if part == FEATURES:
                     if is_list != (dimension >= 0):
                         break
-                    found = True
+                    has_features = True
                     if is_list:
                         if count + dimension > len(values):
                             break
-                        i = json_tokens.positions(data, i + 1, values, count, dimension, MAX_VALUE)
+                        i = json_tokens.parse_positions(data, i + 1, values, count, dimension, MAX_VALUE)
                         if i < 0:
                             break
                         count += dimension
@@ -248,13 +244,13 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 opened[depth, _OF_FEATURES] = is_feature or part == FEATURES
                 opened[depth, _PREFIX], opened[depth, _PREFIX_SIZE] = used, 0
                 if is_feature:
-                    if used + size + BEHIND > len(scratch):
+                    if used + size + PADDING_BYTES > len(scratch):
                         break
-                    used = used + size if where == scratched else _copy(data, name, size, scratch, used)
+                    used = used + size if name == scratch_place + used else copy_bytes(data, name, size, scratch, used)
                     scratch[used] = _DOT
                     used += 1
                     opened[depth, _PREFIX_SIZE] = size + 1
-                i = json_tokens.skip_value(data, i + 1)
+                i = json_tokens.skip_space(data, i + 1)
                 if i < end and byte_at(data, i) == (_BRACKET_END if is_list else _BRACE_END):
                     depth, i = depth - 1, i + 1
                 else:
@@ -265,9 +261,9 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
             if depth == 0 or part == FEATURES:
                 break
             if is_feature and patterns:
-                key = find(keys[0], keys[1], keys[2], keys[3], where, name, size, h)
+                key = find(keys[0], keys[1], keys[2], keys[3], data, name, size, h)
                 if key <= 0:
-                    state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name if where == data else -1 - name, size
+                    state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name, size
                     return
                 is_feature = selected[key]
             if c == _QUOTE:
@@ -275,23 +271,26 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 i = json_tokens.parse_string(data, start, is_feature or part >= 0)
                 if i < 0 or part == WEIGHT or (is_feature and text == _REJECTED):
                     break
+                text_size = i - 1 - start
                 if part == LABEL or part >= WHERE:
                     codes[part] = code_of_string(
-                        part, data, start, i - 1 - start, firsts, string_ends, strings, string_codes
+                        part, data, start, text_size, firsts, string_ends, strings, string_codes
                     )
                 if is_feature and text == _CATEGORY:
-                    both = size + i - start  # with the equals sign
-                    if both > most_name or used + both + BEHIND > len(scratch) or count == len(values):
+                    both = size + 1 + text_size  # with the equals sign
+                    if both > max_name or used + both + PADDING_BYTES > len(scratch) or count == len(values):
                         break
-                    names[count, 0], names[count, 1] = -1 - used, both
-                    at = used + size if where == scratched else _copy(data, name, size, scratch, used)
-                    scratch[at] = _EQUALS
-                    at = _copy(data, start, i - 1 - start, scratch, at + 1)
-                    h = hash_of(scratched, used, at, seed)
+                    names[count, 0], names[count, 1] = scratch_place + used, both
+                    name_end = (
+                        used + size if name == scratch_place + used else copy_bytes(data, name, size, scratch, used)
+                    )
+                    scratch[name_end] = _EQUALS
+                    name_end = copy_bytes(data, start, text_size, scratch, name_end + 1)
+                    h = hash_of(data, scratch_place + used, scratch_place + name_end, seed)
                     if not _is_new(table, h, generation):
                         break
                     hashes[count], values[count], is_number[count] = h, 1.0, False
-                    count, used = count + 1, at
+                    count, used = count + 1, name_end
                 continue
             literal, value = -1, math.nan
             if c == _MINUS or _ZERO <= c <= _NINE:
@@ -318,10 +317,9 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
             if is_feature and literal != NULL:
                 if not abs(value) <= MAX_VALUE or count == len(values):
                     break
-                names[count, 0], names[count, 1] = name, size
-                if where == scratched:
-                    names[count, 0] = -1 - name
+                if name == scratch_place + used:
                     used += size
+                names[count, 0], names[count, 1] = name, size
                 hashes[count], values[count], is_number[count] = h, value, literal < 0
                 count += 1
         if not whole:
@@ -330,11 +328,11 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
         for part in range(WHERE, len(codes)):
             passed_over |= codes[part] != 1.0
         if passed_over:
-            places_of[2, state[SKIPPED]] = record
+            places[2, state[SKIPPED]] = record
             state[SKIPPED] += 1
-        elif found and (not labelled or abs(codes[LABEL]) < math.inf):
+        elif has_features and (not labelled or abs(codes[LABEL]) < math.inf):
             n = state[EVENTS]
-            places_of[0, n + 1], places_of[1, n] = count, record
+            places[0, n + 1], places[1, n] = count, record
             figures[0, n], figures[1, n] = codes[LABEL], 1.0 if codes[WEIGHT] == _ABSENT else codes[WEIGHT]
             state[EVENTS], state[VALUES], state[SCRATCH] = n + 1, count, used
         else:

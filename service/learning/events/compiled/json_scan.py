@@ -1,6 +1,6 @@
-"""One compiled scan of a JSON text: where the members that some paths name stand, and how many values they hold.
+"""One compiled scan of a JSON text: the places of the members at some paths, and how many values they contain.
 
-It reads no value and costs the same for each byte, whatever the bytes are. It does not check that the text is JSON.
+It parses no value, and costs the same for each byte. It does not check that the text is JSON.
 """
 
 from functools import cache
@@ -15,10 +15,10 @@ from service.learning.events.json_values import MAX_DEPTH
 from service.learning.jit.jit import compiled
 
 TOO_DEEP = -2
-"""The end of a text that is nested too deep, as a scan says it."""
+"""The end that a scan returns for a text that is nested too deeply."""
 
 Paths = tuple[Path | None, ...]
-"""Paths into a record; None is a part that it does not have."""
+"""Paths into a record; None for a part that the model does not have."""
 
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _LETTER_U, _BRACE = b'"\\:,u{'
 _KINDS = np.array([b'"[{]}:, \t\n\r'.find(c) for c in range(256)], np.int8)
@@ -29,7 +29,7 @@ _BEGIN, _END, _VALUES, _ITEMS = range(4)
 
 
 class MemberSpan(NamedTuple):
-    """A member of an object: where its value stands in the text."""
+    """The place of a member's value in the text."""
 
     begin: int
     end: int
@@ -40,35 +40,34 @@ class MemberSpan(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What a text holds, if it is JSON."""
+    """The result of a scan; it is right if the text is JSON."""
 
     end: int
-    """The end of the text's first list or object; -1 if it has none, or TOO_DEEP."""
+    """The end of the text's first list or object; -1 if there is none, or TOO_DEEP."""
     members: list[MemberSpan | None]
     """The value at each path, the first one if a name is repeated."""
     repeated: Path | None
-    """The first path that is given twice."""
+    """The first path that the text has twice."""
 
 
 def scan(raw: bytes, paths: Paths, commas: NDArray[np.int64] | None = None) -> Scan:
-    """Look for the values at these paths of an object.
+    """Find the values at these paths of an object.
 
     Fills `commas` with the places of the commas between the items of the outermost members that are on a path.
     """
-    tree, places = _tree(paths)
-    found = np.empty((len(tree.nodes), 4), np.int64)
-    end, twice = _scan(raw, tree.nodes, tree.names, found, _NO_COMMAS if commas is None else commas)
-    rows = found.tolist()
-    found_rows = [None if place is None else rows[place] for place in places]
-    members = [MemberSpan(*row) if row and row[_END] >= 0 else None for row in found_rows]
+    tree, nodes = _tree(paths)
+    spans = np.empty((len(tree.nodes), 4), np.int64)
+    end, twice = _scan(raw, tree.nodes, tree.names, spans, _NO_COMMAS if commas is None else commas)
+    rows = [*spans.tolist(), (-1, -1, 0, 0)]
+    members = [MemberSpan(*rows[node]) if rows[node][_END] >= 0 else None for node in nodes]
     return Scan(end, members, tree.paths[twice] if twice >= 0 else None)
 
 
 @cache
-def _tree(paths: Paths) -> tuple[PathTree, list[int | None]]:
-    """The tree of these paths, and the node of each."""
+def _tree(paths: Paths) -> tuple[PathTree, list[int]]:
+    """The tree of these paths, and the node of each, -1 for None."""
     tree = path_tree(paths)
-    return tree, [None if path is None else tree.paths.index(path) for path in paths]
+    return tree, [-1 if path is None else tree.paths.index(path) for path in paths]
 
 
 _NO_COMMAS = np.empty(0, np.int64)
@@ -78,19 +77,17 @@ _STRING, _LIST, _OBJECT, _LIST_END, _OBJECT_END, _AFTER_NAME, _NEXT, _SPACE = ra
 
 
 @compiled
-def _scan(  # noqa: PLR0915 - one pass over the bytes
-    raw: bytes, nodes: Any, names: Any, found: Any, commas: Any
-) -> tuple[int, int]:
-    """Scan a text up to the end of its first list or object, as `Scan` says; returns the end, and the node given twice.
+def _scan(raw: bytes, nodes: Any, names: Any, spans: Any, commas: Any) -> tuple[int, int]:  # noqa: PLR0915
+    """Scan a text to the end of its first list or object in one pass; returns the end, and the node of `Scan.repeated`.
 
-    Fills in a row of `found` for each node: begin, end, values, items.
+    Fills in a row of `spans` for each node: begin, end, values, items.
     """
     objects, members = np.full(MAX_DEPTH + 2, -1), np.full(MAX_DEPTH + 2, -1)
     items = np.zeros(MAX_DEPTH + 2, np.int64)
-    """By depth: the node of the open object, the node of its member whose value is read, the items so far."""
+    """By depth: the node of the open object, the node of its current member, the items so far."""
     i, depth, values, first, last, cuts, twice = 0, 0, 0, 0, 0, 0, -1
     members[0], opened = 0, False
-    found[:] = -1
+    spans[:] = -1
     while i < len(raw):
         kind = _KINDS[raw[i]]
         i += 1
@@ -119,15 +116,15 @@ def _scan(  # noqa: PLR0915 - one pass over the bytes
         elif kind == _AFTER_NAME:
             node = -1 if objects[depth] < 0 else _child(raw, first, last, objects[depth], nodes, names)
             members[depth] = node
-            if node >= 0 and found[node, _BEGIN] >= 0:
+            if node >= 0 and spans[node, _BEGIN] >= 0:
                 twice, members[depth] = node if twice < 0 else twice, -1
             elif node >= 0:
-                found[node, _BEGIN], found[node, _VALUES], items[depth + 1] = i, values, 0
+                spans[node, _BEGIN], spans[node, _VALUES], items[depth + 1] = i, values, 0
         elif depth > 0:
             node = members[depth]
             if node >= 0:
-                found[node, _END], found[node, _VALUES] = i - 1, values - found[node, _VALUES]
-                found[node, _ITEMS], members[depth] = items[depth + 1], -1
+                spans[node, _END], spans[node, _VALUES] = i - 1, values - spans[node, _VALUES]
+                spans[node, _ITEMS], members[depth] = items[depth + 1], -1
             if kind == _NEXT:
                 if depth == 2 and members[1] >= 0 and cuts < len(commas):
                     commas[cuts] = i - 1
@@ -136,7 +133,7 @@ def _scan(  # noqa: PLR0915 - one pass over the bytes
             else:
                 depth -= 1
                 if depth == 0:
-                    found[0, _BEGIN], found[0, _END], found[0, _VALUES], found[0, _ITEMS] = 0, i, values, items[1]
+                    spans[0, _BEGIN], spans[0, _END], spans[0, _VALUES], spans[0, _ITEMS] = 0, i, values, items[1]
                     return i, twice
     return -1, twice
 
@@ -165,7 +162,7 @@ def _is_name(raw: bytes, i: int, last: int, names: Any, j: int, end: int) -> boo
                     code, i = 0x10000 + ((code & 0x3FF) << 10 | _hexadecimal(raw, i + 2, last) & 0x3FF), i + 6
                 if code >= 0x80:
                     following = 1 if code < 0x800 else 2 if code < 0x10000 else 3
-        # An escaped character as UTF-8: its first byte, then six bits in each byte that follows.
+        # An escaped character as UTF-8: its first byte, then six bits in each following byte.
         byte = code if following == 0 else (0xF0 << 3 - following) & 0xFF | code >> 6 * following
         if j == end or names[j] != byte:
             return False
@@ -179,7 +176,7 @@ def _is_name(raw: bytes, i: int, last: int, names: Any, j: int, end: int) -> boo
 
 @compiled
 def _hexadecimal(raw: bytes, i: int, last: int) -> int:
-    """The number that four hexadecimal digits make; a large one if they are none."""
+    """The number that four hexadecimal digits make; a large one if they are not digits."""
     code = 0
     for k in range(i, min(i + 4, last)):
         code = 16 * code + _HEX[raw[k]]

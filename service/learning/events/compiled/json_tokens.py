@@ -1,7 +1,7 @@
-"""Tokens of JSON at an address, compiled: white space, strings, numbers and literals, as strict as JSON is.
+"""JSON tokens at an address, compiled: white space, strings, numbers and literals, as strict as JSON is.
 
-No end is looked for: the buffer ends with zeros, which stop every token. The caller compares the end of a token with
-the end of its value. A result of -1 means that this is no token, or not certainly one.
+The functions do not check for the end of the buffer: it ends with zeros, which stop every token. The caller compares
+the end of a token with the end of its value. A result of -1 means that this is not a token, or not certainly one.
 """
 
 import math
@@ -39,7 +39,7 @@ def parse_string(data: int, i: int, plain: bool) -> int:
     while True:
         word = word_at(data, i)
         quoted, escaped = word ^ _QUOTES, word ^ _BACKSLASHES
-        # The lowest of these bits is right: a byte that is none gets one by a borrow from a lower byte alone.
+        # The lowest of these bits is right: a wrong bit can only come from a borrow of a lower byte.
         special = (
             (quoted - _ONES) & ~quoted | (escaped - _ONES) & ~escaped | (word - _SPACES) & ~word | word
         ) & _HIGH_BITS
@@ -66,7 +66,7 @@ def parse_string(data: int, i: int, plain: bool) -> int:
                 if digit < 0:
                     return -1
                 code = 16 * code + digit
-            if 0xD800 <= code < 0xE000:  # half of a pair, which needs the other
+            if 0xD800 <= code < 0xE000:  # half of a surrogate pair
                 return -1
             i += 6
         elif _ESCAPES[byte_at(data, i + 1)]:
@@ -77,7 +77,7 @@ def parse_string(data: int, i: int, plain: bool) -> int:
 
 @compiled
 def _utf8(data: int, i: int) -> int:
-    """The length in bytes of the UTF-8 character at i; 0 if it is none."""
+    """The length in bytes of the UTF-8 character at i; 0 if it is not valid."""
     c = byte_at(data, i)
     size = 2 if 0xC2 <= c < 0xE0 else 3 if 0xE0 <= c < 0xF0 else 4 if 0xF0 <= c < 0xF5 else 0
     for j in range(i + 1, i + size):
@@ -95,21 +95,21 @@ def _utf8(data: int, i: int) -> int:
 def _digits(data: int, i: int) -> tuple[np.uint64, int]:
     """The number that up to eight digits from i on make, and how many they are."""
     word = word_at(data, i) ^ _DIGITS
-    others = ((word + _BEYOND) | word) & _HIGH_BITS  # of the first that is no digit, at least
+    others = ((word + _BEYOND) | word) & _HIGH_BITS  # the lowest is that of the first byte that is not a digit
     if others == 0:
-        some = 8
+        count = 8
     else:
-        some = trailing_zeros(others) >> 3
-        if some == 0:
+        count = trailing_zeros(others) >> 3
+        if count == 0:
             return others & _NOTHING, 0
-    return _joined(word, some), some
+    return _from_digits(word, count), count
 
 
 @compiled
-def _joined(word: np.uint64, some: int) -> Any:
-    """The number that the first `some` bytes of a word make, at least one, each a digit from 0 to 9."""
-    word <<= np.uint64(64 - 8 * some)
-    # Two digits to a number, then all four of these.
+def _from_digits(word: np.uint64, count: int) -> Any:
+    """The number that the first `count` bytes of a word make, at least one, each a digit from 0 to 9."""
+    word <<= np.uint64(64 - 8 * count)
+    # Pairs of digits become numbers, then the four numbers become one.
     word = word * _TEN + (word >> _EIGHT)
     return ((word & _PAIRS) * _FOURTH + ((word >> _SIXTEEN) & _PAIRS) * _SECOND) >> _HALF
 
@@ -120,13 +120,13 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
     negative = byte_at(data, i) == _MINUS
     if negative:
         i += 1
-    # Most have a point and end within eight bytes: then all of their digits are taken at once, without it.
+    # Most numbers have a point and end within eight bytes: then all digits are taken at once, without the point.
     word = word_at(data, i) ^ _DIGITS
     others = ((word + _BEYOND) | word) & _HIGH_BITS  # a point carries nothing into the next byte
-    behind = others & (others - _ONE)
-    before, end = trailing_zeros(others) >> 3, trailing_zeros(behind) >> 3
+    after = others & (others - _ONE)
+    before, end = trailing_zeros(others) >> 3, trailing_zeros(after) >> 3
     if (
-        behind != 0
+        after != 0
         and (word >> np.uint64(8 * before)) & _BYTE == _POINT
         and 0 < before < end - 1
         and (before == 1 or word & _BYTE != 0)
@@ -134,7 +134,7 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
     ):
         point = np.uint64(8 * before)
         word = (word & ((_ONE << point) - _ONE)) | (word >> (point + _EIGHT)) << point
-        value = float(_joined(word, end - 1)) / POWERS[end - 1 - before]
+        value = float(_from_digits(word, end - 1)) / POWERS[end - 1 - before]
         return (-value if negative else value), i + end
     start, m, q, whole = i, np.uint64(0), 0, True
     d = byte_at(data, i) - _ZERO
@@ -147,16 +147,16 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
         return 0.0, -1
     if byte_at(data, i) == _DOT:
         i, whole = i + 1, False
-        fraction, some = i, 8
-        while some == 8:
-            more, some = _digits(data, i)
-            m, i = m * _TENS[some] + more, i + some
+        fraction, count = i, 8
+        while count == 8:
+            more, count = _digits(data, i)
+            m, i = m * _TENS[count] + more, i + count
         if i == fraction:
             return 0.0, -1
         q = fraction - i
         digits -= q
         if digits > MAX_DIGITS and byte_at(data, start) == _ZERO:
-            digits -= 1  # zeros that lead are none
+            digits -= 1  # leading zeros do not count
             while byte_at(data, fraction) == _ZERO:
                 fraction, digits = fraction + 1, digits - 1
     if byte_at(data, i) | 0x20 == _E:
@@ -180,7 +180,7 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
 
 
 @compiled
-def skip_value(data: int, i: int) -> int:
+def skip_space(data: int, i: int) -> int:
     """The place after white space."""
     c = byte_at(data, i)
     while c <= _SPACE and c in (_SPACE, _NEWLINE, _TAB, _RETURN):
@@ -193,24 +193,21 @@ def skip_value(data: int, i: int) -> int:
 def parse_literal(data: int, i: int) -> int:
     """The literal at i: NULL, FALSE, TRUE or -1."""
     word = word_at(data, i)
-    return (
-        NULL
-        if word & _FOUR == _NULL_WORD
-        else TRUE
-        if word & _FOUR == _TRUE_WORD
-        else (FALSE if word & _FIVE == _FALSE_WORD else -1)
-    )
+    if word & _FIVE == _FALSE_WORD:
+        return FALSE
+    word &= _FOUR
+    return TRUE if word == _TRUE_WORD else NULL if word == _NULL_WORD else -1
 
 
 @inlined
-def positions(data: int, i: int, into: Any, first: int, count: int, most: float) -> int:
+def parse_positions(data: int, i: int, into: Any, first: int, count: int, max_value: float) -> int:
     """Read `count` numbers of a list from i on, after its bracket; returns the place after the list, or -1."""
     for n in range(first, first + count):
-        value, i = parse_number(data, skip_value(data, i))
-        if i < 0 or not abs(value) <= most:
+        value, i = parse_number(data, skip_space(data, i))
+        if i < 0 or not abs(value) <= max_value:
             return -1
         into[n] = value
-        i = skip_value(data, i)
+        i = skip_space(data, i)
         if byte_at(data, i) != (_COMMA if n + 1 < first + count else _BRACKET_END):
             return -1
         i += 1

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.columns.name_table import BEHIND, same_bytes
+from service.learning.columns.name_table import encode_names, same_bytes
 from service.learning.events.compiled.json_tokens import FALSE, TRUE
 from service.learning.events.json_pointer import Path
 from service.learning.jit.jit import compiled
@@ -23,7 +23,7 @@ class PathTree(NamedTuple):
     """The names on some paths as a tree. Node 0 is the whole value; the children of a node follow each other.
 
     A row of `nodes` has the number of the path that ends there or -1, the first child, the node after the last child,
-    and the end of the node's name in `names`, where it begins at the end of the node before it.
+    and the end of the node's name in `names`. The name begins at the end of the previous node's name.
     """
 
     nodes: NDArray[np.int64]
@@ -33,61 +33,51 @@ class PathTree(NamedTuple):
 
 
 def path_tree(paths: Sequence[Path | None]) -> PathTree:
-    """The tree of these paths. Its nodes number the paths by their places here; of equal paths the first counts.
+    """The tree of these paths. A path's number is its index here; of equal paths the first counts.
 
     >>> path_tree([("a", "b"), None, ("a",)]).nodes.tolist()
     [[-1, 1, 2, 0], [2, 2, 3, 1], [0, 3, 3, 2]]
     """
-    found, rows = list[Path]([()]), list[tuple[int, int, int]]()
-    for path in found:  # it grows
+    nodes, rows = list[Path]([()]), list[tuple[int, int, int]]()
+    for path in nodes:  # it grows
         size = len(path)
         inner = dict.fromkeys(p[: size + 1] for p in paths if p is not None and len(p) > size and p[:size] == path)
-        rows.append((paths.index(path) if path in paths else -1, len(found), len(found) + len(inner)))
-        found += inner
-    ends, names = _text([path[-1].encode(errors="surrogatepass") if path else b"" for path in found])
-    return PathTree(np.column_stack([np.array(rows, np.int64), ends[1:]]), names, found)
+        rows.append((paths.index(path) if path in paths else -1, len(nodes), len(nodes) + len(inner)))
+        nodes += inner
+    names = encode_names([path[-1] if path else "" for path in nodes])
+    return PathTree(np.column_stack([np.array(rows, np.int64), names.ends[1:]]), names.text, nodes)
 
 
 class UnsupportedError(Exception):
     """Only the careful reader reads the events of this identity."""
 
 
-def expected_values(parts: Sequence[dict[tuple[bool, Any], float]]) -> tuple[Any, ...]:
-    """The values that may stand at each part, and the code of each, as `json_parser.read` takes them.
+def expected_values(parts: Sequence[dict[tuple[bool, Any], float]]) -> tuple[NDArray[Any], ...]:
+    """The values that may stand at each part, and the code of each, as `json_parser.parse_values` takes them.
 
     Values are keyed by (is it a boolean, value), as in `careful_reader.label_signs`. Raises UnsupportedError.
     """
-    numbers, strings = list[tuple[float, float]](), list[tuple[bytes, float]]()
+    numbers, strings = list[tuple[float, float]](), list[tuple[str, float]]()
     firsts, literals = [(0, 0)], np.full((len(parts), 3), math.nan)
     for part, codes in enumerate(parts):
-        own = list[tuple[float, float]]()
         for (is_bool, value), code in codes.items():
             if is_bool:
                 literals[part, TRUE if value else FALSE] = code
             elif isinstance(value, str):
-                strings.append((value.encode(errors="surrogatepass"), code))
+                strings.append((value, code))
             elif abs(value) > MAX_EXACT_INTEGER:
                 raise UnsupportedError
             else:
-                own.append((float(value), code))
-        numbers += sorted(own)
+                numbers.append((float(value), code))
         firsts.append((len(numbers), len(strings)))
-    ends, text = _text([string for string, _ in strings])
-    return (
-        np.array(firsts, np.int64).T.copy(), np.array(numbers, float).reshape(-1, 2), ends,
-        np.array([code for _, code in strings], float), text, literals,
-    )  # fmt: skip
-
-
-def _text(parts: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The end of each text, from 0 on, and all of them joined, with BEHIND bytes more."""
-    ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    return ends, np.frombuffer(b"".join(parts) + bytes(BEHIND), np.uint8)
+    texts = encode_names([string for string, _ in strings])
+    string_codes, pairs = np.array([code for _, code in strings], float), np.array(numbers, float).reshape(-1, 2)
+    return np.array(firsts, np.int64).T.copy(), pairs, texts.ends, string_codes, literals, texts.text
 
 
 @compiled
 def child_of(node: int, data: int, begin: int, size: int, nodes: Any, names: int) -> int:
-    """The child of a node by this name, or -1."""
+    """The child of a node whose name stands at `begin`, or -1."""
     for child in range(nodes[node, FIRST_CHILD], nodes[node, END_CHILD]):
         start = nodes[child - 1, NAME_END]
         if nodes[child, NAME_END] - start == size and same_bytes(data, begin, names, start, size):
@@ -97,21 +87,17 @@ def child_of(node: int, data: int, begin: int, size: int, nodes: Any, names: int
 
 @compiled
 def is_leaf(nodes: Any, node: int) -> bool:
-    """Whether no path goes through the object at this node."""
+    """Whether no path goes through this node."""
     return bool(nodes[node, FIRST_CHILD] == nodes[node, END_CHILD])
 
 
 @compiled
 def code_of_number(part: int, value: float, firsts: Any, numbers: Any) -> Any:
     """The code of a number at a part, or NaN."""
-    low, high = firsts[0, part], firsts[0, part + 1]
-    while low < high:
-        middle = (low + high) // 2
-        if numbers[middle, 0] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return numbers[low, 1] if low < firsts[0, part + 1] and numbers[low, 0] == value else math.nan
+    for k in range(firsts[0, part], firsts[0, part + 1]):
+        if numbers[k, 0] == value:
+            return numbers[k, 1]
+    return math.nan
 
 
 @compiled

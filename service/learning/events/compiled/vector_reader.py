@@ -1,4 +1,4 @@
-"""Records that are vectors of doubles, a slice at once: positional features, then a label."""
+"""Reads a slice of records that are vectors of doubles: positional features, then a label."""
 
 import math
 from typing import Any
@@ -11,28 +11,25 @@ from service.learning.identity import MAX_VALUE, Identity
 from service.learning.jit.intrinsics import double_at
 from service.learning.jit.jit import compiled
 
-_NO_BYTES = np.empty(0, np.uint8)
-
 
 class VectorReader:
     """Reads the vectors of one model, whose labels have these signs."""
 
     def __init__(self, identity: Identity, signs: dict[tuple[bool, Any], float]) -> None:
         self._skips, self._dimension = bool(identity.event.where), identity.dimension or 0
-        numbers = {float(x): sign for (truth, x), sign in signs.items() if not truth and _is_double(x)}
-        known = sorted(numbers.items())
-        self._labels, self._signs = (np.array([pair[i] for pair in known] or [math.nan]) for i in (0, 1))
+        numbers = sorted((float(x), sign) for (is_bool, x), sign in signs.items() if not is_bool and _is_double(x))
+        self._labels, self._signs = np.array(numbers or [(math.nan, math.nan)]).T.copy()
 
     def read(self, values: ValueBuffer) -> FeatureRows:
-        """The events of a slice, all of whose values are vectors. The others are bad, or passed over."""
-        # A vector has nothing that `where` could find.
+        """The events of a slice of vectors. Its other records are bad or skipped."""
+        # A vector has nothing that `where` could match.
         count, width = 0 if self._skips else len(values), self._dimension
         features, signs, records = np.empty((count, width)), np.empty(count), np.empty(count, np.int64)
         buffer = values.data.ctypes.data, values.begins, values.ends
         count = _read(*buffer, self._labels, self._signs, features, signs, records)
         starts = np.arange(count + 1, dtype=np.uint64) * np.uint64(width)
         return FeatureRows(
-            _NO_BYTES, _NO_BYTES, np.empty((0, 2), np.int64), np.empty(0, np.uint64), features[:count].ravel(),
+            0, (), np.empty((0, 2), np.int64), np.empty(0, np.uint64), features[:count].ravel(),
             np.ones(count * width, np.bool_), starts, signs[:count], np.ones(count), records[:count],
             np.empty(0, np.int64),
         )  # fmt: skip
@@ -43,8 +40,8 @@ def _is_double(label: Any) -> bool:
 
 
 @compiled
-def _read(data: int, begins: Any, ends: Any, labels: Any, signs: Any, features: Any, own: Any, records: Any) -> int:
-    """Fill in the features, the label's sign and the place of each good event; returns how many there are."""
+def _read(data: int, begins: Any, ends: Any, labels: Any, signs: Any, features: Any, truth: Any, records: Any) -> int:
+    """Fill in the features, the label's sign and the index of each good event; returns how many there are."""
     count, width = 0, features.shape[1]
     for i in range(len(records)):
         begin = begins[i]
@@ -56,8 +53,8 @@ def _read(data: int, begins: Any, ends: Any, labels: Any, signs: Any, features: 
             features[count, j] = value
             good &= abs(value) <= MAX_VALUE
         label = double_at(data, begin + 8 * width)
-        place = min(np.searchsorted(labels, label), len(labels) - 1)
-        if good and labels[place] == label:
-            own[count], records[count] = signs[place], i
+        k = min(np.searchsorted(labels, label), len(labels) - 1)
+        if good and labels[k] == label:
+            truth[count], records[count] = signs[k], i
             count += 1
     return count
