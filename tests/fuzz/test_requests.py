@@ -1,13 +1,10 @@
-"""The fuzzer of requests finds nothing, and finds what is put there for it. REQUESTS=100000 for a long run."""
+"""The fuzzer of requests finds nothing. REQUESTS=100000 for a long run."""
 
 import json
 import os
-from typing import Any
 
-import msgspec
 import pytest
 
-from service.learning.events import flatten
 from service.learning.events.batch import use_compiled_reader
 from service.serving import request_parser, scoring
 from tests.fuzz.requests import Asked, application, ask, fuzz
@@ -31,22 +28,6 @@ async def test_pieces_are_read_as_the_whole(compiled: bool, monkeypatch: pytest.
     finally:
         use_compiled_reader(False)
     assert counted[200] > 300
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("owner", "name", "change"),
-    [(request_parser, "Meta", lambda **_: msgspec.Meta()), (flatten, "name_fits", lambda *_: True)],
-)
-async def test_a_fault_is_found(owner: object, name: str, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each limit of a body that lets everything through is noticed."""
-    monkeypatch.setattr(owner, name, change)
-    request_parser._decoder.cache_clear()
-    try:
-        with pytest.raises((AssertionError, IndexError)):
-            await fuzz(5000)
-    finally:
-        request_parser._decoder.cache_clear()
 
 
 async def test_a_client_that_goes_away_is_no_defect() -> None:

@@ -1,4 +1,4 @@
-"""Protections taken away one at a time, and the first seed or test that notices: `python -m tests.simulation.mutants`."""
+"""Protections taken away one at a time, and the first seed or test that notices: `make mutants`."""
 
 import re
 import sys
