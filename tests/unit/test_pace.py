@@ -81,23 +81,6 @@ async def test_many_models_of_a_process_share_a_tenth_of_its_time(models: int, s
     assert found == pytest.approx(seconds, abs=0.02)
 
 
-async def test_a_store_that_answers_again_is_saved_to_at_once() -> None:
-    """Whoever looks at it meanwhile has heard; where it answered and refused, the pauses grow."""
-    clock = Clock()
-    store = Hanging(clock)
-    k, learner = keeper(store, "t", clock), fresh()
-    await save(k, learner)
-    learn(learner, "a")
-    for missing in (7.0, 0.0):
-        for _ in range(10):
-            store.missing_since = missing
-            k.postpone()
-        store.missing_since = 0.0
-        assert k.due(learner) == bool(missing)
-    clock.seconds += 10
-    assert k.due(learner)
-
-
 @pytest.mark.parametrize("wrong", [86400.0 * 3650, -86400.0 * 3650])
 async def test_a_wall_clock_that_is_wrong_for_seconds_keeps_no_version_back(wrong: float) -> None:
     """Ten years ahead, or behind, while one version is kept; in this process, and in one that takes over."""

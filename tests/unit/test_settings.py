@@ -67,23 +67,18 @@ def refused(text: str) -> str:
         ("topic = 1", "topic: there is no such setting: perhaps topics"),
         ('learn = "perhaps"', 'learn: expected true or false, got "perhaps"'),
         ('start_at = "begin"', "start_at: expected earliest, latest or PARTITION:OFFSET,…, got 'begin'"),
-        ("kafka = 5", "kafka: expected a table"),
         ("[kafka]\ngroupid = 1", "kafka.groupid: there is no such setting: perhaps group_id"),
         ("[kafka]\ngroup_id = 5", "kafka.group_id: expected a string"),
         ('[kafka]\ngroup_id = ""', "kafka.group_id: expected at least 1 character"),
         ('[kafka]\nbootstrap_servers = "localhost"', "kafka.bootstrap_servers"),
         ('[kafka]\nbootstrap_servers = "h:1,h:99999"', "between them: a port is from 1 to 65535, got h:99999"),
         ("[http]\nport = 99999", "http.port: expected a number less than or equal to 65535, got 99999"),
-        ("[http]\nport = 1.5", "http.port: expected a whole number, got 1.5"),
         ('[http]\ntoken_file = "tokens"', "http.token_file: tokens: No such file or directory"),
         ('[redis]\nurl = "redis://h:abc/0"', "redis.url: expected redis://"),
-        ('[redis]\nurl = "redis://u:p/x@h:1/0"', "redis.url: expected redis://"),
         ('[redis]\nusername = "u"', "redis.username: needs password, or password_file"),
         ('[redis]\nurl = "redis://u:p@h/0"\npassword = "x"', "redis.password: url has credentials too"),
-        ('[redis]\nurl = "redis://h/0?password=p"\npassword = "x"', "redis.password: url has credentials too"),
         ('[redis]\npassword_file = "/nowhere"', "redis.password_file: /nowhere: No such file or directory"),
         ('[redis]\nssl_cafile = "/nowhere"', "redis.ssl_cafile: is of no use without TLS"),
-        ('[redis]\nurl = "rediss://h/0"\nssl_cafile = "/nowhere"', "redis.ssl_cafile: /nowhere: No such file"),
         ('[redis]\nurl = "rediss://h/0?ssl_ca_certs=x"\nssl_check_hostname = false', "redis.url: has ssl options"),
         ('[redis]\nsentinels = ["h"]', "redis.sentinels: expected HOST:PORT of each"),
         ('[redis]\nsentinels = ["h:1"]\nurl = "redis://h/1"', "redis.url: sentinels name the host: leave it out"),
@@ -94,7 +89,6 @@ def refused(text: str) -> str:
         ('[models.a.event]\nlabel = "outcome.fraud"', 'label, got "outcome.fraud": perhaps /outcome/fraud'),
         ('[models.a.event]\nid = ""', "models.a.event.id: expected a JSON Pointer"),
         ('[model.candidates.c.event]\nlabel = "/y"', "model.candidates.c.event: there is no such setting: it is the"),
-        ("[models.a]\ncandidates = {c = 1}", "models.a.candidates.c: expected a table"),
         (
             "".join(f"[models.a.candidates.c{i}]\neta = {i + 2}\n" for i in range(17)),
             "candidates: expected at most 16 items",
@@ -112,7 +106,6 @@ def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) 
     [
         ('eta = "fast"', 'model.eta: expected a number, got "fast"'),
         ("eta = 0", "model.eta: expected a number greater than 0, got 0"),
-        ("eta = nan", "model.eta"),
         ('rule = "percepton"', '-unit\', got "percepton": perhaps perceptron'),
         (
             'start = "random"',
@@ -123,7 +116,6 @@ def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) 
         ('labels = "ok,fail"', 'model.labels: expected a list, such as ["a", "b"], got "ok,fail"'),
         ("labels = [1, 2, 3, 2.0]", "model.labels: the labels must differ"),
         ("labels = [1]", "model.labels: expected at least 2 items"),
-        (f"labels = {[*range(1001)]}", "model.labels: expected at most 1000 items"),
         ('labels = [1, 2, 3]\nrule = "half-step"', 'model: rule = "half-step" is of two labels: for 3 take rule'),
         ("labels = [1, 2, 3]\nmargin = 1", "margin is of two labels: with 3 there is none"),
         ('average = "mean"', "model.average: expected true or false or 'recent'"),
@@ -131,14 +123,10 @@ def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) 
         ('serve = "average"', 'serve = "average" needs average = true or "recent"'),
         ('serve = "d"\n[models.a.candidates.c]\neta = 2', "serve: there is no candidate 'd': expected one of last,"),
         ('weights = "a"', "model.weights: expected a table or a list, such as"),
-        ("margin = -1", "model.margin: expected a number greater than or equal to 0 or a list, such as"),
         ("margin = [1, 1, 1]", "model.margin: expected a number or at most 2 items"),
-        ('rule = "lms"\nmargin = 1', 'takes no margin (it belongs to rule = "perceptron")'),
         ("event.weight = true", "model.event.weight: expected a string or false, got true"),
         ("candidates.c.eta = 1", "model.candidates.c: it is the model itself: give it another rule, eta, margin"),
         ("candidates.last.eta = 2", "model.candidates: 'last' is no name of one"),
-        ("candidates.c.etha = 2", "model.candidates.c.etha: there is no such setting: perhaps eta"),
-        ("candidates.c.eta = 0", "model.candidates.c.eta: expected a number greater th"),
         ('candidates.c = { rule = "half-step", eta = 2 }', 'model.candidates.c: rule = "half-step" needs 0 < eta < 1'),
         ('candidates.c.rule = "threshold-unit"', "model.candidates: a threshold-unit never learns"),
     ],
@@ -276,12 +264,6 @@ def test_a_variable_whose_value_is_wrong_is_named(
     monkeypatch.setenv(f"PERCEPTRON_{name}", value)
     with pytest.raises(ConfigurationError, match=f"^{re.escape(said)}"):
         load(None, {"topics": ["a"]})
-
-
-def test_a_variable_that_a_flag_replaces_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERCEPTRON_HTTP__PORT", "abc")
-    with pytest.raises(ConfigurationError, match=r"^http.port: expected a number less .* got 99999"):
-        load(None, {"http": {"port": 99999}})
 
 
 @pytest.mark.parametrize("name", ["PERCEPTRON_FOO__BAR", "PERCEPTRON_TOPICS__A", "PERCEPTRON_KAFKA__FOO"])
