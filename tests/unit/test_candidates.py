@@ -14,8 +14,7 @@ from service.snapshots import blobs, codec, restore
 from service.snapshots.rollback import restore_version as restored_version
 from tests.checks import learner_of, restored, state_digest
 from tests.conftest import event
-from tests.releases import Fields
-from tests.saving import keeper, learn, save
+from tests.saving import keeper, learn, save, simulated_store
 
 MODEL = Identity(eta=0.5, average=True)
 
@@ -144,15 +143,15 @@ def test_the_one_that_answers_is_exported_as_the_model_that_it_would_be() -> Non
 
 async def test_a_kept_version_is_gone_back_to_with_its_candidates() -> None:
     """In a partition that came later each candidate begins where that partition began."""
-    fields, options = Fields(), Options(candidates={"wide": beside(Identity(), margin=(2.0, 2.0))})
-    ours, learner = keeper(fields, "m", options=options), learner_of(Identity(), (), options)
+    (store, redis), options = simulated_store(), Options(candidates={"wide": beside(Identity(), margin=(2.0, 2.0))})
+    ours, learner = keeper(store, "m", options=options), learner_of(Identity(), (), options)
     learn(learner, "a", "b")
     first = await save(ours, learner)
     weights = learner.candidates["wide"].weights.tolist()
     learner.begin({1: 5})
     learn(learner, "c")
     second = await save(ours, learner)
-    blobs_there = {name[2:]: blob for name, blob in fields.fields.items() if name[:2] == "b:"}
+    blobs_there = {name[2:]: blob for name, blob in redis.state.items() if name[:2] == "b:"}
     stored, _ = restore.restore_learner(first.head, blobs_there, options)
     new = restored_version(first.head, stored, second.head, second.digest, {}, 7.0)
     data = codec.encode_head(new)

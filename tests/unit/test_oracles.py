@@ -58,10 +58,9 @@ def test_a_scaled_perceptron_is_rivers(name: str) -> None:
 def test_lms_is_scikit_learns(name: str) -> None:
     """`SGDRegressor` of the squared error at a constant rate, without penalty, after each event."""
     x, y = data.table(name)
-    theirs = SGDRegressor(
-        "squared_error", penalty=None, learning_rate="constant", eta0=ModelSettings(rule="lms").rate, shuffle=False
-    )
-    for i, ours in one_by_one(x, y, rule="lms", eta=ModelSettings(rule="lms").rate):
+    eta = ModelSettings(rule="lms").rate
+    theirs = SGDRegressor("squared_error", penalty=None, learning_rate="constant", eta0=eta, shuffle=False)
+    for i, ours in one_by_one(x, y, rule="lms", eta=eta):
         theirs.partial_fit(x[i : i + 1], y[i : i + 1])
         assert close(ours.weights, np.concatenate([theirs.intercept_, theirs.coef_]), 1e-9), f"event {i}"
 

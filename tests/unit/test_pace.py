@@ -12,9 +12,7 @@ from service.snapshots.blobs import BLOCK_RUNS
 from service.snapshots.head import Source
 from service.snapshots.keeper import AcceptedSave
 from tests.conftest import event
-from tests.contract.sides import Driven
-from tests.saving import FakeClock, fresh, keeper, learn, save
-from tests.simulation.world import SimulatedStore, World
+from tests.saving import FakeClock, fresh, keeper, learn, save, simulated_store
 
 
 class Clock(FakeClock):
@@ -30,9 +28,7 @@ class Hanging:
     """A store of which the next commit waits so long."""
 
     def __init__(self, clock: FakeClock) -> None:
-        world = World(0)
-        world.faulty = False
-        self._store, self._clock = Driven(SimulatedStore(world, "one")), clock
+        self._store, self._clock = simulated_store()[0], clock
         self.seconds, self.missing_since = 0.0, 0.0
 
     def __getattr__(self, name: str) -> Any:
