@@ -438,14 +438,6 @@ def test_a_program_that_runs_out_of_time_says_so() -> None:
     assert "ime limit" in found.unknown
 
 
-def test_a_program_that_would_be_too_large_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = gather(listed(labels=(0, 1, 2)), [((i, i % 7), i % 3) for i in range(50)])
-    monkeypatch.setattr(separability, "MAX_NUMBERS", 599)
-    assert "600 numbers" in str(separate(data.batch, data.start.shape, 3).unknown)
-    monkeypatch.setattr(separability, "MAX_NUMBERS", 600)
-    assert separate(data.batch, data.start.shape, 3).unknown is None
-
-
 CORNERS = [({"x": 0, "y": 2}, "b"), ({"x": 2, "y": 0}, "a"), ({"x": -1, "y": -1}, "c")]
 
 
