@@ -1,7 +1,7 @@
 """Mutated requests to the application in process, against the judge: `python -m tests.fuzz.requests 100000 [SEED]`.
 
-What must hold of each: an answer, never 500, with a status and a schema that `/openapi.json` has; JSON without NaN, or a
-problem document; 200 if and only if the judge accepts the body; and then the score is w·x over the judge's features,
+What must hold of each: an answer, never 500, with a status and a schema that `/openapi.json` has; JSON without NaN, or
+a problem document; 200 if and only if the judge accepts the body; and then the score is w·x over the judge's features,
 bit for bit.
 """
 

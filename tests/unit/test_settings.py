@@ -20,20 +20,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("perceptron.toml").write_text(
-        'topics = ["f"]\n[kafka]\nbootstrap_servers = "file:1"\ngroup_id = "file"\n[http]\nport = 1\n'
-    )
-    monkeypatch.setenv("PERCEPTRON_KAFKA__BOOTSTRAP_SERVERS", "environment:1")
-    monkeypatch.setenv("PERCEPTRON_HTTP__PORT", "2")
-    settings = load(None, {"http": {"port": 3}})
-    assert settings.http.port == 3
-    assert settings.kafka.bootstrap_servers == "environment:1"
-    assert settings.kafka.group_id == "file"
-    assert settings.redis.url == "redis://localhost:6379/0"
-    assert settings.topics == ["f"]
-
-
 def test_model_sections_are_defaults_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("x.toml").write_text(
         'topics = ["a", "b"]\n[model]\neta = 0.5\nlabels = ["no", "yes"]\n[models.b]\nfeatures = "hashed"\nbits = 18\n'
@@ -166,23 +152,25 @@ def test_text_of_the_environment_is_read_as_what_a_setting_is(monkeypatch: pytes
     assert b.options().candidates["wide"].identity.margins == (0.0, 2.0)
 
 
-def test_each_setting_has_the_origin_that_it_was_taken_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model's own table wins over [model], whoever says the one and the other."""
-    Path("perceptron.toml").write_text('topics = ["a.b", "c"]\n[models."a.b"]\neta = 2.0\n[model]\nwindow = 5\n')
+def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each setting has the origin that it was taken from. A model's own table wins over [model], whoever says them."""
+    Path("perceptron.toml").write_text(
+        'topics = ["a.b", "c"]\n[models."a.b"]\neta = 2.0\n[model]\nwindow = 5\n[http]\nport = 1\nhost = "file"\n'
+    )
     monkeypatch.setenv("PERCEPTRON_MODEL__ETA", "3")
-    monkeypatch.setenv("PERCEPTRON_HTTP", '{"port": 1}')
-    settings = load(None, {"topics": ["a.b", "c"], "http": {"host": "h"}})
-    assert [settings.of(model).eta for model in ("a.b", "c")] == [2.0, 3.0]
-    for setting, origin in {
-        ("models", "a.b", "eta"): "perceptron.toml",
-        ("models", "c", "eta"): "environment PERCEPTRON_MODEL__ETA",
-        ("models", "c", "window"): "perceptron.toml",
-        ("models", "c", "rule"): "default",
-        ("http", "port"): "environment PERCEPTRON_HTTP",
-        ("http", "host"): "flag",
-        ("http", "token_file"): "default",
-    }.items():
-        assert settings.origins.of(setting)[1] == origin, setting
+    monkeypatch.setenv("PERCEPTRON_HTTP", '{"port": 2, "host": "environment"}')
+    settings = load(None, {"http": {"host": "flag"}})
+    for setting, value, origin in (
+        ("http.host", settings.http.host, "flag flag"),
+        ("http.port", settings.http.port, "2 environment PERCEPTRON_HTTP"),
+        ("http.token_file", settings.http.token_file, "None default"),
+        ("models.a-b.eta", settings.of("a.b").eta, "2.0 perceptron.toml"),
+        ("models.c.eta", settings.of("c").eta, "3.0 environment PERCEPTRON_MODEL__ETA"),
+        ("models.c.window", settings.of("c").window, "5 perceptron.toml"),
+        ("models.c.rule", settings.of("c").rule, "perceptron default"),
+    ):
+        path = tuple(part.replace("-", ".") for part in setting.split("."))
+        assert f"{value} {settings.origins.of(path)[1]}" == origin, setting
 
 
 @pytest.mark.parametrize(
