@@ -3,11 +3,9 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.errors import SnapshotDamaged
 from service.snapshots.blobs import (
     BLOCK_COLUMNS,
     BLOCK_RUNS,
@@ -89,18 +87,6 @@ def test_bytes_follow_what_changed() -> None:
     encoded, new = encode_array(array, encoded)
     assert not encoded.deltas
     assert encode_array(np.zeros(len(array)), encoded)[0].blocks != encoded.blocks, "-0.0 is another state than 0.0"
-
-
-def test_what_does_not_fit_is_damage() -> None:
-    encoded, store = encode_array(np.ones(10), NO_ARRAY)
-    with pytest.raises(SnapshotDamaged, match="10 columns where the head says 9"):
-        decode_array(encoded.base, [], store, 9)
-    array = np.zeros(BLOCK_COLUMNS)
-    encoded, store = encode_array(array, NO_ARRAY)
-    array[BLOCK_COLUMNS - 1] = 1
-    encoded, new = encode_array(array, encoded)
-    with pytest.raises(SnapshotDamaged, match="beyond"):
-        decode_array([], [name for name, _ in encoded.deltas], store | new, 5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2 * BLOCK_RUNS), st.booleans()), max_size=6))

@@ -111,19 +111,6 @@ def test_a_seek_beyond_a_gap_looks_back_and_goes_on(broker: Broker, start: int) 
     assert read(broker, start, [1, 2, 3]) == [batch for batch in broker.batches if batch.end > start]
 
 
-def test_a_gap_at_the_end_of_a_segment_is_held_until_what_follows_agrees() -> None:
-    sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    assert sequence.admit([Batch(0, 5)], None, 30, 30) == [Batch(0, 5)]
-    assert sequence.admit([Batch(10, 15)], None, 30, 30) == []
-    assert sequence.fetch_offset == 0, "it looks back"
-    assert sequence.admit([Batch(0, 5), Batch(10, 15)], None, 30, 30) == []
-    assert (sequence.holds, sequence.fetch_offset, sequence.position) == (True, 15, 5)
-    assert sequence.admit([], None, 30, 30) == []
-    assert sequence.holds, "across fetches that bring nothing"
-    assert sequence.admit([Batch(15, 20)], None, 30, 30) == [Batch(10, 15), Batch(15, 20)]
-    assert sequence.gaps == [(5, 10)]
-
-
 def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned() -> None:
     """One of the two is misplaced, and nothing before the first one in the response says which."""
     broker = Broker([Batch(0, 5), Batch(5, 10), Batch(8, 12)], 12)

@@ -27,17 +27,14 @@ def test_statement(statement: Statement, rule: str, mode: str) -> None:
 def test_weights_of_other_features_are_refused() -> None:
     raw = b'{"coef":[1,2,3,4],"intercept":0,"features":{"mode":"positional","dimension":4}}'
     assert read_weights(raw, "w.json", "positional", "none").coef == [1.0, 2.0, 3.0, 4.0]
-    with pytest.raises(ConfigurationError, match=r"w\.json: its features are positional, the model's hashed"):
-        read_weights(raw, "w.json", "hashed", "none")
-    with pytest.raises(
-        ConfigurationError, match=r'w\.json: its weights are of scale = "standard", the model has "none"'
+    classes = b'{"coef":[[1],[2],[3]],"intercept":[0,0,0],"classes":["a","b","c"]}'
+    for data, features, said in (
+        (raw, "hashed", r"w\.json: its features are positional, the model's hashed"),
+        (raw[:-1] + b',"scale":"standard"}', "positional", r'weights are of scale = "standard", the model has "none"'),
+        (classes, "positional", r"^w\.json: its weights are of 3 labels, and only those of two can be taken up$"),
     ):
-        read_weights(raw[:-1] + b',"scale":"standard"}', "w.json", "positional", "none")
-    raw = b'{"coef":[[1],[2],[3]],"intercept":[0,0,0],"classes":["a","b","c"]}'
-    with pytest.raises(
-        ConfigurationError, match=r"^w\.json: its weights are of 3 labels, and only those of two can be taken up$"
-    ):
-        read_weights(raw, "w.json", "positional", "none")
+        with pytest.raises(ConfigurationError, match=said):
+            read_weights(data, "w.json", features, "none")
 
 
 @pytest.mark.parametrize("number", ["1e101", "-1e200", "1e999"])
