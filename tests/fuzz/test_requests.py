@@ -31,13 +31,6 @@ async def test_pieces_are_read_as_the_whole(compiled: bool, monkeypatch: pytest.
     assert counted[200] > 300
 
 
-async def test_a_client_that_goes_away_is_no_defect() -> None:
-    """It would be counted as a 500, and alerts watch those."""
-    application_, _ = application()
-    answered = await ask(application_, Asked("POST", "/v1/models/m0/predict", "", None, b"{", cut=True))
-    assert answered.status == 400
-
-
 async def test_a_score_that_no_number_holds_is_no_null() -> None:
     """A model on its way to divergence has finite weights whose products are not; its squared norm is null then."""
     app, learners = application()

@@ -118,19 +118,3 @@ def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_b
     assert sequence.admit(*broker.response(0, 1), broker.end, broker.end) == [Batch(0, 5)]
     assert sequence.admit(*broker.response(5, 2), broker.end, broker.end) == []
     assert sequence.fetch_offset == 0
-
-
-def test_a_batch_that_was_written_while_the_broker_answered_is_no_damage() -> None:
-    """The broker reads its high watermark before the data: the next response has a later one."""
-    sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    assert sequence.admit([Batch(0, 5)], None, 0, 0) == []
-    for end in range(5, 50, 5):
-        shown = [Batch(end - 5, end), Batch(end, end + 5)]
-        assert sequence.admit(shown, None, end, end) == shown[:1]
-
-
-def test_a_batch_that_stays_beyond_the_high_watermark_is_damage() -> None:
-    sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    assert sequence.admit([Batch(256, 261)], None, 5, 5) == []
-    with pytest.raises(OffsetDamage, match="which ends at 5, goes on with a batch of offsets 256 to 260"):
-        sequence.admit([Batch(256, 261)], None, 5, 5)

@@ -54,8 +54,8 @@ def point(second: float, events: int) -> Point:
     return Point(second, events, 0, None, None, {}, None)
 
 
-def test_a_history_is_short_evenly_spaced_and_ends_with_the_newest() -> None:
-    points = Points()
+def test_a_history_is_short_and_evenly_spaced_without_what_was_rolled_back() -> None:
+    points, rolled_back = Points(), Points()
     for second in range(10_000):
         points.add(point(second, second))
         assert len(points.all) < MAX_POINTS
@@ -63,15 +63,10 @@ def test_a_history_is_short_evenly_spaced_and_ends_with_the_newest() -> None:
     assert points.all[0].time == 0
     steps = {b.time - a.time for a, b in zip(points.all, points.all[1:-1], strict=False)}
     assert steps == {points.step} == {128.0}
-    assert points.rate == 1.0
-
-
-def test_what_was_rolled_back_is_no_part_of_a_history() -> None:
-    points = Points()
     for second, events in enumerate((10, 20, 30, 12, 13)):
-        points.add(point(second, events))
-    assert [one.events for one in points.all] == [10, 12, 13]
-    assert points.rate == 1.0
+        rolled_back.add(point(second, events))
+    assert [one.events for one in rolled_back.all] == [10, 12, 13]
+    assert points.rate == rolled_back.rate == 1.0
 
 
 async def test_the_body_has_what_the_page_shows() -> None:

@@ -414,8 +414,8 @@ def test_a_margin_below_the_programs_sight_is_not_denied() -> None:
 
 
 def test_a_program_that_runs_out_of_time_says_so() -> None:
-    random = np.random.default_rng(0)
-    events = [(tuple(row), int(random.integers(2))) for row in random.normal(size=(2000, 30))]
+    rng = np.random.default_rng(0)
+    events = [(tuple(row), int(rng.integers(2))) for row in rng.normal(size=(2000, 30))]
     data = gather(listed(30), events)
     found = separate(data.batch, data.start.shape, seconds=0.0)
     assert found.unknown is not None

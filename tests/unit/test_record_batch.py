@@ -193,13 +193,6 @@ def test_a_batch_is_unpacked_up_to_a_limit_and_no_further(codec: int) -> None:
         small.unpack(1_000_000)
 
 
-def test_a_compressed_batch_of_an_old_format_is_refused_by_name() -> None:
-    builder = LegacyRecordBatchBuilder(1, 1, 1 << 20)
-    builder.append(0, timestamp=1, key=None, value=b"1" * 100)
-    builder.append(1, timestamp=1, key=None, value=b"1" * 100)
-    assert "compressed batch of format 0 or 1" in parse_batches(bytes(builder.build())).damage
-
-
 def test_random_bytes_are_damage_or_cut_short() -> None:
     for seed in range(2000):
         rng = random.Random(seed)
