@@ -24,8 +24,6 @@ async def slice_seconds(interval: float) -> float:
     return clock.slice_seconds()
 
 
-@pytest.mark.parametrize(
-    ("interval", "seconds"), [(0.001, SHORT), (0.1, LONG)], ids=["many requests", "one that polls"]
-)
+@pytest.mark.parametrize(("interval", "seconds"), [(0.001, SHORT), (0.1, LONG)], ids=["many", "one that polls"])
 async def test_slices_are_short_while_many_requests_come(interval: float, seconds: float) -> None:
     assert await slice_seconds(interval) == seconds

@@ -10,12 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from service.learning.evaluation import confidence_sequences
-from service.learning.evaluation.confidence_sequences import PairedComparison, interval, intervals, update_pairs
-from service.learning.identity import Identity
-from service.learning.options import Options
-from service.learning.records import Records
-from tests.checks import learner_of, restored
-from tests.conftest import event
+from service.learning.evaluation.confidence_sequences import PairedComparison, interval, intervals
 
 Vector = NDArray[np.float64]
 Chance = Callable[[int, Vector, Vector], Any]
@@ -103,28 +98,3 @@ def test_the_better_one_of_two_is_named_and_none_where_they_are_equal(better: fl
         assert said["b"] == 0.0
     else:
         assert said["a"] + said["b"] <= confidence_sequences.ERROR_PROBABILITY
-
-
-def test_a_model_compares_its_weights_their_average_and_the_baseline() -> None:
-    """The pairs are those of a fold by hand, in slices of seven events and over restores."""
-    rng = np.random.default_rng(2)
-    rows = [({"a": float(x), "b": float(z)}, int(x + z + e > 0.3)) for x, z, e in rng.normal(size=(300, 3))]
-    learner = learner_of(Identity(average=True))
-    for at in range(0, 300, 7):
-        learner.apply(0, Records.of(at, [event(*row) for row in rows[at : at + 7]]))
-        learner = restored(learner) if at < 100 else learner
-    one, right = learner_of(Identity(average=True), (), Options(serve="average")), dict[str, list[bool]]()
-    seen = [0, 0]
-    for at, (x, label) in enumerate(rows):
-        served, last = one.score(x)[0] > 0, Identity().decide(sum_of(one.weights, one.columns.find(x)[0]))
-        for name, said in (("average", served), ("last", last), ("baseline", seen[1] > seen[0])):
-            right.setdefault(name, []).append(bool(said) == bool(label))
-        seen[label] += 1
-        one.apply(0, Records.of(at, [event(x, label)]))
-    assert learner.observations.recent.pairs == update_pairs([], {name: np.array(bits) for name, bits in right.items()})
-    assert [p.events for p in learner.observations.recent.pairs] == [300] * 3
-
-
-def sum_of(w: Vector, pairs: Any) -> float:
-    """The score by the last weights, where the average is served."""
-    return float(w[0] + sum(w[column] * value for column, value in pairs))

@@ -195,7 +195,7 @@ WRONG: list[tuple[list[Any], str | None, str]] = [
 
 
 @pytest.mark.parametrize(("records", "label", "said"), WRONG, ids=[said for *_, said in WRONG])
-def test_what_cannot_be_choose_event(records: list[Any], label: str | None, said: str) -> None:
+def test_what_cannot_be_suggested_says_why(records: list[Any], label: str | None, said: str) -> None:
     with pytest.raises(DataError) as caught:
         choose_event(sample(records), label)
     assert said in str(caught.value)
