@@ -1,7 +1,7 @@
-"""The figures of docs/performance.md, each beside its baseline: `make bench`."""
+"""The figures of docs/performance.md, each against its baseline: `make bench`."""
 
 import os
 
-# Before numpy is loaded, as the command does, and for all that is measured beside it: threads of BLAS that wait for the
-# next sum would be counted as time of what is measured then.
+# Before numpy is loaded, as the command does, for everything that is measured: threads of BLAS that wait for the next
+# sum would be counted as time of the measured code.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

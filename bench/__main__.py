@@ -1,4 +1,4 @@
-"""`python -m bench`: measures, prints the table beside its goals and keeps it as JSON in bench.json.
+"""`python -m bench`: measures, prints the table with its goals and keeps it as JSON in bench.json.
 
 ONLY=P1 chooses rows, which then take the place of those of an earlier run. With `--write` nothing is measured: the
 table and the cost of an event by parts in docs/performance.md become those of bench.json.
@@ -132,7 +132,7 @@ def stored() -> dict[str, Any]:
 
 
 def figures_of(found: dict[str, Any]) -> list[Figure]:
-    """Of what bench.json has."""
+    """The figures in bench.json."""
     return [Figure(**{field: f[field] for field in Figure._fields}) for f in found["figures"]]
 
 

@@ -1,4 +1,4 @@
-"""How good models are: prequential accuracy on real streams, beside River's: `python -m bench.accuracy [STREAM…]`.
+"""How good models are: prequential accuracy on real streams, against River's: `python -m bench.accuracy [STREAM…]`.
 
 Each event is predicted before it is learned, by us and by River alike, in the same order. Prints docs/model.md's table,
 that of streams of three labels and more (`classes`), and that of a stream with few positives with and without margins

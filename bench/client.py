@@ -1,4 +1,4 @@
-"""Who asks for predictions all the time: a process of its own, so that nobody else's work is in what it measures.
+"""A client that requests predictions all the time, in a process of its own, so that it measures only its own work.
 
 `python -m bench.client PORT MODEL BODY PAUSE` asks, waits PAUSE seconds after each answer, until its input
 ends; then it prints the milliseconds of each answer, in order.

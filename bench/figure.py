@@ -1,4 +1,4 @@
-"""What a benchmark gives, and which were asked for."""
+"""A benchmark's figures, and which rows are requested."""
 
 import os
 import re
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 PARTS = "parts"
 """The row of what an event costs by part, which has no goal."""
-WHOLE, BROKER, REDIS = "the whole, of a service as it is", "beside it, the broker", "beside it, Redis"
-"""Of its figures those that a plan is made by."""
+WHOLE, BROKER, REDIS = "the whole, of a service as it is", "next to it, the broker", "next to it, Redis"
+"""The figures of PARTS that capacity is planned by."""
 
 
 class Figure(NamedTuple):

@@ -1,4 +1,4 @@
-"""P3: the kernel alone, on batches that are columns already, beside a loop in C over the same batch.
+"""P3: the kernel alone, on batches that are columns already, against a loop in C over the same batch.
 
 In one process and in turns, by seconds of the processor; each value is the least of some runs, as other programs cost
 time and never save any.

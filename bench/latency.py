@@ -16,11 +16,11 @@ ROUNDS = 5
 IDLE_SECONDS = 4.0
 RATE = 1_000
 TURNS = 100
-"""Of the producer, a second."""
+"""Events a second that the producer sends."""
 PROBES = 300
 PROBE_SECONDS = 0.02
 PAUSES = {"same process": 0.0005, "replica": 0.005}
-"""Between two looks at the predictions."""
+"""Seconds between two predictions."""
 
 
 def figures() -> list[Figure]:

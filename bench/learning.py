@@ -1,4 +1,4 @@
-"""P1 and P2: learning from Kafka, beside programs that only read, and programs that learn.
+"""P1 and P2: learning from Kafka, against programs that only read, and programs that learn.
 
 In turns; by seconds of the processor, all threads of a process together, since other programs on the machine cost
 those of the clock. The first tenth of a stream is not measured: it starts, connects and compiles.
@@ -54,7 +54,7 @@ def figures() -> list[Figure]:
             ours.append(world.learn(topic, stream))
         ratios = [theirs / own.microseconds for theirs, own in zip(drains, ours, strict=True)]
         us, rate = median(own.microseconds for own in ours), median(own.rate for own in ours)
-        what += f"; {us:.2f} µs an event beside {median(drains):.2f}, {rate:,.0f} a second by the clock"
+        what += f"; {us:.2f} µs an event against {median(drains):.2f}, {rate:,.0f} a second by the clock"
         found.append(Figure(name, what, ratios, goal, True, "×"))
     return found + (_programs(topics.get(DENSE.values)) if chosen("P1d") else [])
 

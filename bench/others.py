@@ -12,11 +12,11 @@ from typing import Any
 
 POLL_RECORDS = 500
 FETCH_BYTES = 1 << 20
-"""Found by trying both, with uvloop and without, with garbage collection as it is and seldom: these cost least."""
+"""The cheapest settings of those tried: uvloop or asyncio, garbage collection by default or rarely."""
 
 
 def clock(events: int) -> Callable[[int], float | None]:
-    """What is told how many records were read, and says what one took once it was `events`."""
+    """Counts the records that were read, and prints the cost of one after `events` of them."""
     begun: tuple[int, float] | None = None
 
     def look(count: int) -> float | None:
@@ -31,7 +31,7 @@ def clock(events: int) -> Callable[[int], float | None]:
 
 
 def learner(kind: str) -> Callable[[Iterable[Any]], None]:
-    """What learns a poll's records; `drain` only takes them."""
+    """A function that learns the records of a poll; `drain` only takes them."""
     import orjson
 
     if kind == "drain":
@@ -70,7 +70,7 @@ def learner(kind: str) -> Callable[[Iterable[Any]], None]:
 
 
 async def aiokafka(kind: str, address: str, topic: str, events: int) -> float:
-    """One of them on aiokafka at the fastest settings that were found."""
+    """One of the programs on aiokafka, with the fastest settings found."""
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     learn, look = learner(kind), clock(events)
@@ -95,7 +95,7 @@ async def aiokafka(kind: str, address: str, topic: str, events: int) -> float:
 
 
 def confluent(address: str, topic: str, events: int) -> float:
-    """confluent-kafka's consume() in a loop that counts."""
+    """A counting loop over confluent-kafka's consume()."""
     from confluent_kafka import Consumer, TopicPartition
 
     look, count = clock(events), 0

@@ -24,7 +24,7 @@ STEPS = {
 
 
 def figures() -> list[Figure]:
-    """Microseconds of the processor, an event; what Kafka spends on it stands beside."""
+    """CPU microseconds an event, with the broker's next to it."""
     found = []
     for stream in (DENSE, NAMED, WORDS):
         topic, file = world.topic_of(stream), world.folder() / "parts.json"

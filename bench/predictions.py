@@ -1,4 +1,4 @@
-"""P4: what a prediction over HTTP costs, beside a FastAPI route with the same path that reads its body and returns a
+"""P4: what a prediction over HTTP costs, against a FastAPI route with the same path that reads its body and returns a
 constant: `python -m bench.predictions`.
 
 Each server is a process with one worker: `perceptron run` with a given model of 20 named features, and FastAPI under
@@ -105,12 +105,12 @@ def figures() -> list[Figure]:
 
 
 def names() -> list[str]:
-    """Of the features."""
+    """A JSON value of features."""
     return [f"n{i}" for i in range(FEATURES)]
 
 
 def _script(file: Path, instances: int) -> Path:
-    """What wrk sends: so many instances, or one by itself."""
+    """The body that wrk sends: this many instances, or a single one."""
     rng = random.Random(instances)
     rows = [{"features": {name: round(rng.gauss(0, 1), 4) for name in names()}} for _ in range(instances)]
     body: Any = rows[0] if instances == 1 else {"instances": rows}

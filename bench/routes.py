@@ -1,4 +1,4 @@
-"""What predictions are measured beside, as a server each: `python bench/routes.py constant|river PORT`."""
+"""The servers that predictions are measured against: `python bench/routes.py constant|river PORT`."""
 
 import sys
 from collections.abc import Hashable

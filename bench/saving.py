@@ -35,7 +35,7 @@ USUAL = 1.5
 
 
 def figures() -> list[Figure]:
-    """A save beside learning without one, by seconds of the processor, saving threads included."""
+    """The CPU time of a save against learning without one, saving threads included."""
     found = []
     prefix, file = wide(), world.folder() / "marks.json"
     program = "bench.altered", f"marked:{file}"

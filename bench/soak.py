@@ -27,9 +27,9 @@ NAMES = 20
 CHUNK = 10_000
 AHEAD = 30 * CHUNK
 REPLAYED = 2 * AHEAD
-"""So many records at least are there to be folded again at the end."""
+"""The minimum of records that are folded again at the end."""
 BAD, NEW = 100, 1000
-"""One event in so many is none; one in so many has a name that no event had before."""
+"""One record in BAD is no event; one in NEW has a name that no event had before."""
 GROWTH = 180
 """Bytes that a new name may take."""
 ROOM = 10e6

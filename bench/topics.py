@@ -19,7 +19,7 @@ ROUNDS = 5
 TOPICS, RATE = 100, 1_000
 SECONDS, IDLE_SECONDS = 8.0, 4.0
 TURNS = 10
-"""Of the producer, a second: each topic's events come in batches, as from a producer that lingers."""
+"""Events a second that the producer sends: each topic's events come in batches, as from a producer that lingers."""
 PROCESSES = 4
 LEARNING_SECONDS = 60.0
 
@@ -53,7 +53,7 @@ class _Producer:
 
 
 def figures() -> list[Figure]:
-    """The process with its topics beside itself idle and with one topic; then how four processes share them."""
+    """A process with all topics against one that is idle or has one topic; then four processes that share them."""
     topics = [world.new_topic() for _ in range(TOPICS)]
     flags = ["--create-topics", *(flag for topic in topics[1:] for flag in ("-t", topic))]
     values = DENSE.values()[: RATE // TURNS]

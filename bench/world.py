@@ -29,15 +29,15 @@ from service.embedded.servers import Server
 from tests.conftest import DEADLINE, Running, clean_environment, create_topic, wait
 
 PROPERTIES = servers.PROPERTIES + "log.retention.check.interval.ms=10000\n"
-"""What a topic need not keep, of a long run, goes soon."""
+"""Topic settings with which a long run's old records are deleted soon."""
 BATCH_BYTES = 64 << 10
-"""Of a record batch, as of a producer that is set to carry much."""
+"""Bytes of a record batch, as from a producer that is set to large batches."""
 UNDER_WAY = 32
 WARM = 0.1
 """The share of a stream before what is measured."""
 LOOK_SECONDS = 0.1
 SESSION_SECONDS = 30.0
-"""Of the group: longer than any start of four processes at once."""
+"""The group's session timeout: longer than four processes take to start at once."""
 
 _stack = contextlib.ExitStack()
 atexit.register(_stack.close)
@@ -45,7 +45,7 @@ atexit.register(_stack.close)
 
 @functools.cache
 def folder() -> Path:
-    """Of this run, removed with it."""
+    """The temporary folder of this run."""
     return Path(_stack.enter_context(tempfile.TemporaryDirectory(prefix="perceptron-bench-")))
 
 
@@ -87,7 +87,7 @@ async def producer(**options: Any) -> AsyncIterator[AIOKafkaProducer]:
 async def send(
     client: AIOKafkaProducer, topic: str, values: Iterator[bytes], content_type: str = "", partition: int = 0
 ) -> None:
-    """Send these, whole batches at a time, and wait until all are acknowledged."""
+    """Send records, a whole batch at a time, and wait until all are acknowledged."""
     headers = [("content-type", content_type.encode())] if content_type else []
     sent: list[Any] = []
     value = next(values, None)
@@ -104,7 +104,7 @@ async def send(
 
 
 def fill(topic: str, values: Sequence[bytes], events: int, content_type: str = "", **options: Any) -> None:
-    """Have `events` more records in a topic, these over and over."""
+    """Send `events` records to a topic by repeating the stream's own."""
 
     async def filled() -> None:
         async with producer(**{"max_batch_size": BATCH_BYTES, **options}) as client:
@@ -145,7 +145,7 @@ class Service(Running):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """It stands still meanwhile."""
+        """Stop the process (SIGSTOP) within the context."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -153,15 +153,15 @@ class Service(Running):
             self.process.send_signal(signal.SIGCONT)
 
     def resident(self) -> int:
-        """Bytes of its memory."""
+        """Resident memory in bytes."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
     def cpu(self) -> float:
-        """Seconds of the processor that it has used so far, all threads together."""
+        """CPU seconds used so far, by all threads."""
         return cpu_of(self.process.pid)
 
     def events(self) -> int:
-        """How many it has learned so far, of all topics; the list has no sum over a model's columns."""
+        """The number of events learned so far, over all topics."""
         return sum(model["events"] for model in self.http.get("/v1/models").json()["models"])
 
     def until(self, events: int, seconds: float = 300.0) -> None:
@@ -174,7 +174,7 @@ class Service(Running):
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of the processor that a process has used so far."""
+    """CPU seconds that a process has used so far."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
@@ -209,20 +209,20 @@ def service(
 
 
 class Learned(NamedTuple):
-    """What learning a stream took after its first part."""
+    """The cost of learning a stream after its warm-up."""
 
     microseconds: float
-    """Of the processor, an event."""
+    """CPU microseconds an event."""
     rate: float
     """Events a second by the clock."""
     broker: float
-    """Microseconds of the broker's processor, an event."""
+    """The broker's CPU microseconds an event."""
     redis: float
-    """The same of Redis."""
+    """Redis' CPU microseconds an event."""
 
 
 def follow(running: Service, records: int, first: int = 0) -> Learned:
-    """Look at a service until it has learned so many records; WARM of them after the `first` are not measured."""
+    """Poll a service until it has learned this many records; WARM of them after the `first` are not measured."""
     others = [server.process.pid for server in (kafka(), redis()) if server.process]
     begun: tuple[float, int, list[float]] | None = None
     deadline = time.monotonic() + 300.0
@@ -242,13 +242,13 @@ def follow(running: Service, records: int, first: int = 0) -> Learned:
 
 
 def learn(topic: str, stream: Stream, *, program: Sequence[str] = ("service",)) -> Learned:
-    """What it takes a new service to learn a stream from its topic."""
+    """The cost for a new service of learning a stream from its topic."""
     with service(topic, stream.settings, "--create-topics", program=program) as running:
         return follow(running, stream.events)
 
 
 def other(kind: str, topic: str, events: int) -> float:
-    """Microseconds of the processor an event takes a program of `others`."""
+    """CPU microseconds an event of a program of `others`."""
     command = [sys.executable, "-m", "bench.others", kind, kafka().address, topic, str(events)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(json.loads(done.stdout))

@@ -18,7 +18,7 @@ Probability = Annotated[float, Meta(examples=[0.93], description="of the positiv
 
 
 class Contribution(msgspec.Struct, forbid_unknown_fields=True):
-    """PredictionResponse term of the score."""
+    """One term of the score."""
 
     name: Annotated[str, Meta(examples=["clicks"])]
     value: Annotated[float, Meta(examples=[2.0])]

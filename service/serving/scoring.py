@@ -96,7 +96,7 @@ class Predictor:
         instances, form = request_parser.read_instances(body, a.learner.flattener, self._max_instances)
         if (explain or len(instances) > 1) and _is_large(a.learner, instances, explain):
             return None
-        # PredictionResponse state answers, as there is no turn of the loop.
+        # One state answers, as there is no turn of the loop.
         _check_scores(by, len(instances), top)
         if explain:
             _check_explained(instances)

@@ -43,7 +43,7 @@ class ModelList(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Weight(msgspec.Struct, forbid_unknown_fields=True):
-    """PredictionResponse weight."""
+    """One weight."""
 
     name: Annotated[str, Meta(examples=["clicks"])]
     column: Annotated[int, Meta(examples=[2])]
