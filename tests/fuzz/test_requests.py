@@ -21,7 +21,7 @@ async def test_mutated_requests_get_an_answer_or_a_problem() -> None:
 @pytest.mark.parametrize("compiled", [True, False])
 async def test_pieces_are_read_as_the_whole(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every body were large, and every few bytes of it a piece: the same verdicts and scores, bit for bit."""
-    monkeypatch.setattr(scoring, "LARGE", 0)
+    monkeypatch.setattr(scoring, "LARGE_BODY_BYTES", 0)
     monkeypatch.setattr(request_parser, "PIECE_BYTES", 30)
     use_compiled_reader(compiled)
     try:
