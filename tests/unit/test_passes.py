@@ -383,9 +383,9 @@ def test_passes_are_what_a_learner_learns_of_the_same_events(rule: dict[str, Any
 
 def test_the_loss_of_a_pass() -> None:
     """Σ ½·(y - o)² of LMS with o = 0 and then ½, and Σ max(0, -y·s) of the perceptron with s = 0 and then 3."""
-    lms, perceptron: tuple[Events, Events] = [((1, 2), 1), ((1, 0), 1)], [((1, 0), 1), ((2, 0), 0)]
-    for identity, events, loss in ((listed(rule="lms", eta=0.25), lms, 0.625), (listed(), perceptron, 3.0)):
-        done, _ = fitted(identity, gather(identity, events), max_passes=1)
+    for identity, second, loss in ((listed(rule="lms", eta=0.25), (1, 1), 0.625), (listed(), (2, 0), 3.0)):
+        x, label = second
+        done, _ = fitted(identity, gather(identity, [((1, 0), 1), ((x, 0), label)]), max_passes=1)
         assert done[0].loss == loss
 
 
