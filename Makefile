@@ -25,10 +25,9 @@ rules: ## The PrometheusRule of deploy/kubernetes, from deploy/prometheus/rules.
 scale: $(VENV)/.dev ## A million named columns: what is written, followed and restored, with figures
 	NAMES=1000000 $(BIN)/python -m pytest -s tests/integration/test_scale.py $(ARGS)
 
-bounds: $(VENV)/.dev ## The live mistake bound and the confidence sequences on 10,000 random streams, and the faults that are noticed
+bounds: $(VENV)/.dev ## The live mistake bound and the confidence sequences on 10,000 random streams
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_confidence.py
-	$(BIN)/python -m tests.mutants
 
 accuracy: $(VENV)/.dev ## Prequential accuracy on real streams beside River's: the table of docs/model.md
 	$(BIN)/python -m bench.accuracy $(ARGS)

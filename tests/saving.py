@@ -1,6 +1,7 @@
-"""A keeper, a learner, and a clock that a test moves."""
+"""A keeper, a learner, a store in memory, and a clock that a test moves."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from service.errors import DependencyError
@@ -12,6 +13,8 @@ from service.snapshots.head import Fingerprint
 from service.snapshots.keeper import AcceptedSave, Keeper
 from tests.checks import learner_of
 from tests.conftest import event
+from tests.simulation.log import SimulatedLog
+from tests.simulation.world import Redis, SimulatedStore, World
 
 
 class FakeClock:
@@ -52,6 +55,37 @@ async def save(k: Keeper, learner: Learner) -> AcceptedSave:
     saved = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, heads.Source("cluster"))
     assert isinstance(saved, AcceptedSave)
     return saved
+
+
+class Driven:
+    """A simulated log or store whose calls all complete; a call that cannot go on waits."""
+
+    def __init__(self, simulated: SimulatedLog | SimulatedStore) -> None:
+        self._simulated = simulated
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._simulated, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def through(*arguments: Any) -> Any:
+            coroutine: Coroutine[Any, Any, Any] = found(*arguments)
+            while True:
+                try:
+                    step = coroutine.send(None)
+                except StopIteration as end:
+                    return end.value
+                while not step.ready():  # noqa: ASYNC110 - a part of the scheduler
+                    await asyncio.sleep(0)
+
+        return through
+
+
+def simulated_store(fields: dict[str, bytes] | None = None) -> tuple[Driven, Redis]:
+    """The simulator's store without faults, and what it holds: at first the fields of a model, or none."""
+    world = World(0)
+    world.faulty, world.redis.state = False, fields or {}
+    return Driven(SimulatedStore(world, "one")), world.redis
 
 
 class Losing:

@@ -1,14 +1,12 @@
 """The live bound beside an oracle that knows the theorem and nothing of the service's sums.
 
 `random_stream(seed)` runs one stream and asserts after each event, `random_stream_of_classes(seed)` one of three labels
-or more; the other checks are small streams on which the theorem is tight, so that an error of one event shows.
-`tests/mutants.py` runs `CHECKS` on altered sources.
+or more; `THEOREM` has small streams on which the theorem is tight, so that an error of one event shows.
 """
 
 import json
 import math
 import random
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -340,17 +338,6 @@ def random_stream_of_classes(seed: int) -> int:
     return count
 
 
-def the_sums_are_the_oracles() -> None:
-    """Streams of any kind, each event of them checked."""
-    for seed in range(25):
-        random_stream(seed)
-
-
-def the_sums_of_classes_are_the_oracles() -> None:
-    for seed in range(25):
-        random_stream_of_classes(seed)
-
-
 def _theorem(identity: Identity, u: Features, start: WeightsFile | None = None) -> Run:
     """A run of which only the bound and the integrity checks are asserted: nothing is compared with the oracle."""
     return Run(identity, start, WeightsFile(list(u.values()), 0.0, list(u)), theorem_alone=True)
@@ -422,19 +409,3 @@ def _of_classes(dimension: int, u: NDArray[np.float64], eta: float = 1.0) -> Cla
 
 Check = Callable[[], None]
 THEOREM: tuple[Check, ...] = (axes, rates, margins, axes_of_classes, contradiction_of_classes, rates_of_classes)
-CHECKS: tuple[Check, ...] = (the_sums_are_the_oracles, the_sums_of_classes_are_the_oracles, *THEOREM)
-
-
-def main(names: Sequence[str]) -> None:
-    """Print as a JSON list which of the named checks, or of all, this service fails."""
-    failed = []
-    for check in (check for check in CHECKS if not names or check.__name__ in names):
-        try:
-            check()
-        except AssertionError:
-            failed.append(check.__name__)
-    print(json.dumps(failed))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

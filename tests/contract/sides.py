@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord
 from tests.conftest import DEADLINE, admin, create_topic, delete_topic, read_all, trim
 from tests.faults.test_log_faults import batches
+from tests.saving import Driven
 from tests.simulation.log import SimulatedLog
-from tests.simulation.world import Partition, Record, SimulatedStore, Topic, World
+from tests.simulation.world import Partition, Record, Topic, World
 
 PARTITIONS = 2
 SESSION_SECONDS = 30.0
@@ -39,30 +40,6 @@ Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]
 
 def plain(number: int, name: str = "old") -> list[Content]:
     return [(None, b"%s %d" % (name.encode(), i), ()) for i in range(number)]
-
-
-class Driven:
-    """A simulated log or store whose calls all complete; a call that cannot go on waits."""
-
-    def __init__(self, simulated: SimulatedLog | SimulatedStore) -> None:
-        self._simulated = simulated
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._simulated, name)
-        if not asyncio.iscoroutinefunction(found):
-            return found
-
-        async def through(*arguments: Any) -> Any:
-            coroutine: Coroutine[Any, Any, Any] = found(*arguments)
-            while True:
-                try:
-                    step = coroutine.send(None)
-                except StopIteration as end:
-                    return end.value
-                while not step.ready():  # noqa: ASYNC110 - a part of the scheduler
-                    await asyncio.sleep(0)
-
-        return through
 
 
 class OfSimulation:

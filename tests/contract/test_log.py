@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
-from service.embedded.servers import Server
 from service.errors import DependencyError, LogGap
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.ports import Log
@@ -346,20 +344,3 @@ async def test_a_topic_created_again_is_read_on_and_told_by_its_id(side: Side, r
         found = (await polled(side.log, p0=3))[0]
         assert [(r.offset, r.value) for r in found] == [(5, b"new 5"), (6, b"new 6"), (7, b"new 7")]
     assert await side.log.bounds() == {0: (0, records), 1: (0, 0)}
-
-
-@pytest.mark.parametrize("side", ["kafka"], indirect=True)
-async def test_an_open_transaction_is_not_there_yet(side: Side, kafka: Server, topic: str) -> None:
-    """Until the transaction is decided, the log ends before it, and later records are not there either."""
-    await side.produce(0, plain(2))
-    await started(side.log, p0=2)
-    async with AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"open-{topic}") as client:
-        await client.begin_transaction()
-        await client.send_and_wait(topic, b"open", partition=0)
-        assert (await side.produce(0, plain(1)))[0].offset == 3
-        assert await side.log.poll() == {}
-        assert (await side.log.bounds(), side.log.positions()) == ({0: (0, 2), 1: (0, 0)}, {0: 2, 1: 0})
-        assert await side.log.read(0, 2) is None
-        side.log.seek({0: 2})
-        await client.commit_transaction()
-    assert [r.value for r in (await polled(side.log, p0=2))[0]] == [b"open", b"old 0"]

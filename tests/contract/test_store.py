@@ -18,8 +18,8 @@ from service.snapshots.ports import Commit, Store
 from service.snapshots.redis.store import RedisStore, key
 from tests import saving
 from tests.conftest import redis_server
-from tests.contract.sides import Driven
-from tests.simulation.world import SimulatedStore, World
+from tests.saving import simulated_store
+from tests.simulation.world import Redis as SimulatedRedis
 
 
 class OfRedis:
@@ -42,8 +42,8 @@ class OfRedis:
 class OfSimulation:
     """The same in the simulator's Redis."""
 
-    def __init__(self, world: World) -> None:
-        self._redis, self._state = world.redis, world.redis.state
+    def __init__(self, redis: SimulatedRedis) -> None:
+        self._redis, self._state = redis, redis.state
 
     async def get(self) -> dict[str, bytes]:
         return dict(self._state)
@@ -73,9 +73,8 @@ def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 async def both(redis: Server | None, topic: str) -> AsyncIterator[tuple[Store, Raw]]:
     if redis is None:
-        world = World(0)
-        world.faulty = False
-        yield Driven(SimulatedStore(world, "one")), OfSimulation(world)
+        simulated, content = simulated_store()
+        yield simulated, OfSimulation(content)
         return
     store = RedisStore(url := f"redis://{redis.address}/0")
     async with Redis.from_url(url) as client:

@@ -53,10 +53,6 @@ LABELS = (
 )  # fmt: skip
 
 
-class Wrong(AssertionError):
-    """Something that must hold does not; says of which seed."""
-
-
 def nested(texts: Texts, names: list[str], text: str) -> tuple[str, str]:
     """A member through which a value is reached by these names."""
     first, *rest = names
@@ -194,7 +190,7 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
 
     def hold(condition: Any, what: str, at: int | None = None) -> None:
         if not condition:
-            raise Wrong(f"seed {seed}, {identity}: {what}" + ("" if at is None else f": {records[at]!r}"))
+            raise AssertionError(f"seed {seed}, {identity}: {what}" + ("" if at is None else f": {records[at]!r}"))
 
     # The decoder, slice by slice.
     columns, judged, counted = columns_for(identity), Judged(identity), Counter[str]()

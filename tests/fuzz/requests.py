@@ -1,12 +1,14 @@
 """Mutated requests to the application in process, against the judge: `python -m tests.fuzz.requests 100000 [SEED]`.
 
-What must hold of each: an answer, never 500; JSON without NaN, or a problem document where it is an error; 200 if and
-only if the judge accepts the body; and then the score is w·x over the judge's features, bit for bit.
+What must hold of each: an answer, never 500, with a status and a schema that `/openapi.json` has; JSON without NaN, or
+a problem document; 200 if and only if the judge accepts the body; and then the score is w·x over the judge's features,
+bit for bit.
 """
 
 import asyncio
 import json
 import math
+import re
 import sys
 import time
 from collections import Counter
@@ -14,6 +16,8 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
+
+from jsonschema import Draft202012Validator
 
 from service.learning.learner import Learner
 from service.serving.http.app import Application
@@ -211,11 +215,21 @@ def expected(asked: Asked, learner: Learner, known: bool) -> tuple[set[int], lis
     return {200, 422} if strange else {200}, rows, many
 
 
-def check(asked: Asked, answered: Answered) -> None:
-    """Raise AssertionError where the answer is not as it must be."""
+def check_documented(document: Any, asked: Asked, status: int, media: str, value: Any) -> None:
+    """Raise an error where `/openapi.json` has another schema for the answer, or has no such status."""
+    for path, routes in document["paths"].items():
+        route = routes.get(asked.method.lower())
+        if route and re.fullmatch(re.sub(r"{\w+}", "[^/]+", path), asked.path):
+            schema = route["responses"][str(status)]["content"][media]["schema"]
+            Draft202012Validator(schema | {"components": document["components"]}).validate(value)
+
+
+def check(document: Any, asked: Asked, answered: Answered) -> None:
+    """Raise an error where the answer is not as it must be."""
     status, media, raw = answered
     assert status < 500, status
     value = strict(raw)
+    check_documented(document, asked, status, media, value)
     if status >= 400:
         assert media == "application/problem+json"
         assert set(value) == {"type", "title", "status", "detail", "errors"}
@@ -249,6 +263,7 @@ def check_prediction(asked: Asked, answered: Answered, learner: Learner, known: 
 async def fuzz(requests: int, seed: int = 0) -> Counter[int]:
     """So many requests of one seed; returns how many got each status."""
     app, learners = application()
+    document = json.loads(json.dumps(app.api.openapi()))
     texts, counted = Texts(Random(seed)), Counter[int]()
     for _ in range(requests):
         asked, i = request(texts, learners)
@@ -256,7 +271,7 @@ async def fuzz(requests: int, seed: int = 0) -> Counter[int]:
         half = texts.random.randint(0, len(asked.body))
         try:
             answered = await ask(app, asked, [asked.body[:half], asked.body[half:]])
-            check(asked, answered)
+            check(document, asked, answered)
             if asked.path.endswith("/predict") and asked.method == "POST" and asked.path.count("/") == 4:
                 check_prediction(asked, answered, learners[i], known)
         except Exception as error:

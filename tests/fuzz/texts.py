@@ -1,7 +1,7 @@
 """JSON texts as a careless, an odd and a hostile producer would write them. All choices come from one seed."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 NAMES = (
@@ -154,7 +154,7 @@ class Texts:
             self._past = [*self._past[-20:], raw]
             return raw
         for _ in range(self.random.choice((1, 1, 1, 2, 5))):
-            raw = self.random.choice(ACCIDENTS)(self, raw)
+            raw = self._accident(raw)
         return raw
 
     def cut(self, raw: bytes) -> tuple[bytes, bytes, bytes]:
@@ -163,37 +163,13 @@ class Texts:
         end = min(len(raw), at + self.random.choice((0, 1, 1, 2, 5, 20)))
         return raw[:at], raw[at:end], raw[end:]
 
-    def _flip(self, raw: bytes) -> bytes:
+    def _accident(self, raw: bytes) -> bytes:
+        """The same bytes, some of them flipped, replaced, removed or doubled, or with others between or after them."""
         before, middle, after = self.cut(raw)
-        return before + bytes(b ^ 1 << self.random.randrange(8) for b in middle) + after
-
-    def _insert(self, raw: bytes) -> bytes:
-        before, middle, after = self.cut(raw)
-        return before + self.random.choice(TOKENS) + middle + after
-
-    def _replace(self, raw: bytes) -> bytes:
-        before, _, after = self.cut(raw)
-        return before + self.random.choice(TOKENS) + after
-
-    def _remove(self, raw: bytes) -> bytes:
-        before, _, after = self.cut(raw)
-        return before + after
-
-    def _double(self, raw: bytes) -> bytes:
-        before, middle, after = self.cut(raw)
-        return before + middle + middle + after
-
-    def _truncate(self, raw: bytes) -> bytes:
-        return self.cut(raw)[0]
-
-    def _trail(self, raw: bytes) -> bytes:
-        return raw + self.random.choice(TRAILING)
-
-    def _splice(self, raw: bytes) -> bytes:
-        return self.cut(raw)[0] + self.cut(self.random.choice(self._past))[2]
-
-
-ACCIDENTS: tuple[Callable[[Texts, bytes], bytes], ...] = (
-    Texts._flip, Texts._flip, Texts._insert, Texts._replace, Texts._remove, Texts._double, Texts._truncate,
-    Texts._trail, Texts._splice,
-)  # fmt: skip
+        flipped = bytes(b ^ 1 << self.random.randrange(8) for b in middle)
+        token, past = self.random.choice(TOKENS), self.random.choice(self._past)
+        return self.random.choice((
+            before + flipped + after, before + flipped + after, before + token + middle + after,
+            before + token + after, before + after, before + middle + middle + after, before,
+            raw + self.random.choice(TRAILING), before + self.cut(past)[2],
+        ))  # fmt: skip

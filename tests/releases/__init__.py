@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 from pathlib import Path
-from typing import Any
 
 from service import __version__
 from service.learning.identity import Identity, Places
@@ -12,10 +11,8 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.snapshots.head import Fingerprint, Source, Writer
 from service.snapshots.keeper import AcceptedSave
-from service.snapshots.ports import Commit
 from tests.conftest import event
-from tests.saving import FakeClock, keeper
-from tests.simulation.world import World
+from tests.saving import FakeClock, keeper, simulated_store
 
 HERE = Path(__file__).parent
 IDENTITIES = {
@@ -24,31 +21,6 @@ IDENTITIES = {
     "hashed": Identity(features="hashed", bits=4, rule="lms", eta=0.01, average="recent", half_life=7),
     "raw": Identity(scale="standard", event=Places(features="", without=("ñ",), where={"/id": ("a", 1)})),
 }
-
-
-class Fields:
-    """A store in memory: a model's fields, as Redis has them."""
-
-    def __init__(self, fields: dict[str, bytes] | None = None) -> None:
-        self._redis = World(0).redis
-        self.fields = self._redis.state = fields or {}
-
-    async def digest(self, model: str) -> str:  # noqa: ARG002 - there is one
-        return self._redis.current
-
-    async def head(self, model: str) -> tuple[str, bytes] | None:
-        digest = await self.digest(model)
-        return (digest, self.fields["head"]) if digest else None
-
-    async def blobs(self, model: str, digests: Any) -> dict[str, bytes]:  # noqa: ARG002
-        return {d: self.fields[f"b:{d}"] for d in digests if f"b:{d}" in self.fields}
-
-    async def put(self, model: str, blobs: dict[str, bytes]) -> None:  # noqa: ARG002
-        self._redis.put(blobs)
-
-    async def commit(self, model: str, new: Commit) -> Any:
-        await self.put(model, dict(new.blobs))
-        return self._redis.commit(*new[:6])
 
 
 def events(identity: Identity) -> list[bytes]:
@@ -66,7 +38,7 @@ def events(identity: Identity) -> list[bytes]:
 
 async def stored(identity: Identity) -> tuple[dict[str, bytes], str]:
     """The fields of a model with kept versions, deltas and runs, and its state digest."""
-    store, clock = Fields(), FakeClock()
+    (store, redis), clock = simulated_store(), FakeClock()
     ours = keeper(store, "m", clock, keep_every=2.0, keep=2, writer=Writer("group", "host:1"))
     learner = Learner(identity)
     learner.begin({0: 0, 1: 5})
@@ -79,7 +51,7 @@ async def stored(identity: Identity) -> tuple[dict[str, bytes], str]:
         assert isinstance(saved, AcceptedSave)
         clock.seconds += 1
         last = saved.head.state_digest
-    return store.fields, last
+    return redis.state, last
 
 
 def write() -> Path:

@@ -23,8 +23,6 @@ def main(wanted: str) -> int:
             return 1
         if not many:
             print("\n".join(simulation.world.history))
-        if many and seed % 1000 == 999:
-            print(f"{seed + 1} seeds, no violation", flush=True)
     print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
     print(f"{len(seeds)} seeds, no violation, {time.monotonic() - started:.0f} s")
     return 0

@@ -17,6 +17,10 @@ SEEDS = 300
 OFFSETS = "tests/unit/test_offset_sequence.py"
 CONTRACT = "tests/contract/test_store.py::test_"
 ALONE = "tests/simulation/test_alone.py"
+BOUNDS = "tests/unit/test_bounds.py::test_"
+TIGHT = f"{BOUNDS}streams_on_which_it_is_tight"
+KERNEL, MISTAKE_BOUND = f"{LEARNING}kernel/kernel.py", f"{LEARNING}evaluation/mistake_bound.py"
+FOLLOW, SEGMENT = f"{MISTAKE_BOUND}::_follow", f"{MISTAKE_BOUND}::BoundSegment.follow"
 NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_gone_on_with"
 
 
@@ -43,13 +47,8 @@ MUTANTS = (
     Mutant("no check that blobs are there", f"{WORLD}::Redis.commit", "live <= state.keys()", "True", seed=33),
     Mutant("garbage swept outside the commit", f"{WORLD}::Redis.commit", "self.sweep(live)",
            "self.late.append(('sweep', lambda: self.sweep(live)))"),
-    Mutant("the parent's blobs swept", f"{WORLD}::Redis.commit", '[state["head"]] if "head" in state else []', "[]",
-           f"{CONTRACT}what_nobody_refers_to_is_swept_with_the_commit[simulator]"),
     Mutant("the kept versions' blobs swept", f"{WORLD}::Redis.commit", 'field[:2] == "v:"', "False"),
     Mutant("a commit said twice is refused", f"{WORLD}::Redis.commit", "current == digest", "False"),
-    Mutant("half a head is no head", f"{WORLD}::SimulatedStore.head",
-           'bool(redis.current) != bool(redis.state.get("head"))', "False",
-           f"{CONTRACT}half_a_head_is_damage[simulator]"),
     Mutant("dead letters not flushed before a save", f"{LEARN}._save", "await self._log.flush()", "None"),
     Mutant("saved without a look at the topic's id", f"{LEARN}._save", "await self._log.source() != model.source",
            "False", seed=70),
@@ -123,6 +122,24 @@ MUTANTS = (
     Mutant("the next one contradicts a batch in its place", f"{SEQUENCE}.admit",
            "gap or self._sought or first", "gap or self._sought",
            f"{OFFSETS}::test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned"),
+    Mutant("an update at y·s < 0 alone", f"{LEARNING}rules.py::step", "y * s <= margin", "y * s < margin",
+           f"{TIGHT}[axes]"),
+    Mutant("a class is updated only if another score is larger", f"{KERNEL}::_learn_classes",
+           "not s[own] > s[rival]", "s[own] < s[rival]", f"{TIGHT}[contradiction_of_classes]"),
+    Mutant("S without one update", SEGMENT,
+           "(signs, batch.weights, learned.steps, learned.squared_norms, along)",
+           "(signs, batch.weights, learned.steps * (self.sums.updates != 5), learned.squared_norms, along)",
+           f"{TIGHT}[axes]"),
+    Mutant("η left out of z", SEGMENT, "identity.eta * identity.parameter", "identity.parameter", f"{TIGHT}[rates]"),
+    Mutant("the weight left out of z", FOLLOW, "rate * weights[i]", "rate", f"{TIGHT}[rates]"),
+    Mutant("the margin left out of R", FOLLOW, "moved * length * length * squared_norms[i] + slack",
+           "moved * length * length * squared_norms[i]", f"{TIGHT}[margins]"),
+    Mutant("one class alone in R", FOLLOW, "moved * length * length * squared_norms[i]",
+           "length * length * squared_norms[i]", f"{TIGHT}[axes_of_classes]"),
+    Mutant("the margin left out of S", FOLLOW, "0.0 if steps[i] == 0.0 else slack", "0.0", f"{TIGHT}[margins]"),
+    Mutant("Ξ over the updates alone", FOLLOW, "along[i] *= scale * signs[i] * length",
+           "along[i] = math.inf if steps[i] == 0.0 else along[i] * scale * signs[i] * length",
+           f"{BOUNDS}random_streams[random_stream]"),
 )  # fmt: skip
 
 

@@ -3,28 +3,21 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.errors import SnapshotDamaged
 from service.snapshots.blobs import (
     BLOCK_COLUMNS,
-    BLOCK_NAMES,
     BLOCK_RUNS,
     DELTA,
     NO_ARRAY,
     Encoded,
-    EncodedNames,
     Runs,
     decode_array,
-    decode_names,
     decode_runs,
     encode_array,
-    encode_names,
     encode_runs,
     missing_array_blobs,
-    missing_names,
     missing_runs,
 )
 
@@ -94,36 +87,6 @@ def test_bytes_follow_what_changed() -> None:
     encoded, new = encode_array(array, encoded)
     assert not encoded.deltas
     assert encode_array(np.zeros(len(array)), encoded)[0].blocks != encoded.blocks, "-0.0 is another state than 0.0"
-
-
-def test_what_does_not_fit_is_damage() -> None:
-    encoded, store = encode_array(np.ones(10), NO_ARRAY)
-    with pytest.raises(SnapshotDamaged, match="10 columns where the head says 9"):
-        decode_array(encoded.base, [], store, 9)
-    array = np.zeros(BLOCK_COLUMNS)
-    encoded, store = encode_array(array, NO_ARRAY)
-    array[BLOCK_COLUMNS - 1] = 1
-    encoded, new = encode_array(array, encoded)
-    with pytest.raises(SnapshotDamaged, match="beyond"):
-        decode_array([], [name for name, _ in encoded.deltas], store | new, 5)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3 * BLOCK_NAMES), st.booleans()), max_size=5))
-@settings(max_examples=30)
-def test_names_are_cut_once_and_fetched_once(steps: list[tuple[int, bool]]) -> None:
-    encoded, store = EncodedNames(0, []), dict[str, bytes]()
-    followed, known = EncodedNames(0, []), list[str]()
-    for count, follow in sorted(steps):
-        names = [f"ñ{i}" for i in range(count)]
-        encoded, new = encode_names(names, encoded)
-        store |= new
-        assert decode_names(encoded.blobs, store, EncodedNames(0, []), []) == names
-        assert encoded == encode_names(names, EncodedNames(0, []))[0]
-        if follow:
-            found = {name: store[name] for name in missing_names(encoded.blobs, followed)}
-            known += decode_names(encoded.blobs, found, followed, known)
-            followed = encoded
-            assert known == names
 
 
 @given(st.lists(st.tuples(st.integers(0, 2 * BLOCK_RUNS), st.booleans()), max_size=6))

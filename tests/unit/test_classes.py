@@ -171,12 +171,3 @@ def test_labels_are_told_apart_as_values() -> None:
     outcome = learner.apply(0, Records.of(0, raws))
     assert [reject.reason for reject in outcome.rejects] == ["unknown-label"]
     assert [sum(row) for row in learner.counts.confusion] == [1, 2, 1, 1, 1]
-
-
-def test_each_class_begins_at_random_by_itself() -> None:
-    """The random weights do not depend on which columns come in one batch."""
-    identity = Identity(labels=(0, 1, 2), start="random:5")
-    whole = initial_weights(identity, 0, 100)
-    assert whole.shape == (100, 3)
-    assert len(np.unique(whole)) == 300
-    assert initial_weights(identity, 40, 10).tolist() == whole[40:50].tolist()

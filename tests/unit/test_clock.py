@@ -1,5 +1,7 @@
 """Slices of learning while requests come."""
 
+import pytest
+
 from service.process.scheduler import LONG, SHORT, SystemClock
 
 
@@ -22,9 +24,6 @@ async def slice_seconds(interval: float) -> float:
     return clock.slice_seconds()
 
 
-async def test_slices_are_short_while_many_requests_come() -> None:
-    assert await slice_seconds(0.001) == SHORT
-
-
-async def test_a_client_that_polls_does_not_shorten_slices() -> None:
-    assert await slice_seconds(0.1) == LONG
+@pytest.mark.parametrize(("interval", "seconds"), [(0.001, SHORT), (0.1, LONG)], ids=["many", "one that polls"])
+async def test_slices_are_short_while_many_requests_come(interval: float, seconds: float) -> None:
+    assert await slice_seconds(interval) == seconds

@@ -103,28 +103,3 @@ def test_the_better_one_of_two_is_named_and_none_where_they_are_equal(better: fl
         assert said["b"] == 0.0
     else:
         assert said["a"] + said["b"] <= confidence_sequences.ERROR_PROBABILITY
-
-
-def test_a_model_compares_its_weights_their_average_and_the_baseline() -> None:
-    """The pairs are those of a fold by hand, in slices of seven events and over restores."""
-    rng = np.random.default_rng(2)
-    rows = [({"a": float(x), "b": float(z)}, int(x + z + e > 0.3)) for x, z, e in rng.normal(size=(300, 3))]
-    learner = learner_of(Identity(average=True))
-    for at in range(0, 300, 7):
-        learner.apply(0, Records.of(at, [event(*row) for row in rows[at : at + 7]]))
-        learner = restored(learner) if at < 100 else learner
-    one, right = learner_of(Identity(average=True), (), Options(serve="average")), dict[str, list[bool]]()
-    seen = [0, 0]
-    for at, (x, label) in enumerate(rows):
-        served, last = one.score(x)[0] > 0, Identity().decide(sum_of(one.weights, one.columns.find(x)[0]))
-        for name, said in (("average", served), ("last", last), ("baseline", seen[1] > seen[0])):
-            right.setdefault(name, []).append(bool(said) == bool(label))
-        seen[label] += 1
-        one.apply(0, Records.of(at, [event(x, label)]))
-    assert learner.observations.recent.pairs == update_pairs([], {name: np.array(bits) for name, bits in right.items()})
-    assert [p.events for p in learner.observations.recent.pairs] == [300] * 3
-
-
-def sum_of(w: Vector, pairs: Any) -> float:
-    """The score by the last weights, where the average is served."""
-    return float(w[0] + sum(w[column] * value for column, value in pairs))

@@ -14,7 +14,6 @@ from service.learning.columns.columns import Batch, columns_for
 from service.learning.events.batch import Decoder
 from service.learning.events.content_types import DoubleVector, MessagePack, double_vector
 from service.learning.identity import Identity, Places
-from service.tools.suggest.sample import parse_object
 from tests.checks import learner_of
 
 pytestmark = pytest.mark.usefixtures("reading")
@@ -126,11 +125,3 @@ def test_a_vector_is_of_positional_features_alone() -> None:
     for raw in (b"", bytes(15), bytes(17), struct.pack("<2d", 1, 1) * 2):
         [reject] = decoded(Identity(features="positional", dimension=1), [DoubleVector(raw)])[1]
         assert reject.reason == ("wrong-length" if raw else "empty")
-
-
-def test_a_sample_has_the_objects_of_other_forms() -> None:
-    one = {"features": {"a": 1.5, "b": ["x"]}, "label": True}
-    assert parse_object(MessagePack(msgpack.packb(one))) == one
-    assert parse_object(double_vector([0.5, -2.0], 1.0)) == {"features": [0.5, -2.0], "label": 1.0}
-    for damaged in (b"{", None, MessagePack(b"\x81"), DoubleVector(b"123"), DoubleVector(b"")):
-        assert parse_object(damaged) is None

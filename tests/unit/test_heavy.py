@@ -52,11 +52,7 @@ def records() -> dict[str, bytes]:
         found[f"unknown {item.decode()}"] = filled(begin + b"[", item, b"]}")
         found[f"a feature of {item.decode()}"] = filled(b'{"features":{"b":[', item, b']},"label":1}')
         found[f"features of {item.decode()}"] = filled(b'{"features":{', b'"b":' + item, b'},"label":1}')
-        found[f"beside what is no number, {item.decode()}"] = filled(
-            b'{"features":{"b":NaN,"c":[', item, b']},"label":1}'
-        )
         found[f"a label of {item.decode()}"] = filled(b'{"features":{"b":1},"label":[', item, b"]}")
-        found[f"a list of {item.decode()}"] = filled(b"[", item, b"]")
         found[f"{item.decode()}, and broken"] = filled(begin + b"[", item, b"]]}")
     return found
 

@@ -17,10 +17,7 @@ from tests.checks import learner_of
 
 NAMES = ["a", "b", "c 1.5e3", "d.e", "é", "f", "g", "never seen"]
 IDENTITIES = {
-    "tie": Identity(tie="positive", labels=("no", "yes")),
-    "positional": Identity(features="positional", dimension=7),
     "scaled": Identity(scale="standard", start="random:1"),
-    "logistic": Identity(rule="logistic-delta", eta=0.1),
     "classes": Identity(labels=(0, "x", 2.5)),
     "classes, average, scaled": Identity(labels=(0, 1, 2), average="recent", half_life=5, scale="standard"),
     "patterns": Identity(event=Places(without=("b", "u.*")), text="ignore"),
@@ -45,8 +42,6 @@ def learned(identity: Identity) -> Learner:
 
 
 def instance(identity: Identity, rng: Random, names: int = 8) -> dict[str, Any]:
-    if identity.features == "positional":
-        return {"features": [number(rng) for _ in range(7)]}
     own: dict[str, Any] = {name: number(rng) for name in NAMES[:names]}
     if rng.random() < 0.5:
         own |= {"u": {"age": rng.randrange(1, 90), "of": rng.choice(["x", "y"])}, "new": rng.random() < 0.5, "no": None}

@@ -9,12 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.options import Options
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving import scoring
@@ -58,8 +56,8 @@ class Served(NamedTuple):
     app: Application
     learner: Learner
 
-    async def predict(self, body: bytes, query: str = "") -> Answered:
-        return await ask(self.app, Asked("POST", "/v1/models/m/predict", query, b"application/json", body))
+    async def predict(self, body: bytes) -> Answered:
+        return await ask(self.app, Asked("POST", "/v1/models/m/predict", "", b"application/json", body))
 
 
 @pytest.fixture
@@ -70,14 +68,10 @@ def served() -> Served:
     return Served(application(learner), learner)
 
 
-def instances(count: int, value: float = 0.25) -> bytes:
-    return json.dumps({"instances": [{"features": dict.fromkeys(NAMES, value + i)} for i in range(count)]}).encode()
-
-
 @pytest.mark.nightly
 async def test_a_large_request_does_not_hold_the_loop(served: Served) -> None:
     """10,000 instances of 100 features: each score is what a request of its own gets."""
-    body = instances(10_000)
+    body = json.dumps({"instances": [{"features": dict.fromkeys(NAMES, 0.25 + i)} for i in range(10_000)]}).encode()
     async with turning() as turns:
         answered = [await served.predict(body) for _ in range(3)][-1]
     assert answered.status == 200
@@ -112,32 +106,6 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(served: 
     assert all(other == first for other in others)
     assert first["unknown_features"] == 1, "the state is from when the request came"
     assert first["score"] == 1.0 + 100 * 0.5
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("query", ["limit=10000", "top=10000"])
-async def test_weights_of_a_million_columns_do_not_hold_the_loop(query: str) -> None:
-    """They are of one state, though the model learns meanwhile: one turn of the loop copies them."""
-    identity = Identity(features="positional", dimension=1_000_000, average=True)
-    learner = Learner(identity, options=Options(serve="average"))
-    learner.weights[:] = np.random.default_rng(1).normal(size=1_000_001)
-    began = time.thread_time()
-    before = learner.served.copy()
-    copying = time.thread_time() - began
-    app = application(learner)
-    asked = Asked("GET", "/v1/models/m/weights", query, None, b"")
-    await ask(app, asked._replace(query="limit=1"))  # at a route's first request FastAPI reads its source
-    async with turning() as turns:
-        task = asyncio.create_task(ask(app, asked))
-        while not task.done():
-            await asyncio.sleep(0)
-            learner.weights[[0, 10_000]] += 1.0
-    answered = json.loads((await task).body)
-    assert max(turns) < LONGEST / 5 + copying
-    expected = np.argsort(-np.abs(before[1:]), kind="stable")[:10_000] if "top" in query else np.arange(10_000)
-    assert [row["column"] for row in answered["weights"]] == (expected + 1).tolist()
-    assert [row["weight"] for row in answered["weights"]] == before[expected + 1].tolist()
-    assert answered["bias"] == before[0]
 
 
 M = 1 << 20

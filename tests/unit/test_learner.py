@@ -1,7 +1,6 @@
 """The fold: the kernel is the formula, and neither slices, restores nor rejected records change the state."""
 
 import json
-import random
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from service.learning.options import Options
 from service.learning.records import Records
 from tests import formulas
 from tests.checks import learner_of, restored
-from tests.conftest import event
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
 
@@ -109,24 +107,3 @@ def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
     learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
     learner.weights[:] = 1.5e147
     assert restored(learner).diverged == "the squared norm of the weights is 4.5e+294, beyond 1e+30"
-
-
-@pytest.mark.parametrize("average", [True, "recent"])
-@pytest.mark.parametrize(("size", "eta", "streams", "count"), [(1.0, 1.0, 100, 30), (1e30, 1e-20, 1, 1000)])
-def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: float, streams: int, count: int) -> None:
-    """Small whole numbers often give a score of 0; sums of large ones overflow unless the age is scaled back."""
-    rng = random.Random(6)
-    half_life = 1 if average == "recent" else None
-    identity = Identity(features="positional", dimension=3, average=average, half_life=half_life, eta=eta)
-    ties = 0
-    for _ in range(streams):
-        learner, missed = learner_of(identity, options=Options(serve="average")), []
-        for i in range(count):
-            features, label = [size * rng.randint(-1, 1) for _ in range(3)], rng.choice((-1, 1))
-            score: Any = learner.score(features)[0]
-            missed.append(learner.label(score) != label)
-            ties += abs(score) < 1e-9
-            learner.apply(0, Records.of(i, [event(features, label)]))
-        assert learner.observations.recent.averaged_wrong.last.tolist() == missed
-        assert 0 < sum(missed) < count
-    assert ties > 30 * (size == 1.0)

@@ -186,15 +186,6 @@ async def test_a_request_with_an_upgrade_keeps_its_body(upgrade: str) -> None:
         assert (await served.ask(get)).body == b'{"live":true}'
 
 
-async def test_a_tunnel_is_not_made() -> None:
-    async with Served().running() as served:
-        client = await served.client(
-            b"CONNECT example.org:80 HTTP/1.1\r\nhost: example.org\r\n\r\nGET / HTTP/1.1\r\n\r\n"
-        )
-        assert (await client.answer()).status == 400
-        assert await client.rest() == b""
-
-
 async def test_a_token_in_a_trailer_is_no_token(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"{TOKEN}\n")
     bearer = f"authorization: Bearer {TOKEN}\r\n"
@@ -473,32 +464,4 @@ async def test_every_answer_has_its_headers_once_and_whole() -> None:
         assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         await client.send(BODY)
         assert (await client.answer()).names == HEADERS
-
-
-async def test_large_bodies_and_answers_arrive_whole(secured: Any) -> None:
-    class Echo(Gate):
-        async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
-            body, more = b"", True
-            while more:
-                message = await receive()
-                body, more = body + message["body"], message["more_body"]
-            self.answer = body + body
-            await super().__call__(_scope, self.nothing, send)
-
-        async def nothing(self) -> Any:
-            return {}
-
-    echo, large = Echo(), bytes(range(256)) * (3 << 12)
-    echo.open.set()
-    async with Served(Limits(), echo).running(*secured) as served:
-        for _ in range(2):
-            answer = await served.ask(post(large))
-            assert answer.body == large + large
-
-
-async def test_every_answer_is_counted_for_the_clock_that_shortens_learning() -> None:
-    async with Served().running() as served:
-        client = await served.client(post(), post() + post())
-        for _ in range(3):
-            assert (await client.answer()).status == 200
-        assert served.server.server_state.total_requests == 3
+        assert served.server.server_state.total_requests == 4, "the clock that shortens slices counts them"

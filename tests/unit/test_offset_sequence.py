@@ -111,29 +111,6 @@ def test_a_seek_beyond_a_gap_looks_back_and_goes_on(broker: Broker, start: int) 
     assert read(broker, start, [1, 2, 3]) == [batch for batch in broker.batches if batch.end > start]
 
 
-def test_a_gap_at_the_end_of_a_segment_is_held_until_what_follows_agrees() -> None:
-    sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    assert sequence.admit([Batch(0, 5)], None, 30, 30) == [Batch(0, 5)]
-    assert sequence.admit([Batch(10, 15)], None, 30, 30) == []
-    assert sequence.fetch_offset == 0, "it looks back"
-    assert sequence.admit([Batch(0, 5), Batch(10, 15)], None, 30, 30) == []
-    assert (sequence.holds, sequence.fetch_offset, sequence.position) == (True, 15, 5)
-    assert sequence.admit([], None, 30, 30) == []
-    assert sequence.holds, "across fetches that bring nothing"
-    assert sequence.admit([Batch(15, 20)], None, 30, 30) == [Batch(10, 15), Batch(15, 20)]
-    assert sequence.gaps == [(5, 10)]
-
-
-def test_a_held_batch_that_the_next_one_contradicts_is_damage() -> None:
-    sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    sequence.admit([Batch(0, 5)], None, 300, 300)
-    sequence.admit([Batch(133, 138)], None, 300, 300)
-    sequence.admit([Batch(0, 5), Batch(133, 138)], None, 300, 300)
-    assert sequence.holds
-    with pytest.raises(OffsetDamage):
-        sequence.admit([Batch(135, 140)], None, 300, 300)
-
-
 def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned() -> None:
     """One of the two is misplaced; only a batch before the first one could show which."""
     broker = Broker([Batch(0, 5), Batch(5, 10), Batch(8, 12)], 12)
@@ -141,47 +118,3 @@ def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_b
     assert sequence.admit(*broker.response(0, 1), broker.end, broker.end) == [Batch(0, 5)]
     assert sequence.admit(*broker.response(5, 2), broker.end, broker.end) == []
     assert sequence.fetch_offset == 0
-
-
-def test_batches_that_go_back_are_damage_though_they_agree_with_each_other() -> None:
-    sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    sequence.admit([Batch(0, 20)], None, 300, 300)
-    back = [Batch(4, 14), Batch(14, 24)]
-    assert sequence.admit(back, None, 300, 300) == []
-    with pytest.raises(OffsetDamage):
-        sequence.admit([Batch(0, 20), *back], None, 300, 300)
-
-
-@pytest.mark.parametrize("end", [(15, 15), (40, 15)], ids=["high watermark", "last stable offset"])
-def test_a_gap_before_the_last_batch_of_a_log_is_accepted(end: tuple[int, int]) -> None:
-    sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    sequence.admit([Batch(0, 5)], None, *end)
-    sequence.admit([Batch(10, 15)], None, *end)
-    assert sequence.admit([Batch(0, 5), Batch(10, 15)], None, *end) == [Batch(10, 15)]
-
-
-def test_a_batch_that_was_written_while_the_broker_answered_is_no_damage() -> None:
-    """The broker reads its high watermark before the data: the next response has a later one."""
-    sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    assert sequence.admit([Batch(0, 5)], None, 0, 0) == []
-    for end in range(5, 50, 5):
-        shown = [Batch(end - 5, end), Batch(end, end + 5)]
-        assert sequence.admit(shown, None, end, end) == shown[:1]
-
-
-def test_a_batch_that_stays_beyond_the_high_watermark_is_damage() -> None:
-    sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    assert sequence.admit([Batch(256, 261)], None, 5, 5) == []
-    with pytest.raises(OffsetDamage, match="which ends at 5, goes on with a batch of offsets 256 to 260"):
-        sequence.admit([Batch(256, 261)], None, 5, 5)
-
-
-def test_what_is_not_there_any_more_is_not_looked_back_at() -> None:
-    sequence: OffsetSequence[Batch] = OffsetSequence(7)
-    sequence.admit([Batch(9, 10)], 10, 20, 20)
-    assert sequence.fetch_offset == 6
-    sequence.admit([Batch(9, 10)], 10, 20, 20)
-    assert sequence.fetch_offset == 5, "further back, as nothing before was in view"
-    sequence.stop_looking_back()
-    assert sequence.fetch_offset == 7
-    assert sequence.admit([Batch(9, 10)], 10, 20, 20) == [Batch(9, 10)]

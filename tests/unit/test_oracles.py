@@ -14,7 +14,7 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.settings.model import ModelSettings
 from tests import data
-from tests.checks import RULES, close, learner_of
+from tests.checks import close, learner_of
 from tests.conftest import event
 
 
@@ -58,29 +58,8 @@ def test_a_scaled_perceptron_is_rivers(name: str) -> None:
 def test_lms_is_scikit_learns(name: str) -> None:
     """`SGDRegressor` of the squared error at a constant rate, without penalty, after each event."""
     x, y = data.table(name)
-    theirs = SGDRegressor(
-        "squared_error", penalty=None, learning_rate="constant", eta0=ModelSettings(rule="lms").rate, shuffle=False
-    )
-    for i, ours in one_by_one(x, y, rule="lms", eta=ModelSettings(rule="lms").rate):
+    eta = ModelSettings(rule="lms").rate
+    theirs = SGDRegressor("squared_error", penalty=None, learning_rate="constant", eta0=eta, shuffle=False)
+    for i, ours in one_by_one(x, y, rule="lms", eta=eta):
         theirs.partial_fit(x[i : i + 1], y[i : i + 1])
         assert close(ours.weights, np.concatenate([theirs.intercept_, theirs.coef_]), 1e-9), f"event {i}"
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", data.NAMES)
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "threshold-unit"])
-def test_the_default_rate_does_not_diverge(rule: str, name: str) -> None:
-    """Fifty passes over standardised data: the weights grow slower than over the first ten.
-
-    Weights that diverge grow by a factor each pass. Those of a perceptron on data that no line separates stay bounded
-    (Minsky and Papert's cycling theorem); the others approach a least-squares fit, or drift along a logarithm.
-    """
-    x, y = data.table(name)
-    settings = {k: v for k, v in RULES[rule].items() if k != "slope"}
-    identity = ModelSettings(features="positional", dimension=x.shape[1], **settings).identity()
-    learner, records = learner_of(identity), [event(*row) for row in zip(x.tolist(), y.tolist(), strict=True)]
-    norms: list[float] = []
-    for i in range(50):
-        assert learner.apply(0, Records.of(i * len(records), records)).diverged is None
-        norms.append(learner.squared_norm**0.5)
-    assert norms[-1] < 5.0 * norms[9]

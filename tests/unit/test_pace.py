@@ -12,9 +12,7 @@ from service.snapshots.blobs import BLOCK_RUNS
 from service.snapshots.head import Source
 from service.snapshots.keeper import AcceptedSave
 from tests.conftest import event
-from tests.contract.sides import Driven
-from tests.saving import FakeClock, fresh, keeper, learn, save
-from tests.simulation.world import SimulatedStore, World
+from tests.saving import FakeClock, fresh, keeper, learn, save, simulated_store
 
 
 class Clock(FakeClock):
@@ -30,9 +28,7 @@ class Hanging:
     """A store of which the next commit waits so long."""
 
     def __init__(self, clock: FakeClock) -> None:
-        world = World(0)
-        world.faulty = False
-        self._store, self._clock = Driven(SimulatedStore(world, "one")), clock
+        self._store, self._clock = simulated_store()[0], clock
         self.seconds, self.missing_since = 0.0, 0.0
 
     def __getattr__(self, name: str) -> Any:
@@ -79,23 +75,6 @@ async def test_many_models_of_a_process_share_a_tenth_of_its_time(models: int, s
         await save(k, learner)
         found = pause(k, learner, clock)
     assert found == pytest.approx(seconds, abs=0.02)
-
-
-async def test_a_store_that_answers_again_is_saved_to_at_once() -> None:
-    """Whoever looks at it meanwhile has heard; where it answered and refused, the pauses grow."""
-    clock = Clock()
-    store = Hanging(clock)
-    k, learner = keeper(store, "t", clock), fresh()
-    await save(k, learner)
-    learn(learner, "a")
-    for missing in (7.0, 0.0):
-        for _ in range(10):
-            store.missing_since = missing
-            k.postpone()
-        store.missing_since = 0.0
-        assert k.due(learner) == bool(missing)
-    clock.seconds += 10
-    assert k.due(learner)
 
 
 @pytest.mark.parametrize("wrong", [86400.0 * 3650, -86400.0 * 3650])

@@ -54,8 +54,8 @@ def point(second: float, events: int) -> Point:
     return Point(second, events, 0, None, None, {}, None)
 
 
-def test_a_history_is_short_evenly_spaced_and_ends_with_the_newest() -> None:
-    points = Points()
+def test_a_history_is_short_and_evenly_spaced_without_what_was_rolled_back() -> None:
+    points, rolled_back = Points(), Points()
     for second in range(10_000):
         points.add(point(second, second))
         assert len(points.all) < MAX_POINTS
@@ -63,15 +63,10 @@ def test_a_history_is_short_evenly_spaced_and_ends_with_the_newest() -> None:
     assert points.all[0].time == 0
     steps = {b.time - a.time for a, b in zip(points.all, points.all[1:-1], strict=False)}
     assert steps == {points.step} == {128.0}
-    assert points.rate == 1.0
-
-
-def test_what_was_rolled_back_is_no_part_of_a_history() -> None:
-    points = Points()
     for second, events in enumerate((10, 20, 30, 12, 13)):
-        points.add(point(second, events))
-    assert [one.events for one in points.all] == [10, 12, 13]
-    assert points.rate == 1.0
+        rolled_back.add(point(second, events))
+    assert [one.events for one in rolled_back.all] == [10, 12, 13]
+    assert points.rate == rolled_back.rate == 1.0
 
 
 async def test_the_body_has_what_the_page_shows() -> None:
@@ -89,18 +84,6 @@ async def test_the_body_has_what_the_page_shows() -> None:
     for name, member in named.items():
         assert shares[name] == pytest.approx([model[member]["recent"], model[member]["all"]], abs=1e-5)
     assert 0 <= low <= model["accuracy"]["all"] <= high <= 1
-
-
-async def test_the_body_has_the_whole_history() -> None:
-    model, begin = learned(event({"a": 1}, 1)), time.time()
-    assert model.answering is not None
-    history = History(Models([model]), lambda _: {})
-    async with client(model, history=history) as http:
-        for second in range(20):
-            model.answering.learner.apply(0, Records.of(second + 1, [event({"a": 1}, 1)]))
-            history.take(model, begin + second)
-            now = (await http.get("/page/now", params={"model": "m"})).raise_for_status().json()
-            assert [one[1] for one in now["points"]] == list(range(2, second + 3))
 
 
 @pytest.mark.parametrize("serve", ["last", "average", "other"])
@@ -140,28 +123,23 @@ async def test_a_plane_is_in_the_events_own_units_scaled_or_not() -> None:
             assert bias + x * u + y * v == pytest.approx(score)
 
 
-async def test_the_form_has_the_features_of_a_record_of_any_form() -> None:
-    listed = {"features": "positional", "dimension": 2}
+async def test_the_form_has_what_the_model_reads_of_an_event() -> None:
+    """A list stays whole, a null might be a value in another event, and an event may have any form."""
+    features = {"at": "now", "user": {"id": 7, "age": 3, "from": None}, "tags": ["a", "b"], "odd": [1, 2], "e": [1, 2]}
+    large = {f"n{i}": i for i in range(MAX_EVENT_BYTES // 8)}
     packed = MessagePack(b"\x82\xa8features\x82\xa1a\x03\xa1b\xa1z\xa5label\x01")
     for model, expected in (
-        (learned(double_vector([1.5, 2.0], 1.0), **listed), [1.5, 2.0]),
+        (learned(double_vector([1.5, 2.0], 1.0), features="positional", dimension=2), [1.5, 2.0]),
         (learned(packed), {"a": 3, "b": "z"}),
+        (learned(event(features, 1)), features),
+        (
+            learned(event(features, 1), event=Places(only=("e.1", "user.*"))),
+            {"user": features["user"], "e": [1, 2]},
+        ),
+        (learned(event(large, 1)), None),
         (learned(), None),
     ):
         assert (await shown(model))["event"] == expected
-
-
-async def test_the_form_has_what_the_model_reads_of_an_event() -> None:
-    """A list stays whole, and a null might be a value in another event."""
-    features = {"at": "now", "user": {"id": 7, "age": 3, "from": None}, "tags": ["a", "b"], "odd": [1, 2], "e": [1, 2]}
-    for places, read in (
-        (Places(), features),
-        (Places(only=("e.1", "user.*")), {"user": features["user"], "e": [1, 2]}),
-    ):
-        assert (await shown(learned(event(features, 1), event=places)))["event"] == read
-    large = {f"n{i}": i for i in range(MAX_EVENT_BYTES // 8)}
-    assert (await shown(learned(event(large, 1))))["event"] is None
-    assert (await shown(learned()))["event"] is None
 
 
 async def test_many_labels_do_not_make_a_large_body() -> None:

@@ -22,8 +22,12 @@ WHOLE = Identity(event=Places(features=""))
 CSV: dict[str, Any] = {"name": "csv", "label": "y"}
 
 
-def read(path: Path, identity: Identity, *, check: bool = True, **how: Any) -> tuple[list[Line], list[str]]:
-    """The good events of a file, and what was said of the bad lines without the file's name."""
+def read(
+    folder: Path, text: str | bytes, identity: Identity, *, file: str = "file", check: bool = True, **how: Any
+) -> tuple[list[Line], list[str]]:
+    """The good events of a file with this text, and what was said of the bad lines without the file's name."""
+    path = folder / file
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
     given = {"name": None, "label": None, "key": None} | how
     form = format_of(str(path), identity, **given)
     bad: list[str] = []
@@ -45,13 +49,10 @@ def events(lines: list[Line]) -> list[Any]:
         ('{"features":{},"label":1}\n', NAMED, {"key": "id"}, "line 1: --key id: the event has no member"),
         ('{"features":{},"label":1}\n', NAMED, {"key": "features"}, "line 1: --key features: expected a string or a"),
         ("{\n", NAMED, {"key": "id", "check": False}, "line 1: --key id: no JSON to look for it in"),
-        ('{"features":{},"label":3}\n', Identity(labels=("3", 12)), {}, "line 1: unknown-label: "),
         ("a,y\n1,2\n", NAMED, CSV, "line 2: unknown-label: column 'y' must be one of -1, 0, false, 1, true"),
         ("a,y\n1,1\n2\n", NAMED, CSV, "line 3: 1 cells, the header has 2"),
         ("a,b,y\n1,two,1\n", STRICT, CSV, "line 2: column 'b': expected a number, got 'two'"),
-        ("a,b,y\n1,-inf,1\n", NAMED, CSV, "line 2: column 'b': expected a finite number, got '-inf'"),
         ("a,b,c,y\n1,,3,1\n", THREE, CSV, "line 2: column 'b': expected a number, got ''"),
-        ("a,b,c,y\n1,nan,3,1\n", THREE, CSV, "line 2: column 'b': expected a finite number, got 'nan'"),
         ("b=c,b,y\n1,c,1\n", NAMED, CSV, 'line 2: duplicate-feature: feature "b=c" is given twice'),
         ("a,label,y\n1,2,1\n", WHOLE, CSV, "line 2: the label belongs at /label of the record, where a feature stands"),
     ],
@@ -59,9 +60,7 @@ def events(lines: list[Line]) -> list[Any]:
 def test_a_bad_line_is_named_with_what_was_expected(
     tmp_path: Path, text: str, identity: Identity, how: dict[str, Any], said: str
 ) -> None:
-    path = tmp_path / "file"
-    path.write_text(text)
-    [bad] = read(path, identity, **how)[1]
+    [bad] = read(tmp_path, text, identity, **how)[1]
     assert bad.startswith(said)
 
 
@@ -77,11 +76,9 @@ def test_a_bad_line_is_named_with_what_was_expected(
     ],
 )
 def test_a_file_that_cannot_be_read_on_is_an_error(tmp_path: Path, text: str, how: dict[str, Any], said: str) -> None:
-    path = tmp_path / "file"
-    path.write_text(text)
     with pytest.raises(DataError) as raised:
-        read(path, NAMED, **how)
-    assert str(raised.value).startswith(f"{path}, {said}")
+        read(tmp_path, text, NAMED, **how)
+    assert str(raised.value).startswith(f"{tmp_path}/file, {said}")
     assert "secret" not in str(raised.value)
 
 
@@ -94,9 +91,7 @@ def test_a_file_that_cannot_be_read_on_is_an_error(tmp_path: Path, text: str, ho
 )  # fmt: skip
 def test_a_cell_is_a_number_a_boolean_or_a_string(tmp_path: Path, cell: str, value: Any) -> None:
     """By itself: what other rows have in its column says nothing."""
-    path = tmp_path / "x.csv"
-    path.write_text(f"a, c ,label\n1,{cell},1\n2,3,0\n3,x,0\n")
-    lines, bad = read(path, NAMED)
+    lines, bad = read(tmp_path, f"a, c ,label\n1,{cell},1\n2,3,0\n3,x,0\n", NAMED, file="x.csv")
     assert bad == []
     features = events(lines)[0]["features"]
     assert (features, type(features["c"])) == ({"a": 1.0, "c": value}, type(value))
@@ -105,9 +100,8 @@ def test_a_cell_is_a_number_a_boolean_or_a_string(tmp_path: Path, cell: str, val
 @pytest.mark.parametrize("cell", ["", '""', " NAN "])
 @pytest.mark.parametrize("identity", [NAMED, STRICT])
 def test_a_cell_without_a_value_is_not_there(tmp_path: Path, identity: Identity, cell: str) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text(f"a,b,label\n1,{cell},1\n")
-    assert events(read(path, identity)[0]) == [{"features": {"a": 1.0}, "label": 1}]
+    lines, _ = read(tmp_path, f"a,b,label\n1,{cell},1\n", identity, file="x.csv")
+    assert events(lines) == [{"features": {"a": 1.0}, "label": 1}]
 
 
 AFTER = Places(features="/after", label="/after/left/user", where={"/op": ("c", "u"), "/after/kind": ("b",)})
@@ -127,10 +121,8 @@ AFTER = Places(features="/after", label="/after/left/user", where={"/op": ("c", 
 def test_a_line_becomes_a_record_that_the_model_reads(
     tmp_path: Path, places: Places, text: str, record: Any, names: list[str] | None
 ) -> None:
-    path = tmp_path / "file"
-    path.write_text(text)
     identity = Identity(event=places)
-    lines, bad = read(path, identity, **CSV)
+    lines, bad = read(tmp_path, text, identity, **CSV)
     assert (events(lines), bad) == ([record], [])
     batch, rejects = Decoder(identity, columns_for(identity)).decode([lines[0].value])
     assert rejects == []
@@ -139,16 +131,13 @@ def test_a_line_becomes_a_record_that_the_model_reads(
 
 @pytest.mark.parametrize(("form", "text"), [({}, '{"features":{"1":2},"label":1}\n'), (CSV, "1,y\n2,1\n")])
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, form: Any, text: str) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-    lines, bad = read(path, NAMED, **form)
+    lines, bad = read(tmp_path, b"\xef\xbb\xbf" + text.encode(), NAMED, **form)
     assert (events(lines), bad) == ([{"features": {"1": 2}, "label": 1}], [])
 
 
 def test_good_lines_beside_bad_ones_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv.gz"
-    path.write_bytes(gzip.compress(b"1,2,label\n1,,+1\nfoo\n.5,-2E-3,0\r\n,,-1\n"))
-    lines, bad = read(path, NAMED)
+    packed = gzip.compress(b"1,2,label\n1,,+1\nfoo\n.5,-2E-3,0\r\n,,-1\n")
+    lines, bad = read(tmp_path, packed, NAMED, file="x.csv.gz")
     assert [(line.number, line.key) for line in lines] == [(2, None), (4, None), (5, None)]
     assert events(lines) == [
         {"features": {"1": 1.0}, "label": 1},
@@ -173,9 +162,8 @@ def test_a_label_is_read_as_the_model_knows_it(
     tmp_path: Path, labels: Any, texts: list[str], expected: Any, unknown: list[int]
 ) -> None:
     """Numbers are compared by value, strings as they are; lines of unknown ones are named."""
-    path = tmp_path / "x.csv"
-    path.write_text("".join(f"{line}\n" for line in ("a,label", *(f"1,{text}" for text in texts))))
-    lines, bad = read(path, Identity(labels=labels))
+    text = "\n".join(["a,label", *(f"1,{cell}" for cell in texts)])
+    lines, bad = read(tmp_path, text, Identity(labels=labels), file="x.csv")
     assert [line.partition(": unknown-label: ")[0] for line in bad] == [f"line {n}" for n in unknown]
     found = [e["label"] for e in events(lines)]
     assert (found, [type(x) is bool for x in found]) == (expected, [type(x) is bool for x in expected])
@@ -195,9 +183,7 @@ def test_a_label_is_read_as_the_model_knows_it(
 def test_a_key_is_found_where_it_is_named(
     tmp_path: Path, text: str, identity: Identity, how: dict[str, Any], keys: list[bytes]
 ) -> None:
-    path = tmp_path / "file"
-    path.write_text(text)
-    lines, bad = read(path, identity, **how)
+    lines, bad = read(tmp_path, text, identity, **how)
     assert ([line.key for line in lines], bad) == (keys, [])
     assert all("u" not in e.get("features", ()) for e in events(lines))
 
@@ -205,13 +191,12 @@ def test_a_key_is_found_where_it_is_named(
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_named(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     """No input ends in anything but events, bad lines and DataError, whatever the format."""
-    path = tmp_path_factory.mktemp("any") / "file"
-    path.write_bytes(raw)
+    folder = tmp_path_factory.mktemp("any")
     hows: list[dict[str, Any]] = [{"key": "id"}, {"name": "csv", "label": "0"}, {**CSV, "key": "1"}]
     for how in hows:
         for identity in (NAMED, THREE, Identity(event=AFTER), WHOLE):
             try:
-                lines, _ = read(path, identity, **how)
+                lines, _ = read(folder, raw, identity, **how)
             except DataError:
                 continue
             assert all({identity.event.features[1:] or "label"} <= set(e) for e in events(lines))

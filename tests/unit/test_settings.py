@@ -19,20 +19,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("perceptron.toml").write_text(
-        'topics = ["f"]\n[kafka]\nbootstrap_servers = "file:1"\ngroup_id = "file"\n[http]\nport = 1\n'
-    )
-    monkeypatch.setenv("PERCEPTRON_KAFKA__BOOTSTRAP_SERVERS", "environment:1")
-    monkeypatch.setenv("PERCEPTRON_HTTP__PORT", "2")
-    settings = load(None, {"http": {"port": 3}})
-    assert settings.http.port == 3
-    assert settings.kafka.bootstrap_servers == "environment:1"
-    assert settings.kafka.group_id == "file"
-    assert settings.redis.url == "redis://localhost:6379/0"
-    assert settings.topics == ["f"]
-
-
 def test_model_sections_are_defaults_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("x.toml").write_text(
         'topics = ["a", "b"]\n[model]\neta = 0.5\nlabels = ["no", "yes"]\n[models.b]\nfeatures = "hashed"\nbits = 18\n'
@@ -66,17 +52,14 @@ def refused(text: str) -> str:
         ("topic = 1", "topic: there is no such setting: perhaps topics"),
         ('learn = "perhaps"', 'learn: expected true or false, got "perhaps"'),
         ('start_at = "begin"', "start_at: expected earliest, latest or PARTITION:OFFSET,…, got 'begin'"),
-        ("kafka = 5", "kafka: expected a table"),
         ("[kafka]\ngroupid = 1", "kafka.groupid: there is no such setting: perhaps group_id"),
         ("[kafka]\ngroup_id = 5", "kafka.group_id: expected a string"),
         ('[kafka]\ngroup_id = ""', "kafka.group_id: expected at least 1 character"),
         ('[kafka]\nbootstrap_servers = "localhost"', "kafka.bootstrap_servers"),
         ('[kafka]\nbootstrap_servers = "h:1,h:99999"', "kafka.bootstrap_servers: expected HOST:PORT, or several"),
         ("[http]\nport = 99999", "http.port: expected a number less than or equal to 65535, got 99999"),
-        ("[http]\nport = 1.5", "http.port: expected a whole number, got 1.5"),
         ('[http]\ntoken_file = "tokens"', "http.token_file: tokens: No such file or directory"),
         ('[redis]\nurl = "redis://h:abc/0"', "redis.url: expected redis://"),
-        ('[redis]\nurl = "redis://u:p/x@h:1/0"', "redis.url: expected redis://"),
         ('[redis]\nusername = "u"', "redis.username: needs password, or password_file"),
         ('[redis]\nurl = "redis://u:p@h/0"\npassword = "x"', "redis.password: url has credentials too"),
         ('[redis]\nurl = "redis://h/0?password=p"', "redis.url: expected redis://"),
@@ -86,7 +69,6 @@ def refused(text: str) -> str:
         ('[redis]\nsentinels = ["h"]', "redis.sentinels: expected HOST:PORT of each"),
         ('[redis]\nsentinels = ["h:1"]\nurl = "redis://h/1"', "redis.url: sentinels name the host: leave it out"),
         ('[redis]\nsentinel_password = "x"', "redis.sentinel_password: is of no use without sentinels"),
-        ("models = 5", "models: expected a table, got 5"),
         ('[model]\nruel = "lms"', "model.ruel: there is no such setting: perhaps rule"),
         ("[model.pts]\neta = 1", "model.pts: there is no such setting: perhaps [models.pts]"),
         ('[models.a.event]\nlabel = "outcome.fraud"', 'label, got "outcome.fraud": perhaps /outcome/fraud'),
@@ -110,7 +92,6 @@ def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) 
     [
         ('eta = "fast"', 'model.eta: expected a number, got "fast"'),
         ("eta = 0", "model.eta: expected a number greater than 0, got 0"),
-        ("eta = nan", "model.eta"),
         ('rule = "percepton"', '-unit\', got "percepton": perhaps perceptron'),
         (
             'start = "random"',
@@ -128,10 +109,6 @@ def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) 
         ("half_life = 5", 'model: half_life needs average = "recent"'),
         ('serve = "average"', 'serve = "average" needs average = true or "recent"'),
         ('serve = "d"\n[models.a.candidates.c]\neta = 2', "serve: there is no candidate 'd': expected one of last,"),
-        ('weights = "a"', "model.weights: expected a table or a list, such as"),
-        ("margin = -1", "model.margin: expected a number greater than or equal to 0 or a list, such as"),
-        ("margin = [1, 1, 1]", "model.margin: expected a number or at most 2 items"),
-        ('rule = "lms"\nmargin = 1', 'takes no margin (it belongs to rule = "perceptron")'),
         ("event.weight = true", "model.event.weight: expected a string or false, got true"),
         ("candidates.c.eta = 1", "model.candidates.c: it is the model itself: give it another rule, eta, margin"),
         ("candidates.last.eta = 2", "model.candidates: 'last' cannot be a name"),
@@ -176,23 +153,25 @@ def test_text_of_the_environment_is_read_as_what_a_setting_is(monkeypatch: pytes
     assert b.options().candidates["wide"].identity.margins == (0.0, 2.0)
 
 
-def test_each_setting_has_the_origin_that_it_was_taken_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model's own table wins over [model], whoever says the one and the other."""
-    Path("perceptron.toml").write_text('topics = ["a.b", "c"]\n[models."a.b"]\neta = 2.0\n[model]\nwindow = 5\n')
+def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each setting has the origin that it was taken from. A model's own table wins over [model], whoever says them."""
+    Path("perceptron.toml").write_text(
+        'topics = ["a.b", "c"]\n[models."a.b"]\neta = 2.0\n[model]\nwindow = 5\n[http]\nport = 1\nhost = "file"\n'
+    )
     monkeypatch.setenv("PERCEPTRON_MODEL__ETA", "3")
-    monkeypatch.setenv("PERCEPTRON_HTTP", '{"port": 1}')
-    settings = load(None, {"topics": ["a.b", "c"], "http": {"host": "h"}})
-    assert [settings.of(model).eta for model in ("a.b", "c")] == [2.0, 3.0]
-    for setting, origin in {
-        ("models", "a.b", "eta"): "perceptron.toml",
-        ("models", "c", "eta"): "environment PERCEPTRON_MODEL__ETA",
-        ("models", "c", "window"): "perceptron.toml",
-        ("models", "c", "rule"): "default",
-        ("http", "port"): "environment PERCEPTRON_HTTP",
-        ("http", "host"): "flag",
-        ("http", "token_file"): "default",
-    }.items():
-        assert settings.origins.of(setting)[1] == origin, setting
+    monkeypatch.setenv("PERCEPTRON_HTTP", '{"port": 2, "host": "environment"}')
+    settings = load(None, {"http": {"host": "flag"}})
+    for setting, value, origin in (
+        ("http.host", settings.http.host, "flag flag"),
+        ("http.port", settings.http.port, "2 environment PERCEPTRON_HTTP"),
+        ("http.token_file", settings.http.token_file, "None default"),
+        ("models.a-b.eta", settings.of("a.b").eta, "2.0 perceptron.toml"),
+        ("models.c.eta", settings.of("c").eta, "3.0 environment PERCEPTRON_MODEL__ETA"),
+        ("models.c.window", settings.of("c").window, "5 perceptron.toml"),
+        ("models.c.rule", settings.of("c").rule, "perceptron default"),
+    ):
+        path = tuple(part.replace("-", ".") for part in setting.split("."))
+        assert f"{value} {settings.origins.of(path)[1]}" == origin, setting
 
 
 @pytest.mark.parametrize(
@@ -219,7 +198,6 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         ("nowhere.toml", "No such file or directory"),
         (str(tmp_path), "Is a directory"),
         (str(tmp_path / "binary.toml"), "'utf-8' codec can't decode byte 0xff in position 6: invalid start byte"),
-        ("/proc/self/mem", "Input/output error"),
     ):
         with pytest.raises(ConfigurationError, match=f"^{re.escape(file)}: {why}$"):
             load(file, {})
@@ -274,12 +252,6 @@ def test_a_variable_whose_value_is_wrong_is_named(
     monkeypatch.setenv(f"PERCEPTRON_{name}", value)
     with pytest.raises(ConfigurationError, match=f"^{re.escape(said)}"):
         load(None, {"topics": ["a"]})
-
-
-def test_a_variable_that_a_flag_replaces_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERCEPTRON_HTTP__PORT", "abc")
-    with pytest.raises(ConfigurationError, match=r"^http.port: expected a number less .* got 99999"):
-        load(None, {"http": {"port": 99999}})
 
 
 @pytest.mark.parametrize("name", ["PERCEPTRON_FOO__BAR", "PERCEPTRON_TOPICS__A", "PERCEPTRON_KAFKA__FOO"])
