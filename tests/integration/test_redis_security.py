@@ -17,7 +17,7 @@ from service.errors import DependencyError
 from service.settings.load import load
 from service.settings.redis import RedisSettings
 from tests.certificates import Certificates
-from tests.conftest import Run, perceptron, wait
+from tests.conftest import DEADLINE, Run, perceptron, wait
 from tests.integration.kept import KEEPING, learn_and_keep, some_events
 from tests.integration.test_redis_needs import started
 
@@ -105,14 +105,18 @@ async def test_tls_as_settings_say(secured: Secured, certificates: Certificates)
 
 @pytest.mark.nightly
 async def test_a_client_certificate_is_shown(secured: Secured, certificates: Certificates) -> None:
-    """By one file or two; where it is missing or foreign the server may be gone before it is heard to refuse."""
+    """It is in one file or in two; without it, or with a foreign one, the server refuses the client."""
     url, ca, refused = f"rediss://{secured.tls}/0", certificates.ca, "redis.ssl_certfile"
     await secured.raw.config_set("tls-auth-clients", "yes")
     chain, private = certificates.parts(certificates.client)
     assert await said(url=url, ssl_cafile=ca, ssl_certfile=certificates.client) == NOTHING
     assert await said(url=url, ssl_cafile=ca, ssl_certfile=chain, ssl_keyfile=private) == NOTHING
     for shown in dict[str, str](), {"ssl_certfile": certificates.foreign_client}:
-        assert refused in await said(url=url, ssl_cafile=ca, **shown)
+        async with asyncio.timeout(DEADLINE):
+            # In TLS 1.3 a client sends before it hears the refusal, and a reset may overtake that.
+            while "Connection reset" in (why := await said(url=url, ssl_cafile=ca, **shown)):
+                pass
+        assert refused in why
 
 
 @pytest.mark.nightly
