@@ -23,7 +23,7 @@ SECONDS = 4.0
 
 
 @pytest.fixture
-def seen_digest(redis: Server) -> Iterator[Any]:
+def looked(redis: Server) -> Iterator[Any]:
     with Redis(host="127.0.0.1", port=redis.port) as client:
         yield client
 

@@ -19,25 +19,6 @@ from tests.conftest import Run, create_topic, event, perceptron, read_all, wait
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
 from tests.oracle import Fold, same
 
-AND = [event({"a": a, "b": b}, int(a and b)) for a in (0, 1) for b in (0, 1)]
-AND_TRACE = {1: [-1, 0, 0], 4: [0, 1, 1], 29: [-3, 3, 3], 30: [-4, 3, 2], 36: [-4, 3, 2]}
-
-
-async def test_row_6_the_and_example_event_by_event(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
-    """Ahmed & Pavlu's AND, nine passes over a real topic: the document's weights at its points."""
-    service, fold = run().up(), Fold()
-    for k in range(1, 37):
-        raw = AND[(k - 1) % 4]
-        fold.learn(raw)
-        await producer.send_and_wait(topic, raw)
-        if k in AND_TRACE:
-            model = await asyncio.to_thread(service.wait_for, k)
-            same(fold, model, service.weights())
-            assert service.vector() == AND_TRACE[k], k
-    assert (model["mistakes"], model["wrong_predictions"]) == (18, 7)
-    answers = [service.predict({"features": json.loads(raw)["features"]}).json()["label"] for raw in AND]
-    assert answers == [-1, -1, -1, 1]
-
 
 def test_a_file_is_learned_over_a_restart(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
     """Breast cancer as CSV, positional, twenty times over."""

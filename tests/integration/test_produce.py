@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import json
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from service.embedded.servers import Server
-from tests.conftest import DEADLINE, Run, clean_environment, create_topic, event, one_line, perceptron, read_all, wait
+from tests.conftest import DEADLINE, clean_environment, create_topic, event, one_line, perceptron, read_all, wait
 
 NOWHERE = "127.0.0.1:1"
 
@@ -52,6 +52,10 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
     for part in (["--count", "400"], ["--skip", "400", "--count", "300"], ["--skip", "700"], ["--skip", "1200"]):
         assert perceptron(*command, *part, str(zipped), cwd=tmp_path).returncode == 0
     assert [r.value for r in asyncio.run(read_all(kafka, topic))] == events * 3
+    assert perceptron(*command, "--as", "msgpack", "--count", "1", str(plain), cwd=tmp_path).returncode == 0
+    packed = asyncio.run(read_all(kafka, topic))[-1]
+    assert packed.headers == (("content-type", b"application/msgpack"),)
+    assert msgspec.msgpack.decode(packed.value) == json.loads(events[0])
     done = perceptron(*command, str(bad), "--label", "y", cwd=tmp_path)
     assert done.returncode == 1
     said = "line 3: column 'b': expected a finite number, got 'inf' (1 event before it sent; --skip 1 goes on)"
@@ -152,37 +156,3 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     said = done.stderr.splitlines()
     assert said[0] == f"{file}, line 2: column 'u': expected a number, got 'x'"
     assert said[10:] == [f"perceptron: {file}: 1,200 lines bad, 0 events good"]
-
-
-@pytest.mark.nightly
-def test_other_forms_are_sent_and_learned_as_the_same_json(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
-    """Of a model of names and one of positions, whose records come in every form; verified on the slow path."""
-    config = tmp_path / "perceptron.toml"
-    points = f"{topic}-points"
-    config.write_text(
-        f"[models.{points}]\nfeatures = 'positional'\ndimension = 2\nlabels = [0, 1]\n[model]\nlabels = [0, 1]\n"
-    )
-    service = run(config.read_text(), "-t", points).up()
-    named, listed = tmp_path / "named.jsonl", tmp_path / "listed.jsonl"
-    named.write_bytes(b"\n".join(event({"a": i, "c": "NL" if i % 3 else "BE", "t": [1, i]}, i % 2) for i in range(300)))
-    listed.write_bytes(b"\n".join(event([i / 7, -i], i % 2) for i in range(300)))
-    command = ["-c", str(config), "produce", "-b", kafka.address]
-    for file, to, forms in ((named, topic, ("json", "msgpack")), (listed, points, ("json", "msgpack", "f8"))):
-        for form in forms:
-            done = perceptron(*command, str(file), "-t", to, "--as", form, cwd=tmp_path)
-            assert (done.returncode, done.stderr) == (0, f"300 events sent to {to}\n")
-    records = asyncio.run(read_all(kafka, points))
-    assert records[0].headers == ()
-    assert records[300].headers == (("content-type", b"application/msgpack"),)
-    assert records[600].headers == (("content-type", b"application/x-perceptron-f8"),)
-    assert [r.value for r in records[600:]] == [struct.pack("<3d", i / 7, -i, i % 2) for i in range(300)]
-    service.wait_for(600)
-    wait(lambda: service.http.get(f"/v1/models/{points}").json()["events"] == 900, "all are learned")
-    for to in (topic, points):
-        assert service.http.get(f"/v1/models/{to}").json()["rejected"] == {}
-    service.stop()
-    for to in (topic, points):
-        done = perceptron(
-            "-c", str(config), "verify", "-t", to, "-b", kafka.address, "--redis", service.redis_url, cwd=tmp_path
-        )
-        assert done.returncode == 0, done
