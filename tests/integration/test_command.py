@@ -40,7 +40,7 @@ def test_a_command_that_needs_another_shows_its_help(tmp_path: Path) -> None:
 
 
 def test_what_is_set_in_vain_is_said(kafka: Server, redis: Server, tmp_path: Path) -> None:
-    """`check`, `config` and `run` warn of a table without topic and a misspelt variable, not of Kubernetes' variables."""
+    """`check`, `config` and `run` warn of an unused table and a misspelt variable, not of Kubernetes' variables."""
     (tmp_path / "perceptron.toml").write_text('[models."^used-.*"]\neta = 2\n[models.unused]\neta = 3\n')
     given = {
         "PERCEPTRON_TOPIC": "x",
