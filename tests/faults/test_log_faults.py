@@ -95,7 +95,7 @@ def test_topic_recreated_behind_its_back(trial: Trial) -> None:
 
 
 def test_transactions(trial: Trial) -> None:
-    """Nothing after the first record of an open transaction is learned until it ends; an aborted one is never learned."""
+    """Nothing after the start of an open transaction is learned until it ends. An aborted one is never learned."""
     trial.begin(rate=2000)
 
     async def transactions() -> None:
@@ -175,7 +175,6 @@ def test_flipped_byte(trial: Trial) -> None:
     stopped(service, f"the record at offset {first} of partition 0 cannot be read", "checksum",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
     assert trial.saved() == first
-
     trial.outage(1)
     trial.judged(read=False)
     mended(trial, service, (begins + ends) // 2)

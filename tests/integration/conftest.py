@@ -1,4 +1,4 @@
-"""What integration tests share: the store, the bytes in it, and the commands on this test's topic."""
+"""Fixtures of integration tests: the store, a client of its Redis, and the commands on this test's topic."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

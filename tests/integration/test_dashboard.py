@@ -1,4 +1,4 @@
-"""The Grafana dashboard, asked as Grafana asks: every query of every panel, on a real Prometheus and a real service."""
+"""Every query of every panel of the Grafana dashboard, on a real Prometheus and a real service."""
 
 import asyncio
 import contextlib
@@ -24,11 +24,11 @@ TEXT = (DEPLOY / "grafana" / "dashboards" / "perceptron.json").read_text()
 DASHBOARD: Any = json.loads(TEXT)
 PANELS: list[Any] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 VARIABLES = [variable for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]
-RATE_INTERVAL = "1m"  # what Grafana puts for $__rate_interval where a graph's step is just below a minute
+RATE_INTERVAL = "1m"  # Grafana's $__rate_interval for a step just below a minute
 
 
 def _promtool(*arguments: str | Path, text: str = "") -> str:
-    """What it complains about."""
+    """Its errors, or an empty string."""
     command = [program("promtool"), "check", *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
     return done.stdout + done.stderr if done.returncode else ""
@@ -42,7 +42,7 @@ def prometheus(tmp_path: Path) -> Iterator[Callable[[Running], Prometheus]]:
 
 
 def _resolve(asked: Prometheus) -> dict[str, str]:
-    """Each variable with All chosen, as Grafana writes it into a query."""
+    """Each variable with All selected, as Grafana writes it into a query."""
     found: dict[str, str] = {"__rate_interval": RATE_INTERVAL}
     for variable in VARIABLES:
         call = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
@@ -67,7 +67,7 @@ async def test_every_query_of_every_panel_finds_something(
     asked = await asyncio.to_thread(prometheus, service)  # while that starts
     await asyncio.to_thread(service.up)
     began = time.time()
-    # In waves that Prometheus sees one by one: rates need counters that rise while they are watched.
+    # Prometheus sees the waves one by one: rates need counters that rise while it scrapes.
     for wave in range(1, 4):
         for n in range(100):
             side = n % 2 * 2 - 1
@@ -81,7 +81,7 @@ async def test_every_query_of_every_panel_finds_something(
             assert answer.status_code == 200
         for counter, count in ("events", 100 * wave), ("predictions", 20 * wave), ("rejected_events", 2 * wave):
             await asyncio.to_thread(_seen, asked, f"sum(perceptron_{counter}_total)", count)
-        # The dashboard looks at learners' counters every five seconds: between two looks they are to rise.
+        # The dashboard samples learners' counters every five seconds: they must rise between two samples.
         if wave != 2:
             await asyncio.to_thread(_looked, asked, "count_over_time" if wave == 1 else "rate")
     variables = await asyncio.to_thread(_resolve, asked)
@@ -107,9 +107,9 @@ async def test_every_query_of_every_panel_finds_something(
 
 
 def _looked(asked: Prometheus, how: str) -> None:
-    """Wait until this is above 0 of each reason, for which the series begin last."""
+    """Wait until this is above 0 for each reason of rejection; their series begin last."""
     query = f"min({how}(max by (reason) (perceptron_rejected_events_total)[1m:5s] offset 1s))"
-    wait(lambda: (asked.value(query) or 0) > 0, f"{how} of what the dashboard has looked at")
+    wait(lambda: (asked.value(query) or 0) > 0, f"{how} of the dashboard's samples")
 
 
 def _seen(asked: Prometheus, query: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What processes cost that have nothing to do, and how soon they see that there is something."""
+"""The cost of idle processes, and how soon they notice a change."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ def looked(redis: Server) -> Iterator[Any]:
 async def test_idle_models_are_looked_at_together_and_followed_at_once(
     run: Run, kafka: Server, producer: AIOKafkaProducer, looked: Any, topic: str
 ) -> None:
-    """Commands and connections are as many for twenty topics as for one, and one that is damaged is one alone."""
+    """Twenty topics need as many commands and connections as one, and one damaged model affects no other."""
     names = [f"{topic}-{i}" for i in range(TOPICS)]
     await asyncio.gather(*(create_topic(kafka, name) for name in names))
     for name in names:

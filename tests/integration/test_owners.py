@@ -25,7 +25,7 @@ def says(service: Running, what: str) -> int:
 async def test_a_newer_releases_model_is_left_alone(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
-    """A learner that runs, one that starts, a replica and the commands: none goes on with it, or offers to end it."""
+    """A learner, a replica and the commands do not continue it, and do not advise to delete it."""
     service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 0.1\n").up)
     for i in range(3):
         await producer.send_and_wait(topic, event({"a": i}, i % 2))
@@ -56,7 +56,7 @@ async def test_a_newer_releases_model_is_left_alone(
         assert not any(word in one.log.read_text() for word in ("reset", "rollback", "damaged"))
     now = client.hgetall(key(topic))
     assert (now[b"head"], now[b"digest"].decode()) == (newer["head"], newer["digest"])
-    # The state from before it is given back: learning goes on by itself.
+    # The old head is put back: learning continues by itself.
     client.hset(key(topic), mapping={"head": good[b"head"], "digest": good[b"digest"]})
     client.close()
     assert (await asyncio.to_thread(service.wait_for, 4))["stopped"] is None

@@ -1,10 +1,10 @@
-"""Every shell and Python block of every page, run: a page is a session of its own, from its first block to its last.
+"""Every shell and Python block of every page is run; a page is one session, from its first block to its last.
 
-In a `console` block are commands behind `$ ` and what each prints, where `…` stands for anything. The commands of a
-`sh` block end with 0, as does the program of a `python` block. With a file's name behind the language it is that file.
-What serves, `perceptron run` and `redis-server`, runs from there on; another one on the same port takes its place.
+A `console` block has commands after `$ ` and what each prints; `…` stands for anything. The commands of a `sh` block
+end with 0, as does the program of a `python` block. A block with a file name after the language is that file.
+The servers `perceptron run` and `redis-server` keep running; another one on the same port replaces them.
 
-` ```sh elsewhere` is for what has no place here (an engine, a cluster, root): bash reads it, and runs nothing.
+` ```sh elsewhere` is for commands that need an engine, a cluster or root: bash only parses them.
 """
 
 import re
@@ -30,10 +30,10 @@ OWN_TESTS = {
     "docs/model.md": ["integration/test_fit.py"],
     "docs/producing.md": ["integration/test_producing.py"],
 }
-"""Pages whose blocks need data or servers of their own."""
+"""Pages whose blocks need other data or servers, and the tests that run them."""
 SERVES = re.compile(r"(perceptron run|redis-server)\b")
 ASKS = re.compile(r"(curl|perceptron (check|inspect|healthcheck|verify|predict|export|dead-letters (list|show)))\b")
-"""What changes nothing is asked again until it answers as shown: learning takes its time."""
+"""Commands that change nothing are repeated until they print what is shown, since learning takes time."""
 
 
 class Block(NamedTuple):
@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Those of a page, in their order."""
+    """The blocks of a page, in order."""
     text = page.read_text()
     for found in re.finditer(r"^( *)```(\w+)(?: (\S+))?\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL):
         line = text.count("\n", 0, found.start()) + 1
@@ -58,7 +58,7 @@ RUN = {"console", "sh", "bash", "python"}
 
 
 class Session:
-    """Somebody who does what a page says."""
+    """A user who follows a page."""
 
     def __init__(self, folder: Path, topic: str, kafka: Server, redis: Server) -> None:
         self._folder, self._topic = folder, topic
@@ -78,7 +78,7 @@ class Session:
         return self._ports.setdefault(shown, free_port())
 
     def here(self, text: str) -> str:
-        """A page's text with our topic and ports."""
+        """The page's text with this test's topic and ports."""
         text = re.sub(r"\bchurn\b", self._topic, text)
         return re.sub(
             r"(localhost:|-p |--port )(\d{4})\b",
@@ -87,7 +87,7 @@ class Session:
         )
 
     def do(self, block: Block) -> None:
-        """What a block says."""
+        """Follow a block."""
         text = self.here(block.text)
         if "." in block.word:
             (self._folder / block.word).write_text(text)
@@ -121,7 +121,7 @@ class Session:
         return None
 
     def _run(self, command: str) -> Done:
-        # What needs no shell has none: a process of its own takes seconds of a busy machine.
+        # A command without shell syntax runs in this process: a new one takes seconds on a busy machine.
         if plain := re.fullmatch(r"(?:echo '([^'\n]*)' \| )?perceptron ([^|<>&;$*]*)", command):
             stdin = None if plain[1] is None else f"{plain[1]}\n".encode()
             words = shlex.split(plain[2], comments=True)
@@ -137,7 +137,7 @@ class Session:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def _serve(self, words: list[str]) -> None:
-        """Start what serves, in the place of what is on its port."""
+        """Start a server, and stop the one on the same port."""
         ours = words[0] == "perceptron"
         option = "-p" if ours else "--port"
         port = int(words[words.index(option) + 1]) if option in words else self._port("8000")
@@ -165,7 +165,7 @@ class Session:
         assert process.wait(DEADLINE) == 0
 
     def end(self) -> None:
-        """Stop all that serves."""
+        """Stop all servers."""
         for port in reversed(list(self._serving)):
             self._stop(port)
 
@@ -198,7 +198,7 @@ def test_a_page_that_another_test_runs_is_named_there() -> None:
 
 
 def test_blocks_say_what_they_are() -> None:
-    """And so none is passed by: no other language, no other word; `make` has what is to be made."""
+    """Each block has a known language and word, so none is skipped, and each `make` target exists."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page, found in PAGES.items():
         assert len(found) == len(re.findall(r"^ *```", (ROOT / page).read_text(), re.MULTILINE)) / 2, page

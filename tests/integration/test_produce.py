@@ -1,4 +1,4 @@
-"""How events are sent: formats, keys, pace, count and a dry run, to a real Kafka."""
+"""`perceptron produce` to a real Kafka: formats, keys, pace, count and a dry run."""
 
 import asyncio
 import gzip
@@ -36,7 +36,7 @@ def producing(*arguments: str, cwd: Path, more: str = "") -> Iterator["subproces
 
 
 def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: str, tmp_path: Path) -> None:
-    """From a line on, as many as are wanted; a bad line is named, with where to go on."""
+    """It sends part of a file on request, and names a bad line and where to continue."""
     asyncio.run(create_topic(kafka, topic))
     events = [event({"a": i}, i % 2) for i in range(1200)]
     plain, zipped, bad = tmp_path / "e.jsonl", tmp_path / "e.jsonl.gz", tmp_path / "bad.csv"
@@ -64,7 +64,7 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
 
 @pytest.mark.nightly
 def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str, tmp_path: Path) -> None:
-    """As one that a process creates, which was started just before. A Kafka that is not there is none to wait for."""
+    """It waits for a topic that a process may be about to create, not for a Kafka that refuses."""
     with producing("-t", topic, "-b", kafka.address, cwd=tmp_path) as process:
         assert process.stdin
         assert process.stderr
@@ -86,7 +86,7 @@ def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str,
 
 
 def test_a_key_chooses_the_partition(kafka: Server, topic: str, tmp_path: Path) -> None:
-    """Equal keys go to one partition, in order, and all partitions are used."""
+    """Equal keys go to one partition in order, and all partitions are used."""
     asyncio.run(create_topic(kafka, topic, partitions=3))
     raw = b"\n".join(event({"a": i}, 1, id=f"user-{i % 20}") for i in range(400))
     done = perceptron("produce", "-", "-t", topic, "-b", kafka.address, "--key", "id", stdin=raw, cwd=tmp_path)
@@ -119,7 +119,7 @@ def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, t
 
 @pytest.mark.nightly
 def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path: Path) -> None:
-    """It says after a while (here less) that the broker does not answer, and where to go on."""
+    """It reports after a while (shorter here) that the broker does not answer, and where to continue."""
     kafka = own_kafka
     asyncio.run(create_topic(kafka, topic))
     where = ["-t", topic, "-b", kafka.address]
@@ -131,7 +131,7 @@ def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path:
         process.stdin.write(event({"a": 0}, 1) + b"\n")
         process.stdin.flush()
         wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
-        # Somebody may see it before its sender has heard of it: not any more when a later one was acknowledged.
+        # A reader may see it before its sender gets the acknowledgement, but not before that of a later record.
         assert perceptron("produce", "-", *where, stdin=event({"a": 0}, 1), cwd=tmp_path).returncode == 0
         kafka.process.send_signal(signal.SIGSTOP)
         try:

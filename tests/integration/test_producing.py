@@ -1,4 +1,4 @@
-"""Other people's producers, as docs/events.md and docs/producing.md show them: what each block sends is learned."""
+"""The producers of docs/events.md and docs/producing.md: the model learns what each block sends."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def console_producer(folder: Path) -> None:
-    """Kafka's own script of this name, which is its class and jars: those of the tools are in an archive beside."""
+    """Write Kafka's own script of this name: its class, with the jars of the broker and of the tools."""
     group, _, version = servers.KAFKA.split(":")
     tools = MavenContext(resolver=PythonResolver()).project(group, "kafka-tools").at_version(version).artifact()
     classpath = os.pathsep.join(map(str, [*servers.jars(), tools.resolve()]))

@@ -83,9 +83,7 @@ async def test_a_model_that_diverges_is_answered_for_by_what_was_kept_before(
         sent += 1
         assert sent < 150, "it diverges"
         await asyncio.to_thread(wait, functools.partial(taken, sent), "it is saved, or the end")
-    assert (
-        f"the update at offset {sent - 1} of partition 0 takes the squared norm of the weights beyond 1e+30" in stopped
-    )
+    assert f"the update at offset {sent - 1} of partition 0 takes the squared norm of the weights beyond" in stopped
 
     def as_before(process: Running) -> bool:
         about = process.model()
