@@ -41,6 +41,13 @@ def head(value: bytes) -> Damage:
     return lambda client, k: client.hset(k, mapping={"head": value, "digest": hashlib.sha256(value).hexdigest()})
 
 
+def newer(client: Any, k: str) -> None:
+    """A head that a newer release wrote."""
+    written = json.loads(client.hget(k, "head"))
+    written["identity"]["fold"] += 1
+    head(json.dumps(written).encode())(client, k)
+
+
 def version(client: Any, k: str) -> None:
     """Other bytes in the last kept version."""
     client.hset(k, f"v:{json.loads(client.hget(k, 'head'))['kept'][-1]['version']}", b"\xff\xfe")
@@ -55,6 +62,7 @@ HEADLESS: dict[str, Damage] = {
     "digest-bytes": field("digest", b"\xff\xfe\x80"),
     "both-list": head(b"[]"),
     "string": retyped,
+    "newer": newer,
 }
 """Damage that a running learner finds too."""
 UNREAD: dict[str, Damage] = {
@@ -216,6 +224,7 @@ def test_each_command_says_in_one_line_what_is_damaged(
                 assert code == 1, (kind, tool, said)
                 assert said.startswith(f"perceptron: model {name}: ")
                 assert said.count("\n") == 1
+                assert kind != "newer" or ("run that one" in said and "reset" not in said)
         assert command("reset", "-t", name, "--yes")[0] == 0
         assert not client.exists(key(name))
     client.close()
