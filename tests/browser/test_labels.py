@@ -46,17 +46,17 @@ async def _shows_the_confusion(page: Page, service: Running) -> None:
     await expect(table.locator("th[scope=col]")).to_have_text(heads)
     await expect(table.locator("th[scope=row]")).to_have_text(LABELS)
     rows = zip(model["confusion"], model["labels"], strict=True)
-    cells = [[*map(str, row), f"{100 * one['recall']['all']:.1f}\u00a0%"] for row, one in rows]
+    cells = [[*map(str, row), f"{100 * label['recall']['all']:.1f}\u00a0%"] for row, label in rows]
     await expect(table.locator("td")).to_have_text([cell for row in cells for cell in row])
 
 
 async def _says_what_contributions_add_up_to(page: Page) -> None:
-    async with page.expect_response("**/predict?explain=true") as found:
+    async with page.expect_response("**/predict?explain=true") as expected:
         await page.get_by_role("button", name="Predict").click()
-    said: Any = await (await found.value).json()
-    first, second = (one["score"] for one in said["scores"][:2])
+    answer: Any = await (await expected.value).json()
+    first, second = (score["score"] for score in answer["scores"][:2])
     note = page.locator("#contributions .note")
-    await expect(page.locator("#answer")).to_contain_text(f", ahead of {said['runner_up']};")
-    await expect(note).to_contain_text(f", the score of {said['label']} less that of {said['runner_up']}.")
+    await expect(page.locator("#answer")).to_contain_text(f", ahead of {answer['runner_up']};")
+    await expect(note).to_contain_text(f", the score of {answer['label']} less that of {answer['runner_up']}.")
     total = (await note.inner_text()).removeprefix("The contributions add up to ").partition(", ")[0]
     assert abs(float(total) - (first - second)) <= 1e-3 * (first - second)

@@ -60,8 +60,8 @@ async def service(run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Pa
 @pytest.fixture
 async def page(page: Page, service: Running) -> AsyncIterator[Page]:
     """The page with its token; it sends requests to its own service only, and opens no dialog."""
-    own, asked, dialogs = f"http://127.0.0.1:{service.port}/", list[str](), list[str]()
-    page.on("request", lambda request: asked.append(request.url))
+    own, urls, dialogs = f"http://127.0.0.1:{service.port}/", list[str](), list[str]()
+    page.on("request", lambda request: urls.append(request.url))
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
     await page.goto(own)
     await expect(page.get_by_role("status").first).to_contain_text("asks for a token")
@@ -70,8 +70,8 @@ async def page(page: Page, service: Running) -> AsyncIterator[Page]:
     await page.get_by_role("button", name="Show the models").click()
     await expect(page.locator("#main")).to_be_visible()
     yield page
-    assert [url for url in asked if not url.startswith(own)] == []
-    assert len(asked) > 3
+    assert [url for url in urls if not url.startswith(own)] == []
+    assert len(urls) > 3
     assert dialogs == []
 
 
@@ -112,9 +112,9 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     cells = await page.locator("#confusion td").all_inner_texts()
     assert [int(cell) for cell in cells] == [cell for row in model["confusion"] for cell in row]
     await expect(page.locator("#confusion th").first).to_have_text("Label, and predicted by the last weights")
-    found = (f"{100 * model[one][of]:.1f} %" for one in ("recall", "precision") for of in ("recent", "all"))
-    said = "Label 1, of recent and of all events: recall {} and {}, precision {} and {}."
-    await expect(page.locator("#positive")).to_have_text(said.format(*found))
+    shares = (f"{100 * model[name][over]:.1f} %" for name in ("recall", "precision") for over in ("recent", "all"))
+    sentence = "Label 1, of recent and of all events: recall {} and {}, precision {} and {}."
+    await expect(page.locator("#positive")).to_have_text(sentence.format(*shares))
     await expect(page.locator("#rejected")).to_contain_text(f"missing-field1partition 0, offset {RECORDS}")
     await expect(page.locator("#rejected")).to_contain_text(f"skipped1partition 0, offset {RECORDS + 1}")
     await expect(page.locator("#version")).to_contain_text(f"State digest{model['state_digest']}")
@@ -151,10 +151,10 @@ async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
     await page.keyboard.press("Enter")
     await _by_keyboard(page, "age", 2)
     await page.keyboard.type("50")  # as old as no event is
-    async with page.expect_request("**/predict?explain=true") as asked:
+    async with page.expect_request("**/predict?explain=true") as request:
         await page.keyboard.press("Enter")
     await expect(page.locator("#answer")).to_contain_text("Predicted")
-    sent: Any = (await asked.value).post_data_json
+    sent: Any = (await request.value).post_data_json
     features = sent["features"]
     assert features["age"] == 50
     assert features.keys() == {"age", "user", "new", "from", "tags"}
@@ -167,7 +167,7 @@ async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
     )
     await expect(page.locator("#answer strong")).to_have_text(str(answer["label"]))
     rows = await page.locator("#contributions tbody th").all_inner_texts()
-    assert [row.partition(" = ")[0] for row in rows] == [one["name"] for one in answer["contributions"]]
+    assert [row.partition(" = ")[0] for row in rows] == [part["name"] for part in answer["contributions"]]
     await _by_keyboard(page, "Back to the top")
     await page.keyboard.press("Enter")
     assert await page.evaluate("scrollY") == 0
@@ -208,8 +208,8 @@ async def _is_read_by_all(page: Page, topic: str) -> None:
             await page.set_viewport_size({"width": width, "height": 900})
             for scheme in ("light", "dark"):
                 await page.emulate_media(color_scheme=scheme)
-                found: Any = await Axe().run(page)
-                assert found.violations_count == 0, (model, width, scheme, found.generate_report())
+                violations: Any = await Axe().run(page)
+                assert violations.violations_count == 0, (model, width, scheme, violations.generate_report())
                 assert await page.evaluate("document.documentElement.scrollWidth") <= width
                 assert await page.locator(".scroll").evaluate_all(FIT)
     assert await page.locator("#plane .mark").count() == RECORDS

@@ -26,12 +26,12 @@ async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run:
         await expect(page.locator("#state")).to_have_text("Learning here")
         await expect(notice).to_be_empty()
         await expect(lag).to_have_text("0records to be learned")
-        for server, said in (
+        for server, notice_text in (
             (redis, f"^Redis has not answered since {TIME}, so nothing is saved. $"),
             (kafka, f"^Kafka has not answered since {TIME}, so nothing new is learned. $"),
         ):
             server.kill()
-            await expect(notice).to_have_text(re.compile(said))
+            await expect(notice).to_have_text(re.compile(notice_text))
             await expect(lag).to_have_text("–not known without Kafka" if server is kafka else "0records to be learned")
             await asyncio.to_thread(server.start)
             await expect(notice).to_be_empty()

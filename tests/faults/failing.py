@@ -49,9 +49,9 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
         keeper.ALONG = -1  # as for a large save, blobs go in commands of their own
     seen = 0
 
-    def here(at: str) -> None:
+    def here(reached: str) -> None:
         nonlocal seen
-        if at == point:
+        if reached == point:
             seen += 1
             if seen == nth:
                 print(f"{number.name} at {point}", file=sys.stderr, flush=True)

@@ -100,19 +100,19 @@ class Proxy:
         except* OSError:
             pass  # one side has ended, so the other ends too
         finally:
-            for one in (writer, upstream):
-                if one is not None:
-                    self._writers.discard(one)
-                    one.transport.abort()
+            for side in (writer, upstream):
+                if side is not None:
+                    self._writers.discard(side)
+                    side.transport.abort()
 
     async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK):
             await self._passing.wait()
             if self.before is not None and self.before(data):
                 self.before = None
-            if self.cut_in is not None and (at := data.find(self.cut_in)) >= 0:
+            if self.cut_in is not None and (place := data.find(self.cut_in)) >= 0:
                 self.cut_in = None
-                upstream.write(data[: at + (len(data) - at) // 2])
+                upstream.write(data[: place + (len(data) - place) // 2])
                 await upstream.drain()
                 raise ConnectionAbortedError("cut inside a message")
             upstream.write(data)

@@ -54,8 +54,8 @@ class Redundant:
         users.write_text(f"user default on nopass ~* &* +@all\nuser {USER} off >{PASSWORD} {RIGHTS}\n")
         keeping = f'appendonly yes\nsave ""\nrepl-diskless-sync-delay 0\naclfile {users}\n'
         first = started("redis-0", keeping)
-        of = f"{keeping}replicaof 127.0.0.1 {first.port}\n"
-        self.servers = [first, started("redis-1", of), started("redis-2", of)]
+        following = f"{keeping}replicaof 127.0.0.1 {first.port}\n"
+        self.servers = [first, started("redis-1", following), started("redis-2", following)]
         watching = WATCHING.format(primary=first.port)
         self.sentinels = [started(f"sentinel-{i}", watching, "--sentinel") for i in range(3)]
         for server in self.servers[1:]:
@@ -64,8 +64,8 @@ class Redundant:
 
     def _complete(self) -> bool:
         def known(sentinel: Server) -> tuple[int, int]:
-            said = asked(sentinel, "SENTINEL", "MASTER", SERVICE)
-            return int(said["num-other-sentinels"]), int(said["num-slaves"])
+            about = asked(sentinel, "SENTINEL", "MASTER", SERVICE)
+            return int(about["num-other-sentinels"]), int(about["num-slaves"])
 
         return all(known(sentinel) == (2, 2) for sentinel in self.sentinels)
 
@@ -74,15 +74,15 @@ class Redundant:
 
         def agreed() -> Server | None:
             with contextlib.suppress(RedisError):
-                said = {tuple(asked(s, "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)) for s in self.sentinels}
-                ((_, port),) = said if len(said) == 1 else {("", 0)}
+                addresses = {tuple(asked(s, "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)) for s in self.sentinels}
+                ((_, port),) = addresses if len(addresses) == 1 else {("", 0)}
                 for server in self.servers:
                     if server is not but and server.port == int(port) and asked(server, "ROLE")[0] == "master":
                         return server
             return None
 
-        found: Server = wait(agreed, "the sentinels agree on a primary that is one")
-        return found
+        agreed_on: Server = wait(agreed, "the sentinels agree on a primary that is one")
+        return agreed_on
 
     def follows(self, server: Server, primary: Server) -> None:
         """Wait until it replicates this primary."""

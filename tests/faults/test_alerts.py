@@ -44,34 +44,34 @@ def quickened(rules: str) -> str:
 def watched(trial: Trial) -> Iterator[Prometheus]:
     """A Prometheus that scrapes the processes of a trial twice a second."""
     rules = quickened(RULES.read_text())
-    with scraping(trial.folder, trial.services, rules, "500ms", lookback="5s") as asked:
+    with scraping(trial.folder, trial.services, rules, "500ms", lookback="5s") as prometheus:
         # It finds its targets within five seconds, which are five minutes here; until then all seem down.
-        wait(lambda: not firing(asked), "the processes are found")
-        asked.since = time.time()
-        yield asked
+        wait(lambda: not firing(prometheus), "the processes are found")
+        prometheus.since = time.time()
+        yield prometheus
 
 
-def fired(asked: Prometheus) -> set[str]:
+def fired(prometheus: Prometheus) -> set[str]:
     """Every alert that fired at some time, with its dependency."""
-    return _named(asked, f'max_over_time(ALERTS{{alertstate="firing"}}[{max(1, int(time.time() - asked.since))}s])')
+    seconds = max(1, int(time.time() - prometheus.since))
+    return _named(prometheus, f'max_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
 
 
-def firing(asked: Prometheus) -> set[str]:
+def firing(prometheus: Prometheus) -> set[str]:
     """Every alert that is firing now."""
-    return _named(asked, 'ALERTS{alertstate="firing"}')
+    return _named(prometheus, 'ALERTS{alertstate="firing"}')
 
 
-def _named(asked: Prometheus, query: str) -> set[str]:
-    found = [series["metric"] for series in asked.ask("/query", query=query)["result"]]
-    return {" ".join(filter(None, (one["alertname"], one.get("dependency")))) for one in found}
+def _named(prometheus: Prometheus, query: str) -> set[str]:
+    alerts = [series["metric"] for series in prometheus.ask("/query", query=query)["result"]]
+    return {" ".join(filter(None, (alert["alertname"], alert.get("dependency")))) for alert in alerts}
 
 
-def quiet(asked: Prometheus, seconds: float) -> None:
+def quiet(prometheus: Prometheus, seconds: float) -> None:
     """Wait until Prometheus has scraped for this long, and no alert has fired."""
-    look = "model:perceptron_lag_records:sum"
-    long_enough = asked.since + seconds
-    wait(lambda: asked.value(look) is not None and time.time() > long_enough, f"{seconds} s are watched", 10 * seconds)
-    assert fired(asked) == set()
+    lag, end = "model:perceptron_lag_records:sum", prometheus.since + seconds
+    wait(lambda: prometheus.value(lag) is not None and time.time() > end, f"{seconds} s are watched", 10 * seconds)
+    assert fired(prometheus) == set()
 
 
 def separable(rng: random.Random) -> tuple[bytes, Any]:
@@ -264,10 +264,10 @@ def test_a_fault_fires_its_alerts_and_no_other(trial: Trial, fault: Fault) -> No
     steps = fault(trial)
     with closing(steps), ExitStack() as stack:
         next(steps)
-        asked = stack.enter_context(watched(trial))
-        quiet(asked, QUIET if must else HOUR)
+        prometheus = stack.enter_context(watched(trial))
+        quiet(prometheus, QUIET if must else HOUR)
         next(steps, None)
-        wait(lambda: must <= fired(asked), f"{must} fire")
-        assert fired(asked) <= must | may
+        wait(lambda: must <= fired(prometheus), f"{must} fire")
+        assert fired(prometheus) <= must | may
         if next(steps, "over") != "over":
-            wait(lambda: not firing(asked) & must, f"{must} end")
+            wait(lambda: not firing(prometheus) & must, f"{must} end")

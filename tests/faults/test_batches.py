@@ -39,10 +39,10 @@ def damage(kafka: Server, topic: str, batch: int, byte: int, bit: int) -> None:
     """Flip one bit of this batch's first bytes, in the broker's own file."""
     [path] = Path(kafka.log).parent.glob(f"kafka/{topic}-0/*.log")
     data = path.read_bytes()
-    at = batches(data)[batch][2] + byte
+    place = batches(data)[batch][2] + byte
     with path.open("r+b") as file:
-        file.seek(at)
-        file.write(bytes([data[at] ^ 1 << bit]))
+        file.seek(place)
+        file.write(bytes([data[place] ^ 1 << bit]))
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,10 @@ def service(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterato
         return started[-1]
 
     yield start
-    for one in started:
-        one.http.close()
-        if one.process.poll() is None:
-            one.kill()
+    for running in started:
+        running.http.close()
+        if running.process.poll() is None:
+            running.kill()
 
 
 BASES = {

@@ -58,26 +58,26 @@ class Clients:
 
     def connect(self, text: bytes = b"", buffer: int = 0) -> socket.socket:
         """Connect and send this; `buffer` is the size of the receive buffer, in bytes."""
-        one = self._stack.enter_context(socket.socket())
+        connection = self._stack.enter_context(socket.socket())
         if buffer:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        one.settimeout(20)
-        one.connect(("127.0.0.1", self.service.port))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", self.service.port))
         if self._tls:
-            one = self._stack.enter_context(self._tls.wrap_socket(one, server_hostname="localhost"))
+            connection = self._stack.enter_context(self._tls.wrap_socket(connection, server_hostname="localhost"))
         with contextlib.suppress(ConnectionError, ssl.SSLError):  # refused before all was sent
-            one.sendall(text)
-        return one
+            connection.sendall(text)
+        return connection
 
 
-def answer(one: socket.socket, seconds: float = 20) -> str:
+def answer(connection: socket.socket, seconds: float = 20) -> str:
     """All bytes until the connection ends, or nothing comes for this time."""
-    one.settimeout(seconds)
-    found = b""
+    connection.settimeout(seconds)
+    received = b""
     with contextlib.suppress(OSError):
-        while part := one.recv(1 << 16):
-            found += part
-    return found.decode()
+        while part := connection.recv(1 << 16):
+            received += part
+    return received.decode()
 
 
 def requests(service: Running, route: str, code: int) -> float:
@@ -130,9 +130,9 @@ def test_readers_that_never_read(trial: Trial, door: Door) -> None:
     with Clients(service, door.ca) as clients:
 
         def readers_are_stuck() -> None:
-            before, of = requests(service, "weights", 200), "&label=1" if trial.kind == "classes" else ""
+            before, label = requests(service, "weights", 200), "&label=1" if trial.kind == "classes" else ""
             for _ in range(readers):
-                request = f"GET /v1/models/{trial.topic}/weights?limit=10000{of} HTTP/1.1\r\nhost: x\r\n\r\n"
+                request = f"GET /v1/models/{trial.topic}/weights?limit=10000{label} HTTP/1.1\r\nhost: x\r\n\r\n"
                 clients.connect(request.encode() * 8, 4096)
             wait(lambda: requests(service, "weights", 200) >= before + readers, "their first answers are under way")
 
@@ -162,7 +162,7 @@ def test_bodies_that_do_not_arrive(trial: Trial, door: Door) -> None:
             large = [clients.connect(post.encode() + b" " * 900_000) for _ in range(40)]
             # The bytes of eight largest bodies are kept, which is nine of these.
             wait(lambda: requests(service, "predict", 503) >= 31, "the others are refused")
-            answers = [found for one in large if (found := answer(one, 0.1))]
+            answers = [text for connection in large if (text := answer(connection, 0.1))]
             for refused in answers:
                 assert refused.startswith("HTTP/1.1 503 ")
                 assert "retry-after: 1\r\n" in refused

@@ -111,8 +111,8 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
         wait(lambda: why in service.log.read_text(), "it says why")
         missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
         wait(lambda: service.metrics()[missing], "the metric says so")
-        code, said = checked(service)
-        assert (code, f"{why}\n" in said) == (3, True), said
+        code, printed = checked(service)
+        assert (code, f"{why}\n" in printed) == (3, True), printed
         assert service.log.read_text().count("cannot be joined") == 1
         assert service.stop() == 0
         assert "Traceback" not in service.log.read_text()
@@ -120,13 +120,13 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
 
 def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp_path: Path) -> None:
     """The process ends and `check` fails, and both name the setting."""
-    least = "group.min.session.timeout.ms="
-    with service_of_another_kafka(redis, topic, tmp_path, f"{least}1000", f"{least}6000", 1.5) as service:
+    minimum = "group.min.session.timeout.ms="
+    with service_of_another_kafka(redis, topic, tmp_path, f"{minimum}1000", f"{minimum}6000", 1.5) as service:
         assert service.process.wait(DEADLINE) == 3
         why = "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
         assert service.log.read_text().splitlines()[-1].endswith(f", group g-{topic}: {why}")
-        code, said = checked(service)
-        assert (code, f"group g-{topic} cannot be joined at broker 1: {why}\n" in said) == (3, True), said
+        code, printed = checked(service)
+        assert (code, f"group g-{topic} cannot be joined at broker 1: {why}\n" in printed) == (3, True), printed
 
 
 async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
@@ -146,11 +146,11 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
                 assert f"group {name}-{topic} cannot be joined{where}: no answer in time" in text
                 assert member.kafka.missing_since
             # `check` calls the same function.
-            asked = [
+            checks = [
                 coordinator_failure(Cluster(kafka_proxy.address), f"{name}-{topic}", SESSION_SECONDS)
                 for name in members
             ]
-            for error in await asyncio.gather(*asked, return_exceptions=True):
+            for error in await asyncio.gather(*checks, return_exceptions=True):
                 assert isinstance(error, DependencyError)
                 assert str(error).endswith("no answer in time")
             kafka_proxy.heal()

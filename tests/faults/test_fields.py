@@ -198,9 +198,9 @@ def test_each_command_says_in_one_line_what_is_damaged(
         monkeypatch.setattr(sys, "argv", ["perceptron", *arguments, "--redis", url])
         with pytest.raises(SystemExit) as ended:
             cli.main()
-        code, said = ended.value.code or 0, capsys.readouterr().err
-        assert "Traceback" not in said
-        return int(code), said
+        code, error = ended.value.code or 0, capsys.readouterr().err
+        assert "Traceback" not in error
+        return int(code), error
 
     async def save(name: str) -> None:
         store = RedisStore(url)
@@ -213,18 +213,18 @@ def test_each_command_says_in_one_line_what_is_damaged(
         asyncio.run(save(name))
         change(client, key(name))
         for tool in (("inspect", *kafka), ("export",), ("verify", *kafka), ("rollback", *kafka, "--to", "2", "--yes")):
-            code, said = command(*tool, "-t", name)
+            code, error = command(*tool, "-t", name)
             if kind in KEPT:
                 expected = {"inspect": 0, "export": 0, "verify": 3, "rollback": 1}[tool[0]]
-                assert code == expected, said
-                assert tool[0] != "rollback" or "kept version 2 is damaged" in said
+                assert code == expected, error
+                assert tool[0] != "rollback" or "kept version 2 is damaged" in error
             elif kind.startswith("blob") and tool[0] == "rollback":
-                assert code in {1, 3}, said  # the kept version may be without that blob
+                assert code in {1, 3}, error  # the kept version may be without that blob
             else:
-                assert code == 1, (kind, tool, said)
-                assert said.startswith(f"perceptron: model {name}: ")
-                assert said.count("\n") == 1
-                assert kind != "newer" or ("run that one" in said and "reset" not in said)
+                assert code == 1, (kind, tool, error)
+                assert error.startswith(f"perceptron: model {name}: ")
+                assert error.count("\n") == 1
+                assert kind != "newer" or ("run that one" in error and "reset" not in error)
         assert command("reset", "-t", name, "--yes")[0] == 0
         assert not client.exists(key(name))
     client.close()

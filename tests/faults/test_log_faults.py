@@ -27,8 +27,8 @@ def stopped(service: Running, *words: str) -> None:
 
 def more_sent(trial: Trial, records: int) -> None:
     """Wait until the stream has sent this many more records."""
-    least = trial.sent + records
-    wait(lambda: trial.sent > least, f"{records} more are sent")
+    enough = trial.sent + records
+    wait(lambda: trial.sent > enough, f"{records} more are sent")
 
 
 def reset_decides(trial: Trial) -> None:
@@ -125,12 +125,12 @@ def test_transactions(trial: Trial) -> None:
 
 def batches(data: bytes) -> list[tuple[int, int, int, int]]:
     """First and last offset, first and last byte of each record batch in a segment file."""
-    found, at = [], 0
-    while at < len(data):
-        first, size = int.from_bytes(data[at : at + 8]), 12 + int.from_bytes(data[at + 8 : at + 12])
-        found.append((first, first + int.from_bytes(data[at + 23 : at + 27]), at, at + size))
-        at += size
-    return found
+    places, start = [], 0
+    while start < len(data):
+        first, size = int.from_bytes(data[start : start + 8]), 12 + int.from_bytes(data[start + 8 : start + 12])
+        places.append((first, first + int.from_bytes(data[start + 23 : start + 27]), start, start + size))
+        start += size
+    return places
 
 
 def segment(trial: Trial) -> Path:
@@ -139,18 +139,18 @@ def segment(trial: Trial) -> Path:
     return path
 
 
-def flip(path: Path, at: int) -> None:
+def flip(path: Path, place: int) -> None:
     """Flip a bit of a file."""
     with path.open("r+b") as file:
-        file.seek(at)
+        file.seek(place)
         [byte] = file.read(1)
-        file.seek(at)
+        file.seek(place)
         file.write(bytes([byte ^ 1]))
 
 
-def mended(trial: Trial, service: Running, at: int) -> None:
+def mended(trial: Trial, service: Running, place: int) -> None:
     """Repair the byte; a new process continues, as the message of the stop says."""
-    flip(segment(trial), at)
+    flip(segment(trial), place)
     trial.hide(service)
     assert service.stop() == 0
     trial.again(service)
@@ -200,8 +200,8 @@ def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     """The broker cuts its log there at its start, before what was learned: learning stops, and reset decides."""
     trial.begin(rate=2000)
     trial.settle()
-    found = batches(segment(trial).read_bytes())
-    first, _, begins, ends = found[len(found) // 2]
+    written = batches(segment(trial).read_bytes())
+    first, _, begins, ends = written[len(written) // 2]
     trial.kafka.kill()
     flip(segment(trial), (begins + ends) // 2)
     trial.kafka.start()

@@ -31,8 +31,8 @@ def test_killed_at_random(trial: Trial, kind: str, often: int) -> None:
         trial.again(learner)
     trial.finish()
     total = sum(part.end for part in trial.logs[-1].partitions)
-    least = min(b - a for a, b in zip([0, *progress], progress, strict=False))
-    assert least >= 0.005 * total, (least, total)
+    smallest = min(b - a for a, b in zip([0, *progress], progress, strict=False))
+    assert smallest >= 0.005 * total, (smallest, total)
     verified = trial.perceptron("verify")
     assert verified.returncode == 0, verified.stderr
 

@@ -265,11 +265,11 @@ class Trial:
                 self.scrapes.setdefault(pid, []).append(counted)
 
     @contextlib.contextmanager
-    def answering(self, least: float) -> Iterator[None]:
+    def answering(self, count: float) -> Iterator[None]:
         """Assert that at least this many predictions are answered meanwhile."""
         before = len(self.answers)
         yield
-        assert len(self.answers) - before >= least, "predictions went on"
+        assert len(self.answers) - before >= count, "predictions went on"
 
     def outage(self, seconds: float) -> None:
         """Keep up a fault for this time; predictions must continue."""
@@ -288,13 +288,13 @@ class Trial:
 
     def learning(self, seconds: float = DEADLINE) -> Running:
         """Wait until a live process learns, and return it."""
-        found: Running = wait(self.learner, "a process learns", seconds)
-        return found
+        learner: Running = wait(self.learner, "a process learns", seconds)
+        return learner
 
     def progress(self, records: int = 1, seconds: float = DEADLINE) -> int:
         """Wait until this many more records are learned and saved; return the number of all."""
-        least = self.covered() + records
-        wait(lambda: self.covered() >= least, f"{records} more records are learned and saved", seconds)
+        enough = self.covered() + records
+        wait(lambda: self.covered() >= enough, f"{records} more records are learned and saved", seconds)
         return self.covered()
 
     def says(self, service: Running, words: str, seconds: float = DEADLINE) -> None:
@@ -365,9 +365,9 @@ class Trial:
         """
         if read:
             self.read_log()
-        _, _, found = asyncio.run(_read(self.kafka, f"{self.topic}.dead-letters", 0))
+        _, _, written = asyncio.run(_read(self.kafka, f"{self.topic}.dead-letters", 0))
         letters: dict[bytes, set[bytes | None]] = {}
-        for letter in found:
+        for letter in written:
             letters.setdefault(letter.key, set()).add(letter.value)
         # Dropped state answers until the newest snapshot is fetched.
         wait(lambda: not any(service.model()["ahead"] for service in self.live), "accepted heads alone answer")

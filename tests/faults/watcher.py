@@ -52,8 +52,8 @@ class Reload(NamedTuple):
 
 def parsed(line: bytes) -> Change | None:
     """The change in a line of MONITOR, if there is one."""
-    about, _, said = line.partition(b"] ")
-    arguments = [codecs.escape_decode(found)[0] for found in ARGUMENT.findall(said)]
+    about, _, command = line.partition(b"] ")
+    arguments = [codecs.escape_decode(argument)[0] for argument in ARGUMENT.findall(command)]
     if not arguments:
         return None
     return Change(arguments[0].upper(), arguments[1:], about.endswith(b"lua"), float(about.split()[0]))

@@ -14,9 +14,9 @@ from tests.integration.kept import Tool
 
 @pytest.fixture
 async def store(redis: Server) -> AsyncIterator[RedisStore]:
-    found = RedisStore(f"redis://{redis.address}/0")
-    yield found
-    await found.close()
+    redis_store = RedisStore(f"redis://{redis.address}/0")
+    yield redis_store
+    await redis_store.close()
 
 
 @pytest.fixture

@@ -171,8 +171,8 @@ ssl_certfile = "{certificates.server}"
         def learned() -> bool:
             assert process.poll() is None, log.read_text()
             with contextlib.suppress(httpx.TransportError):
-                found = http.get(f"/v1/models/{topic}", headers=bearer)
-                return found.status_code == 200 and found.json()["next"].get("0") == 2 and not found.json()["ahead"]
+                answer = http.get(f"/v1/models/{topic}", headers=bearer)
+                return answer.status_code == 200 and answer.json()["next"].get("0") == 2 and not answer.json()["ahead"]
             return False
 
         await create_topic(kafka, topic)

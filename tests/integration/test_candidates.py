@@ -79,9 +79,9 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     assert shown(service, "logistic") == named(logistic, logistic.weights)
     assert shown(service, "wide") == named(wide, wide.weights)
     assert (model["events"], model["mistakes"]) == (len(raws), plain.counts.mistakes)
-    found = await tool.verify()
-    assert (found["equal"], found["replayed_state_digest"]) == (True, model["state_digest"])
-    assert found["candidates"] == {"calm": len(raws), "logistic": len(raws), "wide": len(raws) - begun}
+    verified = await tool.verify()
+    assert (verified["equal"], verified["replayed_state_digest"]) == (True, model["state_digest"])
+    assert verified["candidates"] == {"calm": len(raws), "logistic": len(raws), "wide": len(raws) - begun}
 
     answer = service.http.get(f"/v1/models/{topic}/candidates").json()
     rows = {row["name"]: row for row in answer["candidates"]}
@@ -90,12 +90,12 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     assert rows["calm"]["settings"] == CALM
     assert rows["logistic"]["against_the_model"]["better"] == "logistic"
     assert [row["answers"] for row in rows.values()] == [False, True, False]
-    asked = {"features": {"f0": 1.0, "f3": -2.0, "unseen": 1}}
-    body = service.predict(asked).json()
-    assert (body["candidate"], body["score"]) == ("logistic", logistic.score(asked["features"])[0])
+    question = {"features": {"f0": 1.0, "f3": -2.0, "unseen": 1}}
+    body = service.predict(question).json()
+    assert (body["candidate"], body["score"]) == ("logistic", logistic.score(question["features"])[0])
     assert 0.0 < body["probability"] < 1.0
     url = f"/v1/models/{topic}/predict?candidate="
-    other = service.http.post(f"{url}wide", json={"instances": [asked]}).json()
-    assert (other["candidate"], other["predictions"][0]["score"]) == ("wide", wide.score(asked["features"])[0])
+    other = service.http.post(f"{url}wide", json={"instances": [question]}).json()
+    assert (other["candidate"], other["predictions"][0]["score"]) == ("wide", wide.score(question["features"])[0])
     key = f'{{candidate="logistic",model="{topic}"}}'
     assert service.metrics()[f"perceptron_candidate_accuracy{key}"] == rows["logistic"]["accuracy"]["recent"]

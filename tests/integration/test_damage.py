@@ -22,8 +22,8 @@ async def send_with_odd_header(producer: AIOKafkaProducer, topic: str, value: by
     batch.append(key=None, value=value, timestamp=None, headers=[("zz9qzz", b"1")])
     batch.close()
     raw = bytearray(batch._builder.build())
-    at = raw.index(b"zz9qzz")
-    raw[at : at + 6] = b"caf\xe9zz"
+    place = raw.index(b"zz9qzz")
+    raw[place : place + 6] = b"caf\xe9zz"
     raw[17:21] = util.calc_crc32c(bytes(raw[21:])).to_bytes(4, "big")
     batch._buffer = raw
     return int((await (await producer.send_batch(batch, topic, partition=0))).offset)
@@ -64,16 +64,16 @@ async def test_a_damaged_blob_is_said_once_with_the_ways_out(
 
     await raw.hset(key(topic), f"b:{blob}", b"x" + good[1:])
     again = run(settings)
-    looked = (await raw.info("commandstats"))["cmdstat_hmget"]["calls"]
+    calls = (await raw.info("commandstats"))["cmdstat_hmget"]["calls"]
     await asyncio.to_thread(wait, lambda: "learning stopped" in again.log.read_text(), "it stops")
     async with asyncio.timeout(DEADLINE):
-        while (await raw.info("commandstats"))["cmdstat_hmget"]["calls"] < looked + 4:  # noqa: ASYNC110
+        while (await raw.info("commandstats"))["cmdstat_hmget"]["calls"] < calls + 4:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    said = again.log.read_text()
-    assert said.count("learning stopped") == 1, "it is said once, though the process looks at it again"
-    assert f"blob {blob[:12]} of version {head['version']} does not match its digest" in said
-    assert f"`perceptron rollback -t {topic} --to VERSION --yes`" in said
-    assert f"`perceptron reset -t {topic} --yes`" in said
+    log = again.log.read_text()
+    assert log.count("learning stopped") == 1, "it is said once, though the process looks at it again"
+    assert f"blob {blob[:12]} of version {head['version']} does not match its digest" in log
+    assert f"`perceptron rollback -t {topic} --to VERSION --yes`" in log
+    assert f"`perceptron reset -t {topic} --yes`" in log
     await raw.hset(key(topic), f"b:{blob}", good)
     await asyncio.to_thread(again.up)
     # The follower may find the head good before the learner looks at it again.

@@ -156,15 +156,15 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     assert set(labels) == set(LABELS.get(model, (-1, 1)))
     x = matrix(about, instances)
     close: Any = {"rtol": 1e-9, "atol": 1e-12}
-    given = x if model == ROWS else [dict(_page()["flat"](one)) for one in instances]
+    rows = x if model == ROWS else [dict(_page()["flat"](features)) for features in instances]
     several = len(about["classes"]) > 2
 
     def answered(all_scores: Any) -> Any:
         """The score in the service's answer: with several labels, the largest."""
         return all_scores.max(axis=1) if several else all_scores
 
-    np.testing.assert_allclose(answered(fitted.decision_function(given)), scores, **close)
-    assert fitted.predict(given).tolist() == labels
+    np.testing.assert_allclose(answered(fitted.decision_function(rows)), scores, **close)
+    assert fitted.predict(rows).tolist() == labels
     shown = x
     if about["scale"] == "standard":
         shown = (x - np.array(about["mean"])) / np.sqrt(np.array(about["m2"]) / np.array(about["count"]))
@@ -172,11 +172,11 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     dense = np.asarray(x.todense() if about["features"]["mode"] == "hashed" else x, np.float64)
-    told, every = session.run(["label", "scores"], {"features": dense})
+    decided, every = session.run(["label", "scores"], {"features": dense})
     np.testing.assert_allclose(answered(every if several else every[:, 1]), scores, **close)
     if not several:
         np.testing.assert_allclose(every[:, 0], -scores, **close)
-    assert told.tolist() == labels
+    assert decided.tolist() == labels
     assert session.get_modelmeta().custom_metadata_map["state_digest"] == about["state_digest"]
 
 

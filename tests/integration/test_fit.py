@@ -64,7 +64,7 @@ def test_a_service_goes_on_from_fitted_weights(run: Run, kafka: Server, topic: s
     oracle.fold(file.read_bytes().splitlines())
     assert service.vector() == oracle.vector == [-3.0, 3.0, 4.0, 1.0]
     again = fitted(folder, "and.csv", "--label", "y", "--start", "weights.json")
-    assert [one["mistakes"] for one in again["passes"]] == [0]
+    assert [each["mistakes"] for each in again["passes"]] == [0]
     # `fit` continues from what the service learned, and writes the same form.
     done = perceptron("export", "-t", topic, "--redis", service.redis_url, "-o", "served.json", cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -28,9 +28,9 @@ async def service(run: Run, producer: AIOKafkaProducer, topic: str) -> Running:
 async def test_every_answer_has_the_fields_it_promises(service: Running, topic: str) -> None:
     """The names in answers are fixed: clients depend on them."""
     http = service.http
-    one = service.predict({"features": {"clicks": 2, "unseen": 1}}).json()
+    single = service.predict({"features": {"clicks": 2, "unseen": 1}}).json()
     promised = {"model": topic, "ahead": 0, "label": "leave", "score": 4.0, "unknown_features": 1}
-    assert one == promised | {"version": one["version"]}
+    assert single == promised | {"version": single["version"]}
     many = service.predict({"instances": [{"features": {}}, {"features": {"age": 10}}]}).json()
     assert set(many) == {"model", "version", "ahead", "predictions"}
     # After "leave" w = [1, .3, 2]; "stay" scores 1.3, a mistake: w = [0, -.7, 2].
@@ -59,10 +59,10 @@ async def test_every_answer_has_the_fields_it_promises(service: Running, topic: 
         "weights": [{"name": "age", "column": 1, "weight": -0.7}, {"name": "clicks", "column": 2, "weight": 2.0}],
         "next": None,
     }
-    for query, found in (("limit=1", ["age"]), ("limit=1&cursor=2", ["clicks"]), ("top=1", ["clicks"]),
+    for query, names_on_page in (("limit=1", ["age"]), ("limit=1&cursor=2", ["clicks"]), ("top=1", ["clicks"]),
                          ("names=clicks,none", ["clicks"]), ("top=1&names=", [])):  # fmt: skip
         page = http.get(f"/v1/models/{topic}/weights?{query}").json()
-        assert [row["name"] for row in page["weights"]] == found, query
+        assert [row["name"] for row in page["weights"]] == names_on_page, query
     assert http.get("/livez").json() == {"live": True}
     assert http.get("/readyz").json() == {"ready": True}
     assert "/v1/models/{name}/predict" in http.get("/openapi.json").json()["paths"]
@@ -98,8 +98,8 @@ async def test_processes_share_a_port(run: Run, producer: AIOKafkaProducer, topi
 
         await asyncio.to_thread(wait, both, "each process has a connection")
         url, body = f"/v1/models/{topic}/predict", {"features": {"clicks": 2, "unseen": 1}}
-        one, other = (client.post(url, json=body) for client in clients.values())
-        assert one.json() == other.json()
-        assert one.json()["score"] == 4.0
+        first, second = (client.post(url, json=body) for client in clients.values())
+        assert first.json() == second.json()
+        assert first.json()["score"] == 4.0
     with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{learner.port}"):
         bind("127.0.0.1", learner.port)  # without saying that it shares

@@ -71,16 +71,17 @@ def first(leaf: str) -> bytes:
 
 
 def raw(service: Running, text: bytes, context: ssl.SSLContext | None = None) -> bytes:
-    """What comes back until the connection ends."""
-    found = b""
+    """Send this, and return every byte until the connection ends."""
+    received = b""
     with contextlib.ExitStack() as stack:
-        one = stack.enter_context(socket.create_connection(("127.0.0.1", service.port), 10))
-        one = stack.enter_context(context.wrap_socket(one, server_hostname="localhost")) if context else one
-        one.sendall(text)
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", service.port), 10))
+        if context:
+            connection = stack.enter_context(context.wrap_socket(connection, server_hostname="localhost"))
+        connection.sendall(text)
         with contextlib.suppress(ConnectionError):
-            while part := one.recv(1 << 16):
-                found += part
-    return found
+            while part := connection.recv(1 << 16):
+                received += part
+    return received
 
 
 def test_a_certificate_is_replaced_without_a_restart(
@@ -94,8 +95,8 @@ def test_a_certificate_is_replaced_without_a_restart(
     assert shown(service) == other
     (folder / "own.key").write_text("no key")
     assert shown(service) == shown(service) == other
-    said = f"ssl_certfile: {folder}/own.crt: expected a certificate in PEM, and in {folder}/own.key"
-    assert service.log.read_text().count(said) == 1
+    warning = f"ssl_certfile: {folder}/own.crt: expected a certificate in PEM, and in {folder}/own.key"
+    assert service.log.read_text().count(warning) == 1
     shutil.copy(Certificates.parts(certificates.server)[1], folder / "own.key")
     assert shown(service) == other
     assert "key values mismatch; what it said before holds on" in service.log.read_text()
@@ -195,9 +196,9 @@ def test_it_stops_in_its_time_though_clients_never_say_goodbye(certificates: Cer
             stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
             for _ in range(5):
                 plain = stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
-                one = stack.enter_context(trust.wrap_socket(plain, server_hostname="localhost"))
-                one.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-                assert one.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+                secured = stack.enter_context(trust.wrap_socket(plain, server_hostname="localhost"))
+                secured.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert secured.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
             assert service.stop(seconds=10) == 0
     finally:
         service.http.close()
@@ -211,8 +212,8 @@ def test_files_are_checked_before_anything_listens(command: str, certificates: C
     own, other = Certificates.parts(certificates.server)[0], Certificates.parts(certificates.elsewhere)[1]
     (tmp_path / "perceptron.toml").write_text(f'[http]\nssl_certfile = "{own}"\nssl_keyfile = "{other}"\n')
     done = perceptron(command, cwd=tmp_path)
-    said = f"http.ssl_certfile: {own}: expected a certificate in PEM, and in {other} (ssl_keyfile) its key"
-    assert (done.returncode, said in one_line(done.stderr)) == (2, True), done
+    error = f"http.ssl_certfile: {own}: expected a certificate in PEM, and in {other} (ssl_keyfile) its key"
+    assert (done.returncode, error in one_line(done.stderr)) == (2, True), done
 
 
 @pytest.mark.nightly
@@ -222,10 +223,10 @@ def test_a_certificate_that_clients_refuse_is_said(
     """`check` and `run` warn with the same line, and the process starts."""
     (tmp_path / "perceptron.toml").write_text(f'learn = false\n[http]\nssl_certfile = "{certificates.expired}"\n')
     done = perceptron("check", "-t", "x", "--redis", f"redis://{NOWHERE}/0", cwd=tmp_path)
-    said = f"http.ssl_certfile: {certificates.expired}: clients refuse it: certificate has expired"
-    assert f"warn  {said}\n" in done.stdout
+    warning = f"http.ssl_certfile: {certificates.expired}: clients refuse it: certificate has expired"
+    assert f"warn  {warning}\n" in done.stdout
     monkeypatch.chdir(tmp_path)
-    assert load(None, {}).http.warnings == [said]
+    assert load(None, {}).http.warnings == [warning]
     for good in (certificates.server, certificates.elsewhere):
         assert not load(None, {"http": {"ssl_certfile": good}}).http.warnings
 
@@ -235,11 +236,11 @@ def test_a_token_goes_nowhere_else(tmp_path: Path) -> None:
     """A server redirects `predict`: it reports that, and does not follow."""
     (tmp_path / "tokens").write_text(f"{TOKEN}\n")
     (tmp_path / "line").write_text('{"a": 1}\n')
-    asked = list[str]()
+    requested = list[str]()
 
     class Elsewhere(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             self.rfile.read(int(self.headers["content-length"]))
             self.send_response(302)
             self.send_header("location", "/elsewhere")
@@ -254,5 +255,5 @@ def test_a_token_goes_nowhere_else(tmp_path: Path) -> None:
         own = {"PERCEPTRON_HTTP__TOKEN_FILE": str(tmp_path / "tokens")}
         done = perceptron("predict", "-t", "x", "--url", url, "line", cwd=tmp_path, env=own)
         server.shutdown()
-    assert (done.returncode, asked) == (1, ["/v1/models/x/predict"])
+    assert (done.returncode, requested) == (1, ["/v1/models/x/predict"])
     assert "302 Found" in one_line(done.stderr)

@@ -79,10 +79,10 @@ async def test_it_fits_80_columns_and_says_the_lag_or_why_not(
     def reason(address: str) -> str:
         done = perceptron(*command, "-b", address, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-        said = " ".join(done.stdout.split())
+        text = " ".join(done.stdout.split())
         answer = json.loads(perceptron(*command, "-b", address, "--json", cwd=tmp_path).stdout)
         assert answer["lag"] is None
-        assert f"lag unknown: {answer['lag_reason']}" in said
+        assert f"lag unknown: {answer['lag_reason']}" in text
         return str(answer["lag_reason"])
 
     assert reason(NOWHERE) == f"Kafka at {NOWHERE}: Connection refused"

@@ -95,9 +95,9 @@ async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_no
             await asyncio.to_thread(wait, Path(f"{hang}-seen").exists, "it hangs")
             await client.send_and_wait(topic, event({"a": 1}, 1))
             assert await asyncio.to_thread(service.process.wait, DEADLINE) == 1
-            said = service.log.read_text()
-            assert f"topic {topic}: Kafka at {own.address} answers and has more records, but none came for" in said
-            assert "Traceback" not in said
+            log = service.log.read_text()
+            assert f"topic {topic}: Kafka at {own.address} answers and has more records, but none came for" in log
+            assert "Traceback" not in log
             hang.unlink()
             fresh = await asyncio.to_thread(service.start(service.command).up)
             assert (await asyncio.to_thread(fresh.wait_for, 3))["events"] == 3
@@ -123,10 +123,10 @@ async def test_another_clusters_model_is_never_gone_on_with(
         for i in range(8):
             await producer.send_and_wait(topic, event({"a": i}, i % 2), timestamp_ms=1000 + i)
         second = await asyncio.to_thread(run().up)
-        said = await asyncio.to_thread(wait, lambda: second.model()["stopped"], "it does not learn")
-        assert said.startswith(f"model {topic} was learned from Kafka cluster ")
+        reason = await asyncio.to_thread(wait, lambda: second.model()["stopped"], "it does not learn")
+        assert reason.startswith(f"model {topic} was learned from Kafka cluster ")
         assert second.model()["events"] == 5
-        assert not any(word in said for word in ("reset", "rollback", "recreated", "trimmed"))
+        assert not any(word in reason for word in ("reset", "rollback", "recreated", "trimmed"))
         assert "reset" not in second.log.read_text()
         # The old cluster's process goes on.
         again = await asyncio.to_thread(run(kafka_address=other.address).up)

@@ -42,8 +42,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_extra_that_is_printed_is_tried() -> None:
-    found = {extra for text in TEXTS for extra in PRINTED.findall(text.read_text())}
-    assert found == NEEDED.keys() - {""}
+    printed = {extra for text in TEXTS for extra in PRINTED.findall(text.read_text())}
+    assert printed == NEEDED.keys() - {""}
 
 
 @pytest.mark.parametrize("extra", NEEDED)

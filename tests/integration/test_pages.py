@@ -48,9 +48,9 @@ class Block(NamedTuple):
 def blocks(page: Path) -> Iterator[Block]:
     """The blocks of a page, in order."""
     text = page.read_text()
-    for found in re.finditer(r"^( *)```(\w+)(?: (\S+))?\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL):
-        line = text.count("\n", 0, found.start()) + 1
-        yield Block(line, found[2], found[3] or "", dedent(found[4]))
+    for match in re.finditer(r"^( *)```(\w+)(?: (\S+))?\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL):
+        line = text.count("\n", 0, match.start()) + 1
+        yield Block(line, match[2], match[3] or "", dedent(match[4]))
 
 
 PAGES = {str(page.relative_to(ROOT)): list(blocks(page)) for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
@@ -82,7 +82,7 @@ class Session:
         text = re.sub(r"\bchurn\b", self._topic, text)
         return re.sub(
             r"(localhost:|-p |--port )(\d{4})\b",
-            lambda found: f"{found[1].replace('localhost', '127.0.0.1')}{self._port(found[2])}",
+            lambda match: f"{match[1].replace('localhost', '127.0.0.1')}{self._port(match[2])}",
             text,
         )
 
@@ -105,11 +105,11 @@ class Session:
             return self._serve(shlex.split(command, comments=True))
         fails = re.search("^(perceptron: |fail )", shown or "", re.MULTILINE) is not None
         form = ".*" if shown is None else r"\s*".join([".*".join(map(re.escape, shown.strip().split("…"))), ""])
-        said: list[str] = []
+        printed: list[str] = []
 
         def as_shown() -> bool:
             done = self._run(command)
-            said[:] = [f"{done.returncode}: {done.stdout}{done.stderr}"]
+            printed[:] = [f"{done.returncode}: {done.stdout}{done.stderr}"]
             return fails == (done.returncode != 0) and bool(
                 re.fullmatch(form, (done.stdout + done.stderr).strip(), re.DOTALL)
             )
@@ -117,7 +117,7 @@ class Session:
         try:
             wait(as_shown, command, DEADLINE if ASKS.match(command) else 0)
         except AssertionError:
-            raise AssertionError(f"$ {command}\n{said[0]}\ninstead of\n{shown}") from None
+            raise AssertionError(f"$ {command}\n{printed[0]}\ninstead of\n{shown}") from None
         return None
 
     def _run(self, command: str) -> Done:
@@ -200,11 +200,11 @@ def test_a_page_that_another_test_runs_is_named_there() -> None:
 def test_blocks_say_what_they_are() -> None:
     """Each block has a known language and word, so none is skipped, and each `make` target exists."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for page, found in PAGES.items():
-        assert len(found) == len(re.findall(r"^ *```", (ROOT / page).read_text(), re.MULTILINE)) / 2, page
-        for block in found:
-            known = {*RUN, "text", "toml", "json", "http", "csv"}
-            assert block.language in known, f"{page}, line {block.line}: {block.language}"
+    for page, blocks_of_page in PAGES.items():
+        assert len(blocks_of_page) == len(re.findall(r"^ *```", (ROOT / page).read_text(), re.MULTILINE)) / 2, page
+        for block in blocks_of_page:
+            languages = {*RUN, "text", "toml", "json", "http", "csv"}
+            assert block.language in languages, f"{page}, line {block.line}: {block.language}"
             assert block.word in {"", "elsewhere"} or "." in block.word, f"{page}, line {block.line}: {block.word}"
             if block.word == "elsewhere":
                 assert re.search(r"^(docker|kubectl|make|.*\bpip) ", block.text, re.MULTILINE), f"{page}: {block.text}"

@@ -58,8 +58,8 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
     assert msgspec.msgpack.decode(packed.value) == json.loads(events[0])
     done = perceptron(*command, str(bad), "--label", "y", cwd=tmp_path)
     assert done.returncode == 1
-    said = "line 3: column 'b': expected a finite number, got 'inf' (1 event before it sent; --skip 1 goes on)"
-    assert said in one_line(done.stderr)
+    error = "line 3: column 'b': expected a finite number, got 'inf' (1 event before it sent; --skip 1 goes on)"
+    assert error in one_line(done.stderr)
 
 
 @pytest.mark.nightly
@@ -70,17 +70,17 @@ def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str,
         assert process.stderr
         process.stdin.write(event({"a": 1}, 1) + b"\n")
         process.stdin.close()
-        said = process.stderr.readline().decode()
-        assert said == f"topic {topic} does not exist at {kafka.address}: waiting 30 seconds for it\n"
+        error = process.stderr.readline().decode()
+        assert error == f"topic {topic} does not exist at {kafka.address}: waiting 30 seconds for it\n"
         asyncio.run(create_topic(kafka, topic))
         assert process.wait(DEADLINE) == 0
     assert len(asyncio.run(read_all(kafka, topic))) == 1
     raw = event({}, 1)
     done = perceptron("produce", "-", "-t", f"{topic}s", "-b", kafka.address, stdin=raw, cwd=tmp_path)
     assert done.returncode == 2
-    waiting, said = done.stderr.splitlines()
+    waiting, error = done.stderr.splitlines()
     assert waiting == f"topic {topic}s does not exist at {kafka.address}: waiting 30 seconds for it"
-    assert f"topic {topic}s does not exist at {kafka.address}: create it, or start" in said
+    assert f"topic {topic}s does not exist at {kafka.address}: create it, or start" in error
     done = perceptron("produce", "-", "-t", topic, "-b", NOWHERE, stdin=raw, cwd=tmp_path)
     assert (done.returncode, f"Kafka at {NOWHERE}: Connection refused" in one_line(done.stderr)) == (3, True)
 
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, t
         process.stdin.flush()
         wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(DEADLINE) == 130
         assert process.stderr.read().decode() == f"interrupted: 1 event sent to {topic}; --skip 1 goes on\n"
 
 
@@ -140,8 +140,8 @@ def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path:
             assert process.wait(DEADLINE) == 3
         finally:
             kafka.process.send_signal(signal.SIGCONT)
-        said = process.stderr.read().decode()
-    assert said == f"perceptron: Kafka at {kafka.address}: no answer in time (1 event sent; --skip 1 goes on)\n"
+        error = process.stderr.read().decode()
+    assert error == f"perceptron: Kafka at {kafka.address}: no answer in time (1 event sent; --skip 1 goes on)\n"
 
 
 def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
@@ -153,6 +153,6 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     done = perceptron(*command, cwd=tmp_path, env={"PERCEPTRON_MODEL__TEXT": "reject"})
     assert done.returncode == 1
     assert done.stdout == ""
-    said = done.stderr.splitlines()
-    assert said[0] == f"{file}, line 2: column 'u': expected a number, got 'x'"
-    assert said[10:] == [f"perceptron: {file}: 1,200 lines bad, 0 events good"]
+    errors = done.stderr.splitlines()
+    assert errors[0] == f"{file}, line 2: column 'u': expected a number, got 'x'"
+    assert errors[10:] == [f"perceptron: {file}: 1,200 lines bad, 0 events good"]

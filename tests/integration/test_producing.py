@@ -13,7 +13,7 @@ import pytest
 from jgo.maven import MavenContext, PythonResolver
 
 from service.embedded import servers
-from tests.conftest import Run, clean_environment, read_all, wait
+from tests.conftest import DEADLINE, Run, clean_environment, read_all, wait
 
 pytestmark = pytest.mark.nightly
 
@@ -50,7 +50,7 @@ def test_each_producer_of_the_pages_feeds_the_model(
                 .replace('"points"', f'"{points}"')
             )
             command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]
-            subprocess.run(command, check=True, timeout=60, env=clean_environment(PATH=path), cwd=tmp_path)
+            subprocess.run(command, check=True, timeout=DEADLINE, env=clean_environment(PATH=path), cwd=tmp_path)
     service.wait_for(8)
     wait(lambda: service.model(points)["events"] == 1, "the vector is learned")
     assert service.model()["rejected"] == {}

@@ -248,12 +248,12 @@ async def test_who_sentinels_name_is_asked(secured: Secured, sentinel: Server) -
     assert wrong.startswith(f"Redis at {secured.plain} (by Sentinel): invalid username-password pair")
     no = "Redis at perceptron (by Sentinel): no sentinel names a primary (redis.sentinels, redis.sentinel_service): "
     look = ": look at redis.sentinel_username and redis.sentinel_password"
-    asked: dict[str, Any] = {**right, "sentinels": [sentinel.address]}
+    settings: dict[str, Any] = {**right, "sentinels": [sentinel.address]}
     wrong = f"{no}{sentinel.address} invalid username-password pair or user is disabled{look}"
-    assert await said(**asked | {"sentinel_password": "x"}) == wrong
+    assert await said(**settings | {"sentinel_password": "x"}) == wrong
     assert await said(sentinels=[sentinel.address]) == f"{no}{sentinel.address} Authentication required{look}"
     other = no.replace("perceptron", "other")
-    assert await said(**asked, sentinel_service="other") == f"{other}{sentinel.address} knows no service other"
+    assert await said(**settings, sentinel_service="other") == f"{other}{sentinel.address} knows no service other"
     assert "unknown command" in await said(sentinels=[secured.plain])
     nobody = f"127.0.0.1:{free_port()}"
     assert await said(sentinels=[nobody]) == f"{no}{nobody} Connection refused"

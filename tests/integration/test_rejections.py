@@ -38,9 +38,9 @@ async def test_a_topic_of_other_records_is_said_loudly(
 
     assert check() == (0, f"ok    topic {topic}: no records yet")
     await send(300, PLAIN)
-    code, said = check()
+    code, line = check()
     assert code == 1
-    assert said.startswith(
+    assert line.startswith(
         f"fail  topic {topic}: 0 of the last 100 records would be accepted, 100 rejected as missing-field, such "
         "as: 'features' is missing (offset 99 of partition "
     )

@@ -28,11 +28,11 @@ async def test_a_rewind_without_a_hole_learns_the_same_bits(
     sending = asyncio.create_task(send(producer, topic, events[600:900]))
     service.process.send_signal(signal.SIGSTOP)
     await sending
-    said = await tool.back(version["version"])
-    found = await current_head(store, topic)
-    assert found is not None
-    head = found[0]
-    assert f"which is version {head.version} " in said
+    printed = await tool.back(version["version"])
+    current = await current_head(store, topic)
+    assert current is not None
+    head = current[0]
+    assert f"which is version {head.version} " in printed
     assert (head.version > before["version"], head.counts.events) == (True, version["events"])
     assert {v["version"] for v in versions} < {v.version for v in head.kept}, "the way back is there too"
     service.process.send_signal(signal.SIGCONT)
@@ -63,8 +63,8 @@ async def test_what_a_hole_leaves_out_is_never_learned(
     await sending
     await asyncio.to_thread(covered, service, [0, a], [450, 700])
     same(Fold().fold([*events[:a], *events[450:700]]), service.model(), service.weights())
-    found = await tool.verify()
-    assert (found["covered"], found["replayed_records"]) == ({"0": [[0, a], [450, 700]]}, 700 - 450 + a)
+    verified = await tool.verify()
+    assert (verified["covered"], verified["replayed_records"]) == ({"0": [[0, a], [450, 700]]}, 700 - 450 + a)
     # No events come now. A longer hole after the restored version is one hole.
     restored = next(v for v in await asyncio.to_thread(kept, service) if v["next"]["0"] == 450)
     assert restored["events"] == a
@@ -97,26 +97,26 @@ async def test_what_cannot_be_gone_back_to_is_said_in_one_line(
     assert await asyncio.to_thread(service.stop) == 0
     numbers = [v["version"] for v in versions]
     version = middle(versions, 300)
-    number, at = version["version"], version["next"]["0"]
+    number, offset = version["version"], version["next"]["0"]
     digest = await store.digest(topic)
 
     async def refused(code: int, to: int, *flags: str) -> str:
         return await tool.refused(code, "rollback", "--to", str(to), "--yes", *flags)
 
     assert f"has no kept version 99999: it has {', '.join(map(str, numbers))}" in await refused(1, 99999)
-    twice = await refused(2, number, "--resume-at", f"0:{at - 1}")
-    assert f"has learned up to {at}, and nothing is learned twice" in twice
+    twice = await refused(2, number, "--resume-at", f"0:{offset - 1}")
+    assert f"has learned up to {offset}, and nothing is learned twice" in twice
     beyond = await refused(1, number, "--resume-at", "0:401")
     assert "partition 0 ends at 400, so learning cannot go on at 401" in beyond
     assert await store.digest(topic) == digest, "none of these wrote anything"
     # The log is trimmed: the user must name what is left out.
     await trim(kafka, topic, 350)
-    said = await refused(1, number)
-    assert f"version {number} would go on at {at}: leave out what is gone with --resume-at 0:350" in said
+    error = await refused(1, number)
+    assert f"version {number} would go on at {offset}: leave out what is gone with --resume-at 0:350" in error
     await tool.back(number, "--resume-at", "0:350")
     again = await asyncio.to_thread(run(KEEPING).up)
-    assert (await asyncio.to_thread(again.wait_for, 400))["covered"] == {"0": [[0, at], [350, 400]]}
+    assert (await asyncio.to_thread(again.wait_for, 400))["covered"] == {"0": [[0, offset], [350, 400]]}
     last = (await read_all(kafka, topic))[-1]
-    found = await current_head(store, topic)
-    assert found
-    assert found[0].next["0"].fingerprint == fingerprint(last)
+    current = await current_head(store, topic)
+    assert current
+    assert current[0].next["0"].fingerprint == fingerprint(last)

@@ -32,8 +32,9 @@ async def test_very_many_columns(run: Run, producer: AIOKafkaProducer, topic: st
     assert model["columns"] == COLUMNS + 1
 
     async def follow() -> Any:
-        at = (await asyncio.to_thread(learner.wait_for, records))["state_digest"]
-        return await asyncio.to_thread(wait, lambda: (m := replica.model())["state_digest"] == at and m, "it follows")
+        digest = (await asyncio.to_thread(learner.wait_for, records))["state_digest"]
+        await asyncio.to_thread(wait, lambda: replica.model()["state_digest"] == digest, "the replica follows")
+        return replica.model()
 
     followed = await follow()
     assert (followed["columns"], followed["mistakes"]) == (COLUMNS + 1, learner.model()["mistakes"])
@@ -46,8 +47,9 @@ async def test_very_many_columns(run: Run, producer: AIOKafkaProducer, topic: st
         records += events
         await follow()
 
-    asked = {"instances": [{"features": {f"name-{rng.randrange(COLUMNS + 50)}": rng.gauss(0, 1)}} for _ in range(1000)]}
-    ours, theirs = (service.predict(asked).json() for service in (learner, replica))
+    rows = [{"features": {f"name-{rng.randrange(COLUMNS + 50)}": rng.gauss(0, 1)}} for _ in range(1000)]
+    question = {"instances": rows}
+    ours, theirs = (service.predict(question).json() for service in (learner, replica))
     assert ours == theirs
 
     # A new process restores the snapshot.

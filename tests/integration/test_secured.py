@@ -104,13 +104,13 @@ RIGHT = r"(?P<operations>[\w, ]+) on (?P<resource>TOPIC(\.dead-letters)?|the gro
 def documented() -> dict[str, list[str]]:
     """The rights that docs/security.md lists for each command, as `OPERATION RESOURCE NAME`, with the word TOPIC."""
     block = DOCUMENT.read_text().partition("Rights (ACLs)")[2].partition("```text\n")[2].partition("```")[0]
-    found: dict[str, list[str]] = {}
+    rights: dict[str, list[str]] = {}
     for line in block.splitlines():
         command, text = re.split(r" {2,}", line, maxsplit=1)
         for match in filter(None, (re.fullmatch(RIGHT, part) for part in text.split("; "))):
             about = "Group g" if match["resource"] == "the group" else f"Topic {match['resource']}"
-            found.setdefault(command, []).extend(f"{right} {about}" for right in match["operations"].split(", "))
-    return found
+            rights.setdefault(command, []).extend(f"{right} {about}" for right in match["operations"].split(", "))
+    return rights
 
 
 @pytest.mark.nightly
@@ -143,10 +143,10 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
             assert time.monotonic() < deadline, (arguments, code, words, done)
 
     async def exactly(command: str, arguments: list[str], words: str = "", lacking: int = 3) -> None:
-        mine = [f"tool {right}" for right in rights[command]]
-        await broker.allow(*mine)
+        needed = [f"tool {right}" for right in rights[command]]
+        await broker.allow(*needed)
         await turns_out(arguments, 0, words)
-        for right in mine:
+        for right in needed:
             await broker.take_away(right)
             _, operation, kind, name = right.split()
             where = f"topic {name}" if kind == "Topic" else "the group"
@@ -155,7 +155,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
             operation = "Read" if operation == "Describe" else operation
             await turns_out(arguments, code, f"authorisation: this user lacks {operation} on {where}")
             await broker.allow(right)
-        await broker.take_away(*mine)
+        await broker.take_away(*needed)
 
     await exactly("produce", ["produce", str(events)], "sent")
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
@@ -179,8 +179,8 @@ async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: 
     letters = f"{topic}.dead-letters"
     for name in (topic, letters):
         await create_topic(broker.server, name)
-    mine = [f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {letters}"]
-    await broker.allow(*mine)
+    needed = [f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {letters}"]
+    await broker.allow(*needed)
     service = run(settings(broker), kafka_address=broker.address("SASLTLS"), create=False).up()
     sent = rejected = 0
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
@@ -192,7 +192,7 @@ async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: 
 
         await send(*(event({"a": x}, 1) for x in range(5)))
         service.wait_for(sent)
-        for right in mine:
+        for right in needed:
             await broker.take_away(right)
             before = service.log.read_text().count("this user lacks")
             _, operation, kind, name = right.split()
@@ -265,8 +265,8 @@ async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: Secured
     running = by_password(), by_certificate()
     put("password", "wrong")
     put("client", Path(own.foreign_client))
-    assert [await said(one) for one in running] == ["", ""]
+    assert [await said(each) for each in running] == ["", ""]
     assert "invalid credentials" in await said(by_password())
     assert (await said(by_certificate())).endswith(TLS_SETTINGS)
     put("ca", Path(own.foreign_ca))
-    assert [await said(one) for one in (*running, by_password(), by_certificate())] == ["", "", UNTRUSTED, UNTRUSTED]
+    assert [await said(each) for each in (*running, by_password(), by_certificate())] == ["", "", UNTRUSTED, UNTRUSTED]

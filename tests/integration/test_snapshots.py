@@ -21,8 +21,8 @@ async def test_what_nothing_refers_to_is_swept_and_kept_versions_stay(store: Red
     for i in range(30):
         clock.seconds += 3
         learn(learner, f"n{i}")
-        one = await save(k, learner)
-        saved[one.head.version] = one.head
+        accepted = await save(k, learner)
+        saved[accepted.head.version] = accepted.head
         await raw.hset(key(topic), "b:of-a-killed-save", b"x")
     learn(learner, "last")
     last = (await save(k, learner)).head

@@ -36,20 +36,20 @@ async def test_a_service_runs_with_what_is_written(
     run: Run, producer: AIOKafkaProducer, topic: str, folder: Path
 ) -> None:
     """It learns the same records, and its accuracy is the one that was promised."""
-    said = suggest(folder, "clicks.jsonl", "-t", topic, "-o", "perceptron.toml")
-    assert "perceptron.toml is written" in one_line(said.stderr)
-    found = json.loads(suggest(folder, "clicks.jsonl", "-t", topic, "--json").stdout)
+    done = suggest(folder, "clicks.jsonl", "-t", topic, "-o", "perceptron.toml")
+    assert "perceptron.toml is written" in one_line(done.stderr)
+    proposal = json.loads(suggest(folder, "clicks.jsonl", "-t", topic, "--json").stdout)
     service = await asyncio.to_thread(run((folder / "perceptron.toml").read_text()).up)
     for record in clicks(2000):
         await producer.send(topic, json.dumps(record).encode())
     await producer.flush()
     model = await asyncio.to_thread(service.wait_for, 2000)
     assert (model["events"], model["rejected"]) == (2000, {})
-    weights = found["chosen"]["weights"]
+    weights = proposal["chosen"]["weights"]
     accuracy = model["accuracy"] if weights == "last" else model["average_accuracy"]
-    assert accuracy["recent"] == pytest.approx(found["chosen"]["later"])
-    alike = [one for one in found["trials"] if one["scale"] == found["chosen"]["scale"]]
-    later = {f"{one['rule']}-{one['weights']}": one["later"] for one in alike}
+    assert accuracy["recent"] == pytest.approx(proposal["chosen"]["later"])
+    alike = [trial for trial in proposal["trials"] if trial["scale"] == proposal["chosen"]["scale"]]
+    later = {f"{trial['rule']}-{trial['weights']}": trial["later"] for trial in alike}
     beside = {row["name"]: row["accuracy"]["recent"] for row in model["candidates"]}
     assert beside
     assert beside == pytest.approx({name: later[name] for name in beside})
@@ -74,13 +74,13 @@ async def test_the_newest_of_a_topic(kafka: Server, producer: AIOKafkaProducer, 
 
     arguments = "-t", topic, "-b", kafka.address, "--json", "--count", "650", "-o", "perceptron.toml"
     done = await asyncio.to_thread(suggest, tmp_path, *arguments)
-    found = json.loads(done.stdout)
+    proposal = json.loads(done.stdout)
     # The last partition has 50 records in all; the two others give 300 each.
-    said = f"the newest 650 records of topic {topic}"
-    assert found["sample"] == {"from": f"topic {topic}", "records": 650, "said": said}
-    assert found["rejected"] == {"not-json": 50}
-    assert "50 records would be dead letters (not-json 50)" in found["notes"][0]
-    (number,) = [member for member in found["members"] if member["name"] == "n"]
+    source = f"the newest 650 records of topic {topic}"
+    assert proposal["sample"] == {"from": f"topic {topic}", "records": 650, "said": source}
+    assert proposal["rejected"] == {"not-json": 50}
+    assert "50 records would be dead letters (not-json 50)" in proposal["notes"][0]
+    (number,) = [member for member in proposal["members"] if member["name"] == "n"]
     assert (number["distinct"], number["mark"], number["example"]) == (600, "identifier", 300)
     assert [len(await read_all(kafka, topic, partition)) for partition in range(3)] == before
 

@@ -107,11 +107,11 @@ async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOK
     await learned(service, names["slow"], slow)
     poisoned = partial(service.model, names["poisoned"])
     await asyncio.to_thread(wait, lambda: poisoned()["rejected"] == {"not-json": 2000}, "the poisoned is read")
-    for said in (
+    for message in (
         "begin at offset 0 of partition 0, which holds 1000 to 2000: say where with --start-at",
         f"dead letters cannot be written to {names['stuck']}.dead-letters, so saves wait",
     ):
-        await asyncio.to_thread(wait, partial(_said, service, said), said)
+        await asyncio.to_thread(wait, partial(_said, service, message), message)
     assert service.http.get(f"/v1/models/{names['absent']}").status_code == 503
     # The absent topic is created and learned.
     await create_topic(kafka, names["absent"])
