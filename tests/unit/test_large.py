@@ -18,7 +18,7 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
-from service.serving import scoring
+from service.serving import request_parser, scoring
 from service.serving.http.app import Application
 from tests.checks import learner_of
 from tests.conftest import DEADLINE, event
@@ -94,7 +94,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal instances get equal answers, though weights change and names come meanwhile."""
-    learner, learned_again, read_pieces = served.learner, threading.Semaphore(0), scoring.request_parser.read_pieces
+    learner, learned_again, read_pieces = served.learner, threading.Semaphore(0), request_parser.read_pieces
 
     def after_an_event(*arguments: Any, **options: Any) -> Iterator[Any]:
         """The pieces of the request, each only after one more event is learned, however busy the machine is."""
@@ -102,7 +102,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(
             assert learned_again.acquire(timeout=DEADLINE)
             yield piece
 
-    monkeypatch.setattr(scoring.request_parser, "read_pieces", after_an_event)
+    monkeypatch.setattr(request_parser, "read_pieces", after_an_event)
     learner.apply(
         0, Records.of(1, [b'{"features":{"spare":0},"label":1}'])
     )  # from here on its arrays have room, and stay in place
