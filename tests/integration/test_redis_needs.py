@@ -134,4 +134,4 @@ async def test_the_least_version_is_said() -> None:
     with pytest.raises(ConfigurationError, match=rf"is version 3\.2\.6: the least is {minimum}"):
         await preflight._settings(Other("3.2.6"), "here:1")
     assert await preflight._settings(Other(f"{minimum}.1"), "here:1") == []
-    assert f"Redis {minimum} or later" in (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    assert f"Redis must be {minimum} or later" in (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()

@@ -103,7 +103,7 @@ RIGHT = r"(?P<operations>[\w, ]+) on (?P<resource>TOPIC(\.dead-letters)?|the gro
 
 def documented() -> dict[str, list[str]]:
     """The rights that docs/security.md lists for each command, as `OPERATION RESOURCE NAME`, with the word TOPIC."""
-    block = DOCUMENT.read_text().partition("Rights (ACLs)")[2].partition("```text\n")[2].partition("```")[0]
+    block = DOCUMENT.read_text().partition("rights (ACLs)")[2].partition("```text\n")[2].partition("```")[0]
     rights: dict[str, list[str]] = {}
     for line in block.splitlines():
         command, text = re.split(r" {2,}", line, maxsplit=1)
