@@ -146,6 +146,8 @@ async def test_weights_of_a_million_columns_do_not_hold_the_loop(query: str) -> 
             learner.weights[[0, 10_000]] += 1.0
     answered = json.loads((await task).body)
     assert max(turns) < LONGEST / 5 + copying
+    for _ in range(round(answered["bias"] - before[0])):  # turns before the page had its own
+        before[[0, 10_000]] += 1.0
     expected = np.argsort(-np.abs(before[1:]), kind="stable")[:10_000] if "top" in query else np.arange(10_000)
     assert [row["column"] for row in answered["weights"]] == (expected + 1).tolist()
     assert [row["weight"] for row in answered["weights"]] == before[expected + 1].tolist()
