@@ -69,14 +69,11 @@ class Secured(NamedTuple):
 class Issuer:
     """A token endpoint (RFC 6749, client credentials) on loopback.
 
-    A client's id is its user; `seconds` is how long its tokens hold, `issued` how many there were. `fault` says how it
-    answers instead.
+    A client's id is its user; `seconds` is how long its tokens hold, `issued` how many there were.
     """
 
     def __init__(self) -> None:
-        self.seconds, self.fault, self.issued = 3600.0, "", 0
-        self.elsewhere = list[str | None]()
-        """What came where the fault `redirect` sends, by its header."""
+        self.seconds, self.issued = 3600.0, 0
         issuer = self
 
         class Endpoint(BaseHTTPRequestHandler):
@@ -89,20 +86,9 @@ class Issuer:
                 if status == 200:
                     issuer.issued += 1
                     body = {"access_token": issuer.token(user), "token_type": "Bearer", "expires_in": issuer.seconds}
-                if issuer.fault == "foreign":
-                    body["access_token"] += "AAAA"
-                raw = json.dumps(body).encode()
-                self.send_response(302 if issuer.fault == "redirect" else status)
-                if issuer.fault == "redirect":
-                    self.send_header("location", f"{issuer.url}/elsewhere")
-                if issuer.fault == "cut":
-                    self.send_header("content-length", str(len(raw)))
-                    raw = raw[:-3]
+                self.send_response(status)
                 self.end_headers()
-                self.wfile.write(b"<html>" if issuer.fault == "page" else raw)
-
-            def do_GET(self) -> None:
-                issuer.elsewhere.append(self.headers["authorization"])
+                self.wfile.write(json.dumps(body).encode())
 
             def log_message(self, *_: object) -> None:
                 pass

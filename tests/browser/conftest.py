@@ -30,8 +30,8 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
     """One that prints no error."""
     context = await browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(DEADLINE * 1000)
-    page, odd = await context.new_page(), list[str]()
-    page.on("pageerror", lambda error: odd.append(str(error)))
+    page, errors = await context.new_page(), list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
     yield page
-    assert odd == []
+    assert errors == []
     await context.close()

@@ -1,4 +1,4 @@
-"""The page at `/`, driven in a real browser, on a real service that is killed and comes back."""
+"""The page at `/` in a real browser, of a real service that is killed and comes back."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def _event(i: int) -> bytes:
 
 @pytest.fixture
 async def service(run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path) -> Running:
-    """Two models behind a token: of names from data, and of two numbers."""
+    """Two models behind a token: one with names, one with two numbers."""
     (tmp_path / "tokens").write_text(f"{BEARER}\n")
     started = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "-t", f"{topic}-plane")
     started.http.headers["authorization"] = f"Bearer {BEARER}"
@@ -59,9 +59,9 @@ async def service(run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Pa
 
 @pytest.fixture
 async def page(page: Page, service: Running) -> AsyncIterator[Page]:
-    """The page, after it was given its token; it asks nobody else and opens no dialog."""
-    own, asked, dialogs = f"http://127.0.0.1:{service.port}/", list[str](), list[str]()
-    page.on("request", lambda request: asked.append(request.url))
+    """The page with its token; it sends requests to its own service only, and opens no dialog."""
+    own, urls, dialogs = f"http://127.0.0.1:{service.port}/", list[str](), list[str]()
+    page.on("request", lambda request: urls.append(request.url))
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
     await page.goto(own)
     await expect(page.get_by_role("status").first).to_contain_text("asks for a token")
@@ -70,18 +70,18 @@ async def page(page: Page, service: Running) -> AsyncIterator[Page]:
     await page.get_by_role("button", name="Show the models").click()
     await expect(page.locator("#main")).to_be_visible()
     yield page
-    assert [url for url in asked if not url.startswith(own)] == []
-    assert len(asked) > 3
+    assert [url for url in urls if not url.startswith(own)] == []
+    assert len(urls) > 3
     assert dialogs == []
 
 
 async def _events(page: Page) -> int:
-    """As the page shows them."""
+    """The number of events that the page shows."""
     return int((await page.locator("#tiles dd").first.evaluate("it => it.firstChild.data")).replace(",", ""))
 
 
 async def _points(page: Page) -> int:
-    """Of the line of mistakes; one, where all are at one place."""
+    """The points of the line of mistakes: one if all are at one place."""
     line: str = await page.locator("#mistakes .main").first.get_attribute("d") or "M"
     return line.count("M") + line.count("L")
 
@@ -92,38 +92,17 @@ async def _until(page: Page, events: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_it_shows_what_the_service_says_to_all_and_asks_it(
-    page: Page, service: Running, run: Run, topic: str, tmp_path: Path
-) -> None:
-    replica = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "--no-learn", create=False)
+async def test_it_shows_what_the_service_says_to_all_and_asks_it(page: Page, service: Running, topic: str) -> None:
     await _until(page, RECORDS)
     await _shows_what_the_service_says(page, service)
     await _predicts_by_keyboard_alone(page, service)
     await _fills_in_the_newest_event(page)
     await _leaves_nothing_of_another_model(page, topic)
     await _is_read_by_all(page, topic)
-    await _says_that_there_is_no_such_model(page, topic)
-    await asyncio.to_thread(_is_followed, replica, service)
-
-
-def _is_followed(replica: Running, service: Running) -> None:
-    """A replica shows the model that it follows, and nothing of what only its learner sees."""
-    headers = {"authorization": f"Bearer {BEARER}"}
-    replica.up()
-
-    def there() -> Any:
-        now = replica.http.get("/page/now", headers=headers).raise_for_status().json()
-        return now if now["points"] else None
-
-    now = wait(there, "the replica has a history")
-    assert now["model"]["state_digest"] == service.model()["state_digest"]
-    assert (now["model"]["learning_here"], now["lag"], now["event"], now["set_aside"]) == (False, None, None, {})
-    assert now["learner"].endswith(f":{service.process.pid}")
-    assert now["points"][-1][1] == RECORDS
 
 
 async def _shows_what_the_service_says(page: Page, service: Running) -> None:
-    """Names that look like HTML are text; every part has its figures."""
+    """Names that look like HTML are shown as text, and every part has its figures."""
     model = service.model()
     weights = page.locator("#weights")
     await expect(weights).to_contain_text(f"user.name={HTML}")
@@ -133,9 +112,9 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     cells = await page.locator("#confusion td").all_inner_texts()
     assert [int(cell) for cell in cells] == [cell for row in model["confusion"] for cell in row]
     await expect(page.locator("#confusion th").first).to_have_text("Label, and predicted by the last weights")
-    found = (f"{100 * model[one][of]:.1f} %" for one in ("recall", "precision") for of in ("recent", "all"))
-    said = "Label 1, of recent and of all events: recall {} and {}, precision {} and {}."
-    await expect(page.locator("#positive")).to_have_text(said.format(*found))
+    shares = (f"{100 * model[name][over]:.1f} %" for name in ("recall", "precision") for over in ("recent", "all"))
+    sentence = "Label 1, of recent and of all events: recall {} and {}, precision {} and {}."
+    await expect(page.locator("#positive")).to_have_text(sentence.format(*shares))
     await expect(page.locator("#rejected")).to_contain_text(f"missing-field1partition 0, offset {RECORDS}")
     await expect(page.locator("#rejected")).to_contain_text(f"skipped1partition 0, offset {RECORDS + 1}")
     await expect(page.locator("#version")).to_contain_text(f"State digest{model['state_digest']}")
@@ -154,7 +133,7 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
 
 
 async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:
-    """Tab until what has this text, or is this field, has the focus."""
+    """Press Tab until the element with this text or label has the focus."""
     for _ in range(presses):
         await page.keyboard.press("Tab")
         focused = await page.evaluate(
@@ -166,16 +145,16 @@ async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:
 
 
 async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
-    """To the form, through it and back; it asks with what the model reads, and shows the service's own answer."""
+    """The keyboard leads to the form, through it and back; the page sends what the model reads and shows the answer."""
     await page.evaluate("document.activeElement.blur()")
     await _by_keyboard(page, "To the prediction form")
     await page.keyboard.press("Enter")
     await _by_keyboard(page, "age", 2)
     await page.keyboard.type("50")  # as old as no event is
-    async with page.expect_request("**/predict?explain=true") as asked:
+    async with page.expect_request("**/predict?explain=true") as request:
         await page.keyboard.press("Enter")
     await expect(page.locator("#answer")).to_contain_text("Predicted")
-    sent: Any = (await asked.value).post_data_json
+    sent: Any = (await request.value).post_data_json
     features = sent["features"]
     assert features["age"] == 50
     assert features.keys() == {"age", "user", "new", "from", "tags"}
@@ -188,14 +167,14 @@ async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
     )
     await expect(page.locator("#answer strong")).to_have_text(str(answer["label"]))
     rows = await page.locator("#contributions tbody th").all_inner_texts()
-    assert [row.partition(" = ")[0] for row in rows] == [one["name"] for one in answer["contributions"]]
+    assert [row.partition(" = ")[0] for row in rows] == [part["name"] for part in answer["contributions"]]
     await _by_keyboard(page, "Back to the top")
     await page.keyboard.press("Enter")
     assert await page.evaluate("scrollY") == 0
 
 
 async def _fills_in_the_newest_event(page: Page) -> None:
-    """In place of what was changed."""
+    """The button replaces what was typed."""
     age = page.locator("#fields").get_by_label("age")
     assert await age.input_value() == "50"
     await page.get_by_role("button", name="Fill in").click()
@@ -204,7 +183,7 @@ async def _fills_in_the_newest_event(page: Page) -> None:
 
 
 async def _leaves_nothing_of_another_model(page: Page, topic: str) -> None:
-    """Neither its fields nor an answer that comes late."""
+    """Neither its fields nor a late answer stay."""
     fields, models, held = page.locator("#fields"), page.get_by_label("Model"), asyncio.Queue[Route]()
     await page.route("**/predict*", held.put)
     await page.get_by_role("button", name="Predict").click()
@@ -221,7 +200,7 @@ async def _leaves_nothing_of_another_model(page: Page, topic: str) -> None:
 
 
 async def _is_read_by_all(page: Page, topic: str) -> None:
-    """In light and dark, on a phone and a screen axe finds nothing and nothing is wider or cut; also with the plane."""
+    """Light and dark, on a phone and a screen, axe finds no violation, and nothing is too wide; also with the plane."""
     for model in (topic, f"{topic}-plane"):
         await page.get_by_label("Model").select_option(model)
         await expect(page.locator("#plane-card")).to_be_visible(visible=model != topic)
@@ -229,33 +208,18 @@ async def _is_read_by_all(page: Page, topic: str) -> None:
             await page.set_viewport_size({"width": width, "height": 900})
             for scheme in ("light", "dark"):
                 await page.emulate_media(color_scheme=scheme)
-                found: Any = await Axe().run(page)
-                assert found.violations_count == 0, (model, width, scheme, found.generate_report())
+                violations: Any = await Axe().run(page)
+                assert violations.violations_count == 0, (model, width, scheme, violations.generate_report())
                 assert await page.evaluate("document.documentElement.scrollWidth") <= width
                 assert await page.locator(".scroll").evaluate_all(FIT)
     assert await page.locator("#plane .mark").count() == RECORDS
-
-
-async def _says_that_there_is_no_such_model(page: Page, topic: str) -> None:
-    """And shows the first, until one is chosen; and before that it says that it waits."""
-    held = asyncio.get_running_loop().create_future()
-    await page.route("**/page/now*", lambda route: held.set_result(route), times=1)  # noqa: PLW0108 - it is marked
-    await page.goto(f"{page.url.partition('?')[0]}?model=nope")
-    await expect(page.locator("#state")).to_have_text("Waiting for the first answer…")
-    await (await held).continue_()
-    status = page.get_by_role("status").first
-    await expect(page.locator("#main")).to_be_visible()
-    await expect(status).to_have_text("There is no model “nope” here: the first is shown. ")
-    await expect(page.get_by_label("Model")).to_have_value(topic)
-    await page.get_by_label("Model").select_option(f"{topic}-plane")
-    await expect(status).to_be_empty()
 
 
 @pytest.mark.nightly
 async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
     page: Page, service: Running, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """What it knew of before stays in its lines, though the history of the process is lost, and so do its fields."""
+    """Its lines and fields stay, though the process has lost its history."""
     await _until(page, RECORDS)
     age = page.locator("#fields").get_by_label("age")
     await age.fill("31")
@@ -266,18 +230,11 @@ async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
     await asyncio.to_thread(service.wait_for, RECORDS + 5)
     before = await _points(page)
     assert before >= 3
-    now: Any = service.http.get("/page/now", params={"model": topic}).raise_for_status().json()
     await asyncio.to_thread(service.kill)
     await expect(page.get_by_role("status").first).to_contain_text("does not answer")
     await expect(page.locator("#main")).to_be_visible()
     await page.locator("#ask").scroll_into_view_if_needed()
     await expect(page.get_by_role("status").first).to_be_in_viewport()
-    # What a process says until it has read the snapshot, which is too soon over to be waited for.
-    begun = now | {"model": None, "why_not": "the model has no snapshot yet", "points": []}
-    await page.route("**/page/now*", lambda route: route.fulfill(json=begun))
-    await expect(page.get_by_role("status").first).to_contain_text("no snapshot yet. What is shown is")
-    await expect(page.locator("#main")).to_be_visible()
-    await page.unroute("**/page/now*")
     await asyncio.to_thread(service.start(service.command).up)
     await producer.send_and_wait(topic, _event(3))
     await _until(page, RECORDS + 4)

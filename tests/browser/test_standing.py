@@ -1,4 +1,4 @@
-"""What the page says of who learns, and while Kafka or Redis is gone, in a real browser, of a real service."""
+"""The page says which process learns, and since when Kafka or Redis is away; in a real browser."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ TIME = r"\d\d:\d\d:\d\d"
 
 
 async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run: Run, tmp_path: Path) -> None:
-    """And what that means; when they are back it says no more of it."""
+    """It says what follows from that, and nothing after they are back."""
     for folder in ("kafka", "redis"):
         (tmp_path / folder).mkdir()
     with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
@@ -26,12 +26,12 @@ async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run:
         await expect(page.locator("#state")).to_have_text("Learning here")
         await expect(notice).to_be_empty()
         await expect(lag).to_have_text("0records to be learned")
-        for server, said in (
+        for server, notice_text in (
             (redis, f"^Redis has not answered since {TIME}, so nothing is saved. $"),
             (kafka, f"^Kafka has not answered since {TIME}, so nothing new is learned. $"),
         ):
             server.kill()
-            await expect(notice).to_have_text(re.compile(said))
+            await expect(notice).to_have_text(re.compile(notice_text))
             await expect(lag).to_have_text("–not known without Kafka" if server is kafka else "0records to be learned")
             await asyncio.to_thread(server.start)
             await expect(notice).to_be_empty()
@@ -39,7 +39,7 @@ async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run:
 
 
 async def test_who_comes_back_waits_to_take_over_and_who_stands_by_follows(page: Page, run: Run) -> None:
-    """The group waits for one that was killed, and there is no other process to follow."""
+    """A process that comes back waits for the group; a standby follows another process."""
     service, state = await asyncio.to_thread(run(session_timeout=6.0).up), page.locator("#state")
     await page.goto(f"http://127.0.0.1:{service.port}/")
     await expect(state).to_have_text("Learning here")

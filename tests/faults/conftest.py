@@ -1,4 +1,4 @@
-"""A Kafka that services reach through a proxy, and a Redis of each trial's own behind another."""
+"""A Kafka that services reach through a proxy, and a Redis for each trial behind another proxy."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from tests.faults.trial import ALL, Trial
 
 
 def repeated(often: int, few: int) -> int:
-    """How often, with `make test-all` or without."""
+    """How often a fault is repeated: `often` with `make test-all`, else `few`."""
     return often if ALL else few
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `make test-all` the quickest come first: those that need a longer limit are later. Then all have time."""
+    """With `make test-all` the quickest come first, those with a longer limit later, and all get two hours."""
     if ALL:
         items.sort(key=lambda item: max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
         for item in items:
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka(own_kafka: Server) -> Server:
-    """Trials stop it."""
+    """A broker of this worker, since trials stop it."""
     return own_kafka
 
 
@@ -35,7 +35,7 @@ def kafka(own_kafka: Server) -> Server:
 def trial(
     request: pytest.FixtureRequest, kafka: Server, kafka_proxy: KafkaProxy, topic: str, tmp_path: Path
 ) -> Iterator[Trial]:
-    """On Redis itself, or with the parameter "valkey" on Valkey."""
+    """A trial on Redis, or with the parameter "valkey" on Valkey."""
     binary = None if getattr(request, "param", "") == "valkey" else shutil.which("redis-server")
     folder = tmp_path / "redis"
     folder.mkdir()

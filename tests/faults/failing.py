@@ -1,6 +1,6 @@
 """`perceptron` that signals itself at a point: `python -m tests.faults.failing POINT SIGNAL NTH REDIS run …`.
 
-REDIS is the URL of the server itself, where the service is given a proxy's. SIGUSR1 blocks the event loop for 30 s,
+REDIS is the URL of the server itself; the service uses a proxy. SIGUSR1 blocks the event loop for 30 s,
 SIGUSR2 turns the wall clock on by an hour, then back by two.
 """
 
@@ -18,7 +18,7 @@ POINTS = ("before-blobs", "before-commit", "no-reply", "after-commit", "before-f
 
 
 class Clock:
-    """The wall clock, as this process sees it."""
+    """The wall clock of this process."""
 
     def __init__(self) -> None:
         self._time, self._shift = time.time, 0.0
@@ -38,7 +38,7 @@ def block(*_: object) -> None:
 
 
 def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
-    """Make the process send itself this signal when it comes to the point for the nth time."""
+    """Make the process send itself this signal when it reaches the point for the nth time."""
     from service.learning.learner import Learner
     from service.snapshots import keeper
     from service.snapshots.redis.store import RedisStore, key
@@ -49,9 +49,9 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
         keeper.MAX_INLINE_BLOB_BYTES = -1  # as if there were much to save: blobs in commands of their own
     seen = 0
 
-    def here(at: str) -> None:
+    def here(reached: str) -> None:
         nonlocal seen
-        if at == point:
+        if reached == point:
             seen += 1
             if seen == nth:
                 print(f"{number.name} at {point}", file=sys.stderr, flush=True)
@@ -71,13 +71,13 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
 
         setattr(owner, name, failing)
 
-    # Typed as Any: what is put in their place takes whatever comes.
+    # Typed as Any, since their methods are replaced.
     store: Any = RedisStore
     learner: Any = Learner
     commit, apply = store.commit, learner.apply
 
     async def unanswered(self: Any, model: str, new: Any) -> Any:
-        """Come to the point as soon as another connection sees the head, whatever became of the reply."""
+        """Reach the point as soon as another connection sees the head, whether or not the reply has come."""
         if point != "no-reply":
             return await commit(self, model, new)
         looking = RedisStore(redis)
@@ -103,7 +103,7 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
 
 
 def main() -> None:
-    """Arm the point, if any, and be `perceptron`."""
+    """Arm the point, if there is one, and run `perceptron`."""
     point, name, nth, redis = sys.argv[1:5]
     del sys.argv[1:5]
     signal.signal(signal.SIGUSR1, block)

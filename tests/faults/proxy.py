@@ -1,4 +1,4 @@
-"""A TCP proxy that does the network's part: delay, hang, drop replies, refuse, cut, also inside a message."""
+"""A TCP proxy with faults of the network: delay, hang, lost replies, refused and cut connections."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,22 @@ CHUNK = 1 << 16
 
 
 class Proxy:
-    """Passes connections on to a port of the loopback, on a thread of its own. `heal` ends every fault."""
+    """Forwards connections to a local port, on a thread of its own. `heal` ends every fault."""
 
     def __init__(self, upstream: int = 0) -> None:
         """`upstream` may be set later."""
         self.upstream = upstream
         self.port = 0
         self.delay = 0.0
-        """Seconds that each reply takes longer."""
+        """Seconds by which each reply is delayed."""
         self.dropping = False
-        """Replies never arrive, though the connection stands."""
+        """Replies never arrive, though the connection stays open."""
         self.refusing = False
-        """Connections are closed as they come."""
+        """New connections are closed at once."""
         self.cut_in: bytes | None = None
-        """The next message that holds this is sent on by half; then its connection is gone."""
+        """The next message with these bytes is forwarded in part; then its connection is cut."""
         self.before: Callable[[bytes], bool] | None = None
-        """Is given each message before it is sent on, until it says that this was the one."""
+        """Called with each message before it is forwarded, until it returns True."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -47,20 +47,20 @@ class Proxy:
         self._thread.join()
 
     def hang(self) -> None:
-        """Nothing passes in either direction, though connections stand and new ones are taken."""
+        """Forward nothing in either direction; connections stay open and new ones are accepted."""
         self._call(self._passing.clear)
 
     def refuse(self) -> None:
-        """No connection stands or comes about."""
+        """Cut every connection, and accept no new one."""
         self.refusing = True
         self.cut()
 
     def cut(self) -> None:
-        """End every connection, in the middle of whatever is under way."""
+        """Cut every connection, whatever is being sent."""
         self._call(self._abort)
 
     def heal(self) -> None:
-        """The network is well again; what hung goes on."""
+        """End every fault; what hung is forwarded."""
         self.delay, self.dropping, self.refusing, self.cut_in = 0.0, False, False, None
         self.before = None
         self._call(self._passing.set)
@@ -80,7 +80,7 @@ class Proxy:
         self._listening.set()
         await self._ended.wait()
         server.close()
-        for turn in range(1000):  # connections that were just taken are to be known, and all of them to be gone
+        for turn in range(1000):  # connections that were just accepted register themselves, and then all must end
             self._abort()
             await asyncio.sleep(0 if turn < 10 else 0.005)
             if turn >= 10 and not self._writers:
@@ -98,21 +98,21 @@ class Proxy:
                         both.create_task(self._requests(reader, upstream))
                         both.create_task(self._replies(answers, writer))
         except* OSError:
-            pass  # one side is gone, so the other goes too
+            pass  # one side has ended, so the other ends too
         finally:
-            for one in (writer, upstream):
-                if one is not None:
-                    self._writers.discard(one)
-                    one.transport.abort()
+            for side in (writer, upstream):
+                if side is not None:
+                    self._writers.discard(side)
+                    side.transport.abort()
 
     async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK):
             await self._passing.wait()
             if self.before is not None and self.before(data):
                 self.before = None
-            if self.cut_in is not None and (at := data.find(self.cut_in)) >= 0:
+            if self.cut_in is not None and (place := data.find(self.cut_in)) >= 0:
                 self.cut_in = None
-                upstream.write(data[: at + (len(data) - at) // 2])
+                upstream.write(data[: place + (len(data) - place) // 2])
                 await upstream.drain()
                 raise ConnectionAbortedError("cut inside a message")
             upstream.write(data)
@@ -130,9 +130,9 @@ class Proxy:
 
 
 class KafkaProxy(Proxy):
-    """Knows one request from another, and keeps some of them back.
+    """Tells requests apart, and holds some of them back.
 
-    As a broker does that answers in order, it passes nothing on that the client sends behind such a request.
+    Like a broker, which answers in order, it forwards nothing that the client sends after such a request.
     """
 
     def __init__(self) -> None:
@@ -140,18 +140,18 @@ class KafkaProxy(Proxy):
         self._kept: dict[int, bytes] = {}
         self._healed = asyncio.Event()
         self._open = self._deaf = 0
-        """Connections are numbered; up to `_deaf` requests are kept back."""
+        """Connections are numbered; requests are held back on those up to `_deaf`."""
         self.max_idle_seconds = float("inf")
-        """A connection that sent nothing for longer stands, and nothing passes: a load balancer has dropped it."""
+        """After a longer pause a connection stays open but forwards nothing, as if a load balancer had dropped it."""
 
     def keep(self, requests: Mapping[int, bytes], *, old: bool = False) -> None:
-        """Keep back requests of these keys that hold these bytes; of `old`, only on connections that stand now."""
+        """Hold back requests with these keys and bytes; if `old`, only on connections that are open now."""
         self._healed.clear()
         self._deaf = self._open if old else sys.maxsize
         self._kept = dict(requests)
 
     def heal(self) -> None:
-        """What was kept back is sent on."""
+        """End every fault, and forward what was held back."""
         self._kept = {}
         self._call(self._healed.set)
         super().heal()

@@ -1,4 +1,4 @@
-"""What tests do to the Redis of a trial, and what they read in it."""
+"""Changes of a trial's Redis, and what tests read in it."""
 
 import os
 import re
@@ -16,9 +16,9 @@ from tests.conftest import wait
 from tests.faults.trial import Trial
 
 DROPPED = "state dropped"
-"""What a service says when a save was refused, or its head is not current any more."""
+"""The log line of a refused save, or of a head that is not current any more."""
 COMMIT = b'"schema":'
-"""In the command that commits a save, and in no other: the head."""
+"""Bytes of the head, which only the command that commits a save contains."""
 EMPTIED = "learning the log again from its start"
 
 
@@ -36,29 +36,29 @@ def current(trial: Trial) -> str:
 
 
 def said(trial: Trial, words: str) -> int:
-    """How often the services said these words."""
+    """How often these words are in the logs of the services."""
     return sum(service.log.read_text().count(words) for service in trial.services)
 
 
 def saves(trial: Trial, result: str) -> float:
-    """How many saves ended so, as the live processes count them."""
+    """The number of saves with this result, as the live processes count them."""
     name = f'perceptron_snapshots_total{{model="{trial.topic}",result="{result}"}}'
     return sum(service.metrics()[name] for service in trial.live)
 
 
 def heard(trial: Trial, words: str, times: int, what: str) -> None:
-    """Wait until the services have said so that often."""
+    """Wait until these words are in the logs this often."""
     wait(lambda: said(trial, words) >= times, what)
 
 
 def save_fails(trial: Trial, times: float) -> None:
-    """Wait until so many saves have failed in all."""
+    """Wait until this many saves have failed in all."""
     wait(lambda: saves(trial, "failed") >= times, "a save fails")
 
 
 @contextmanager
 def away(trial: Trial, policy: str | None = None) -> Iterator[Path]:
-    """Redis is killed. The body may change its files; then it starts, and is reached as soon as it is watched."""
+    """Kill Redis. The body may change its files. Then it starts, and services reach it once it is watched."""
     trial.redis.kill()
     trial.redis_proxy.refuse()
     yield files(trial)
@@ -79,39 +79,39 @@ def away(trial: Trial, policy: str | None = None) -> Iterator[Path]:
 
 
 def files(trial: Trial) -> Path:
-    """Where Redis keeps its append-only files."""
+    """The folder of the append-only files."""
     return trial.folder / "redis" / "appendonlydir"
 
 
 def appendfsync(trial: Trial, policy: str) -> None:
-    """When Redis forces its file to the disk."""
+    """Set when Redis forces its file to the disk."""
     with client(trial) as redis:
         redis.config_set("appendfsync", policy)
 
 
 def copied(trial: Trial) -> tuple[Path, str]:
-    """A copy of the files as they are, and a head that is in it, with those before."""
+    """A copy of the files, and the digest of a head that it contains."""
     digest = current(trial)
     return Path(shutil.copytree(files(trial), trial.folder / "copy")), digest
 
 
 def put_back(copy: Path, folder: Path) -> None:
-    """The copy in place of what is there."""
+    """Replace the files by the copy."""
     shutil.rmtree(folder)
     shutil.copytree(copy, folder)
 
 
 def cut_off(folder: Path, part: float) -> None:
-    """Cut this part of the newest file off its end, or three bytes."""
+    """Cut this part off the end of the newest file, or at least three bytes."""
     newest = max(folder.glob("*.incr.aof"), key=lambda file: int(re.findall(r"\.(\d+)\.incr", file.name)[0]))
     size = newest.stat().st_size
     os.truncate(newest, size - max(3, int(size * part)))
 
 
 def at_commit(trial: Trial, call: Callable[[], object]) -> None:
-    """When the next save is about to be committed, call this once before.
+    """Call this once, just before the next save is committed.
 
-    Not when one is said again that is accepted already: its client did not hear of it, and asks once more at any time.
+    A commit that was accepted and is sent again, because its reply was lost, does not count.
     """
 
     def reached(message: bytes) -> bool:
@@ -124,7 +124,7 @@ def at_commit(trial: Trial, call: Callable[[], object]) -> None:
 
 
 def accepted_unheard(trial: Trial) -> None:
-    """The next save is accepted, and nobody hears of it."""
+    """Wait until a save is accepted, whose reply is lost."""
     before: list[str] = []
 
     def deafen() -> None:

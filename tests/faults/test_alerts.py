@@ -1,8 +1,8 @@
-"""Each alert is fired by a real fault, and no other with it: the shipped rules, on a Prometheus that scrapes processes.
+"""A real fault fires its alerts and no other: the shipped rules, on a Prometheus that scrapes real processes.
 
-The rules are those of deploy/prometheus/rules.yml in a world where a minute takes a second, windows, waiting times and
-ages alike: see `quickened`. So timeouts of Kafka, Redis and sessions, which stay what they are, are longer beside them
-than in earnest; what fires for that alone is named with its fault. The true minutes are in tests/unit/alerts.yml.
+The rules are those of deploy/prometheus/rules.yml, where a minute takes a second: see `quickened`. Timeouts of Kafka,
+Redis and sessions keep their length, so they are long compared with the rules; an alert that fires only for that reason
+is named with its fault. The real minutes are tested by tests/unit/alerts.yml.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.nightly
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
 QUIET, HOUR = 15, 60
-"""Seconds without a fault, before it and where there is none: as many minutes of the rules."""
+"""Seconds without a fault, before one and in the trial without one: as many minutes of the rules."""
 
 
 def quickened(rules: str) -> str:
-    """These rules, where a minute takes a second: `5m` is `5s`, `6h` is `6m`, and `* 60` is `* 1`."""
+    """The rules with seconds for minutes: `5m` is `5s`, `6h` is `6m`, and `* 60` is `* 1`."""
     for slow, quick in ((r"\b(\d+)m\b", r"\1s"), (r"\b(\d+)h\b", r"\1m"), (r"\* 60\b", "* 1")):
         rules = re.sub(slow, quick, rules)
     return rules
@@ -42,64 +42,64 @@ def quickened(rules: str) -> str:
 
 @contextmanager
 def watched(trial: Trial) -> Iterator[Prometheus]:
-    """The processes of a trial, by a Prometheus that looks twice a second."""
+    """A Prometheus that scrapes the processes of a trial twice a second."""
     rules = quickened(RULES.read_text())
-    with scraping(trial.folder, trial.services, rules, "500ms", lookback="5s") as asked:
-        # It finds its targets within five seconds, which are five minutes here: until then all are down.
-        wait(lambda: not firing(asked), "the processes are found")
-        asked.since = time.time()
-        yield asked
+    with scraping(trial.folder, trial.services, rules, "500ms", lookback="5s") as prometheus:
+        # It finds its targets within five seconds, which are five minutes here; until then all seem down.
+        wait(lambda: not firing(prometheus), "the processes are found")
+        prometheus.since = time.time()
+        yield prometheus
 
 
-def fired(asked: Prometheus) -> set[str]:
-    """Every alert that was firing at some time, with what it misses."""
-    return _named(asked, f'max_over_time(ALERTS{{alertstate="firing"}}[{max(1, int(time.time() - asked.since))}s])')
+def fired(prometheus: Prometheus) -> set[str]:
+    """Every alert that fired at some time, with its dependency."""
+    seconds = max(1, int(time.time() - prometheus.since))
+    return _named(prometheus, f'max_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
 
 
-def firing(asked: Prometheus) -> set[str]:
+def firing(prometheus: Prometheus) -> set[str]:
     """Every alert that is firing now."""
-    return _named(asked, 'ALERTS{alertstate="firing"}')
+    return _named(prometheus, 'ALERTS{alertstate="firing"}')
 
 
-def _named(asked: Prometheus, query: str) -> set[str]:
-    found = [series["metric"] for series in asked.ask("/query", query=query)["result"]]
-    return {" ".join(filter(None, (one["alertname"], one.get("dependency")))) for one in found}
+def _named(prometheus: Prometheus, query: str) -> set[str]:
+    alerts = [series["metric"] for series in prometheus.ask("/query", query=query)["result"]]
+    return {" ".join(filter(None, (alert["alertname"], alert.get("dependency")))) for alert in alerts}
 
 
-def quiet(asked: Prometheus, seconds: float) -> None:
-    """Wait until Prometheus has looked for so long, and has told nobody."""
-    look = "model:perceptron_lag_records:sum"
-    long_enough = asked.since + seconds
-    wait(lambda: asked.value(look) is not None and time.time() > long_enough, f"{seconds} s are watched", 10 * seconds)
-    assert fired(asked) == set()
+def quiet(prometheus: Prometheus, seconds: float) -> None:
+    """Wait until Prometheus has scraped for this long, and no alert has fired."""
+    lag, end = "model:perceptron_lag_records:sum", prometheus.since + seconds
+    wait(lambda: prometheus.value(lag) is not None and time.time() > end, f"{seconds} s are watched", 10 * seconds)
+    assert fired(prometheus) == set()
 
 
 def separable(rng: random.Random) -> tuple[bytes, Any]:
-    """An event of a stream that is learned soon and well."""
+    """An event of a stream that is learned quickly and well."""
     x = {f"n{i}": round(rng.gauss(0, 1), 3) for i in range(5)}
     return event(x, int(sum(x.values()) > 0)), None
 
 
 def begin(trial: Trial, services: int = 1, **more: Any) -> None:
-    """A model that is well."""
+    """Start a healthy model."""
     trial.kind, trial.make = "plain", separable
     trial.begin(services=services, **more)
 
 
-# A fault prepares, yields, breaks something, yields, and where it can be mended, mends it and yields again.
+# A fault prepares, yields, breaks something, yields, and if it can repair it, does so and yields again.
 Broken = Generator[None]
 Fault = Callable[[Trial], Broken]
 
 
 def nothing(trial: Trial) -> Broken:
-    """For an hour of the rules, a learner, a standby and a replica are well."""
+    """A learner, a standby and a replica are healthy for an hour of the rules."""
     begin(trial, services=2)
     trial.up(trial.service("--no-learn"))
     yield
 
 
 def killed(trial: Trial) -> Broken:
-    """Of two processes that learn, the one whose turn it is."""
+    """The learner is killed, next to a standby."""
     begin(trial, services=2)
     yield
     learner = trial.learning()
@@ -110,7 +110,7 @@ def killed(trial: Trial) -> Broken:
 
 
 def stopped(trial: Trial) -> Broken:
-    """A value after which the weights would be beyond their limit, with either label: the model stops before it."""
+    """A value would raise the weights beyond their limit with either label: the model stops before it."""
     begin(trial)
     yield
     trial.make = lambda rng: (event({"n0": 1e16}, rng.randrange(2)), None)
@@ -118,7 +118,7 @@ def stopped(trial: Trial) -> Broken:
 
 
 def letters_cannot_be_written(trial: Trial) -> Broken:
-    """The dead-letter topic is gone, and more is rejected than is kept in memory: learning waits."""
+    """The dead-letter topic is deleted, and more is rejected than fits in memory: learning waits."""
     begin(trial)
     letters, left = f"{trial.topic}.dead-letters", iter(range(100))
     yield
@@ -130,7 +130,7 @@ def letters_cannot_be_written(trial: Trial) -> Broken:
 
 
 def hung(server: Server) -> Broken:
-    """SIGSTOP: it takes connections, and answers none."""
+    """SIGSTOP: it accepts connections and answers none."""
     yield
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
@@ -142,19 +142,19 @@ def hung(server: Server) -> Broken:
 
 
 def kafka_hangs(trial: Trial) -> Broken:
-    """The broker, under a learner and its standby."""
+    """The broker hangs, with a learner and its standby."""
     begin(trial, services=2)
     yield from hung(trial.kafka)
 
 
 def redis_hangs(trial: Trial) -> Broken:
-    """The store, under a learner and its standby."""
+    """Redis hangs, with a learner and its standby."""
     begin(trial, services=2)
     yield from hung(trial.redis)
 
 
 def replica_cut_off(trial: Trial) -> Broken:
-    """From Redis, which the learner still reaches."""
+    """A replica cannot reach Redis, and the learner can."""
     begin(trial)
     with Proxy(trial.redis.port) as its_own:
         trial.redis_address = its_own.address
@@ -167,7 +167,7 @@ def replica_cut_off(trial: Trial) -> Broken:
 
 
 def many_bad_records(trial: Trial) -> Broken:
-    """One in five is no event."""
+    """One record in five is not an event."""
     begin(trial)
     short = [raw for raw in BAD if raw is not None]
     yield
@@ -178,7 +178,7 @@ def many_bad_records(trial: Trial) -> Broken:
 
 
 def labels_of_chance(trial: Trial) -> Broken:
-    """From now on labels have nothing to do with the features, and nine in ten are positive."""
+    """Labels become independent of the features, and nine in ten are positive."""
     begin(trial)
     yield
     trial.make = lambda rng: (_relabelled(separable(rng)[0], int(rng.random() < 0.9)), None)
@@ -192,7 +192,7 @@ def _relabelled(raw: bytes, label: int) -> bytes:
 
 
 def too_many_requests(trial: Trial) -> Broken:
-    """Eight clients at a time, where one is allowed."""
+    """Eight clients at a time, with a limit of one."""
     begin(trial, settings="http.max_in_flight = 1")
     yield
     with asking(trial.services[0], instances=500):
@@ -201,7 +201,7 @@ def too_many_requests(trial: Trial) -> Broken:
 
 
 def large_requests(trial: Trial) -> Broken:
-    """Forty clients, each with 10,000 instances at a time: a quick machine answers one in 10 ms."""
+    """Forty clients, each with 10,000 instances at a time: a fast machine answers one in 10 ms."""
     begin(trial)
     yield
     with asking(trial.services[0], instances=10_000, clients=40):
@@ -211,7 +211,7 @@ def large_requests(trial: Trial) -> Broken:
 
 @contextmanager
 def asking(service: Running, instances: int, clients: int = 8) -> Iterator[None]:
-    """So many clients ask a process for predictions of so many instances, again and again."""
+    """This many clients request predictions of this many instances, all the time."""
     body = json.dumps({"instances": [{"features": {f"n{i}": 1.5 + n for i in range(20)}} for n in range(instances)]})
     ended = threading.Event()
 
@@ -234,15 +234,14 @@ def asking(service: Running, instances: int, clients: int = 8) -> Iterator[None]
 
 FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
     nothing: (set(), set()),
-    # A session of 6 s is longer than two minutes of these: nobody learns until the standby takes over.
+    # A session of 6 s is longer than two minutes of these rules: no process learns until the standby takes over.
     killed: ({"PerceptronDown"}, {"PerceptronNobodyLearns"}),
     stopped: ({"PerceptronNobodyLearns"}, set()),
     letters_cannot_be_written: (
         {"PerceptronLearningStalled", "PerceptronSnapshotStale", "PerceptronLagGrows"},
         set(),
     ),
-    # Whoever has no broker has no records, is not in its group any more when that wakes, and cannot ask before a save
-    # whether the topic is the one it was.
+    # Without a broker a process gets no records, leaves its group, and cannot check the topic before a save.
     kafka_hangs: (
         {"PerceptronDependencyMissing kafka"},
         {"PerceptronLearningStalled", "PerceptronNobodyLearns", "PerceptronSnapshotStale"},
@@ -254,60 +253,21 @@ FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
     too_many_requests: ({"PerceptronHttpErrors"}, {"PerceptronPredictionsSlow"}),
     large_requests: ({"PerceptronPredictionsSlow"}, set()),
 }  # fmt: skip
-"""What each fault must fire, and what it may."""
+"""The alerts that each fault must fire, and those that it may fire."""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.timeout(600)
 def test_a_fault_fires_its_alerts_and_no_other(trial: Trial, fault: Fault) -> None:
-    """Silent before it, then these, and where it can be mended silent again."""
+    """No alert fires before the fault; then these do, and they end after a repair."""
     must, may = FAULTS[fault]
     steps = fault(trial)
     with closing(steps), ExitStack() as stack:
         next(steps)
-        asked = stack.enter_context(watched(trial))
-        quiet(asked, QUIET if must else HOUR)
+        prometheus = stack.enter_context(watched(trial))
+        quiet(prometheus, QUIET if must else HOUR)
         next(steps, None)
-        wait(lambda: must <= fired(asked), f"{must} fire")
-        assert fired(asked) <= must | may
+        wait(lambda: must <= fired(prometheus), f"{must} fire")
+        assert fired(prometheus) <= must | may
         if next(steps, "over") != "over":
-            wait(lambda: not firing(asked) & must, f"{must} end")
-
-
-def test_mistakes_are_counted_once_over_a_kill(trial: Trial) -> None:
-    """What Prometheus has of a learner, its death and the standby after it, against the fold of the log.
-
-    Each sample is an accepted head's; the last less the first are the mistakes made between, and Down fires.
-    """
-    trial.kind, trial.make = "plain", separable
-    trial.stream(rate=500)
-    both = [trial.service(session_timeout=1.5) for _ in range(2)]
-    with watched(trial) as asked:
-        trial.up(*both)
-        trial.ask()
-        quiet(asked, 2)
-        trial.kill(trial.learning())
-        wait(lambda: "PerceptronDown" in firing(asked), "Down fires")
-        trial.progress(500)
-        judge = trial.finish()
-        folds = [known.state.fold for known in judge.known.values()]
-        whole = max(folds, key=lambda fold: fold.events)
-        wait(lambda: asked.value(newest("events")) == whole.events, "Prometheus has the last snapshot")
-        events, mistakes = (_values(asked, newest(name)) for name in ("events", "mistakes"))
-        assert asked.value("count(count by (instance) (max_over_time(perceptron_mistakes_total[1h])))") == 2
-        assert fired(asked) <= {"PerceptronDown", "PerceptronNobodyLearns"}
-    counted, made = list(zip(events, mistakes, strict=True)), {float(fold.events): fold.mistakes for fold in folds}
-    assert counted == sorted(counted)
-    assert [made[learned] for learned in events] == mistakes
-    assert 0 < events[0] < events[-1]
-    assert mistakes[-1] - mistakes[0] == whole.mistakes - made[events[0]] > 0
-
-
-def newest(counter: str) -> str:
-    """A durable counter, as the dashboard asks for it."""
-    return f"max by (model) (perceptron_{counter}_total)"
-
-
-def _values(asked: Prometheus, query: str) -> list[float]:
-    (series,) = asked.ask("/query_range", query=query, start=asked.since, end=time.time() + 0.5, step=0.5)["result"]
-    return [float(value) for _, value in series["values"]]
+            wait(lambda: not firing(prometheus) & must, f"{must} end")

@@ -1,6 +1,6 @@
-"""What one client can do to others: it never reads, sends slowly or without end, or only holds connections.
+"""Clients that never read, send slowly or without end, or only hold connections, as in docs/security.md.
 
-The rows of docs/security.md. Others ask for predictions all the time, and each is answered: the trial says so.
+The trial requests predictions all the time, and each is answered.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 class Door(NamedTuple):
-    """How a service is reached: settings of its `[http]`, and who signed its certificate, where it has one."""
+    """How a service is reached: its `[http]` settings, and the authority of its certificate, if it has one."""
 
     settings: str = "[http]\n"
     ca: str | None = None
@@ -57,42 +57,42 @@ class Clients:
         self._stack.close()
 
     def connect(self, text: bytes = b"", buffer: int = 0) -> socket.socket:
-        """One more, which has sent this; `buffer` is what its own side takes unread."""
-        one = self._stack.enter_context(socket.socket())
+        """Connect and send this; `buffer` is the size of the receive buffer, in bytes."""
+        connection = self._stack.enter_context(socket.socket())
         if buffer:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        one.settimeout(20)
-        one.connect(("127.0.0.1", self.service.port))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", self.service.port))
         if self._tls:
-            one = self._stack.enter_context(self._tls.wrap_socket(one, server_hostname="localhost"))
+            connection = self._stack.enter_context(self._tls.wrap_socket(connection, server_hostname="localhost"))
         with contextlib.suppress(ConnectionError, ssl.SSLError):  # refused before all was sent
-            one.sendall(text)
-        return one
+            connection.sendall(text)
+        return connection
 
 
-def answer(one: socket.socket, seconds: float = 20) -> str:
-    """What comes until the connection ends, or for a while nothing."""
-    one.settimeout(seconds)
-    found = b""
+def answer(connection: socket.socket, seconds: float = 20) -> str:
+    """All bytes until the connection ends, or nothing comes for this time."""
+    connection.settimeout(seconds)
+    received = b""
     with contextlib.suppress(OSError):
-        while part := one.recv(1 << 16):
-            found += part
-    return found.decode()
+        while part := connection.recv(1 << 16):
+            received += part
+    return received.decode()
 
 
 def requests(service: Running, route: str, code: int) -> float:
-    """How many of these were answered so."""
+    """The number of requests to this route that got this status."""
     line = r'perceptron_http_request_duration_seconds_count\{code="%d",method="[A-Z]+",route="/v1/models/\{name\}/%s"\}'
     return sum(n for name, n in service.metrics().items() if re.fullmatch(line % (code, route), name))
 
 
 def ended(service: Running, cause: str) -> float:
-    """How many connections it ended for this."""
+    """The number of connections that the service ended for this cause."""
     return service.metrics().get(f'perceptron_http_connections_ended_total{{cause="{cause}"}}', 0.0)
 
 
 def quietly_stopped(service: Running) -> None:
-    """SIGTERM ends it without a trace of anything."""
+    """SIGTERM ends it with a few lines of log and no traceback."""
     assert service.stop() == 0
     log = service.log.read_text()
     assert "Traceback" not in log
@@ -107,7 +107,7 @@ async def send(trial: Trial, *records: bytes) -> None:
 
 @contextlib.contextmanager
 def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
-    """Meanwhile it answers everybody else, takes at most so much more memory, and afterwards too."""
+    """Assert that meanwhile it answers all others, and that its memory grows by less than this."""
     memory = psutil.Process(service.process.pid).memory_info
     before, first = memory().rss, len(trial.answers)
     with trial.answering(10):
@@ -120,7 +120,7 @@ def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
 
 
 def test_readers_that_never_read(trial: Trial, door: Door) -> None:
-    """More of them than places, and than may be kept for them: their time ends. Under as many more it stops quietly."""
+    """More than may be in flight: their time ends. It also stops cleanly under them."""
     readers = 150
     limits = f"max_in_flight = {100}\nanswer_timeout = 20.0\n"
     trial.begin(settings=door.settings + limits, ca=door.ca)
@@ -130,9 +130,9 @@ def test_readers_that_never_read(trial: Trial, door: Door) -> None:
     with Clients(service, door.ca) as clients:
 
         def readers_are_stuck() -> None:
-            before, of = requests(service, "weights", 200), "&label=1" if trial.kind == "classes" else ""
+            before, label = requests(service, "weights", 200), "&label=1" if trial.kind == "classes" else ""
             for _ in range(readers):
-                request = f"GET /v1/models/{trial.topic}/weights?limit=10000{of} HTTP/1.1\r\nhost: x\r\n\r\n"
+                request = f"GET /v1/models/{trial.topic}/weights?limit=10000{label} HTTP/1.1\r\nhost: x\r\n\r\n"
                 clients.connect(request.encode() * 8, 4096)
             wait(lambda: requests(service, "weights", 200) >= before + readers, "their first answers are under way")
 
@@ -147,9 +147,9 @@ def test_readers_that_never_read(trial: Trial, door: Door) -> None:
 
 
 def test_bodies_that_do_not_arrive(trial: Trial, door: Door) -> None:
-    """They take no places; and where they are large as well, only so many bytes of them are kept.
+    """They are not in flight, and the bytes that are kept of them have a limit.
 
-    Requests that wait for Redis do take places. Under all of these it stops quietly, too.
+    Requests that wait for Redis are in flight. It stops cleanly under all of these.
     """
     limits = "max_in_flight = 20\nmax_body_bytes = 1048576\n[snapshots]\nkeep_every = 0.1\n"
     trial.begin(settings=door.settings + limits, ca=door.ca)
@@ -160,9 +160,9 @@ def test_bodies_that_do_not_arrive(trial: Trial, door: Door) -> None:
             clients.connect(post.encode() + b"{")
         with unharmed(trial, service, 100):
             large = [clients.connect(post.encode() + b" " * 900_000) for _ in range(40)]
-            # Eight of the largest possible are kept, which is nine of these.
+            # The bytes of eight largest bodies are kept, which is nine of these.
             wait(lambda: requests(service, "predict", 503) >= 31, "the others are refused")
-            answers = [found for one in large if (found := answer(one, 0.1))]
+            answers = [text for connection in large if (text := answer(connection, 0.1))]
             for refused in answers:
                 assert refused.startswith("HTTP/1.1 503 ")
                 assert "retry-after: 1\r\n" in refused
@@ -180,7 +180,7 @@ def test_bodies_that_do_not_arrive(trial: Trial, door: Door) -> None:
 
 
 def test_connections_that_are_only_held(trial: Trial, door: Door) -> None:
-    """More of them than descriptors: the longest idle end, and Kafka and Redis can be connected again."""
+    """More than file descriptors: the longest idle ones end, and Kafka and Redis can be reached again."""
     trial.begin(settings=door.settings, ca=door.ca)
     service = trial.live[0]
     resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (1024, 1024))

@@ -1,4 +1,4 @@
-"""Kafka that answers some requests and others not: no coordinator, a silent one, a client that hangs, a standby."""
+"""A Kafka that answers only some requests: no coordinator, a silent one, a client that hangs, a standby."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ FETCH, LIST_OFFSETS, FIND_COORDINATOR, JOIN_GROUP = 1, 2, 10, 11
 
 
 class Member:
-    """A process's part in a group, without the rest of the process; what it says is kept."""
+    """A member of a group without the rest of a process; it keeps what it reports."""
 
     def __init__(self, address: str, group: str, topics: list[str], watchdog: float = 60.0) -> None:
         self.said: list[str] = []
@@ -39,16 +39,16 @@ class Member:
         self.said.append(text)
 
     def about(self, words: str) -> list[str]:
-        """What it said with these words in it."""
+        """The reports with these words."""
         return [text for text in self.said if words in text]
 
     @property
     def holds(self) -> int:
-        """Topics that are its own."""
+        """The number of topics that it holds."""
         return sum(bool(log.assigned) for log in self.kafka.logs.values())
 
     def well(self) -> bool:
-        """It holds a topic, and Kafka answers."""
+        """Whether it holds a topic and Kafka answers."""
         return bool(self.holds) and not self.kafka.missing_since
 
     @contextlib.asynccontextmanager
@@ -65,7 +65,7 @@ class Member:
 
 
 async def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> float:
-    """Wait until the condition holds; how long that took."""
+    """Wait until the condition holds; return how long that took, in seconds."""
     started = time.monotonic()
     while not condition():
         assert time.monotonic() - started < seconds, f"not within {seconds} s: {what}"
@@ -82,7 +82,7 @@ async def both_topics(kafka: Server, topic: str) -> None:
 def service_of_another_kafka(
     redis: Server, topic: str, folder: Path, was: str, then: str, session: float
 ) -> Iterator[Running]:
-    """A service on a broker of its own, with one property that is another."""
+    """A service on a broker of its own, with one changed property."""
     assert was in PROPERTIES
     (folder / "kafka").mkdir()
     with servers.start_kafka(folder / "kafka", properties=PROPERTIES.replace(was, then)) as kafka:
@@ -95,13 +95,13 @@ def service_of_another_kafka(
 
 
 def checked(service: Running) -> tuple[int, str]:
-    """What `check` says of the settings of a service."""
+    """The exit code and output of `check` with the settings of a service."""
     done = perceptron("-c", str(service.config), "check", *service.command[service.command.index("-g") : -3])
     return done.returncode, done.stdout
 
 
 def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str, tmp_path: Path) -> None:
-    """Kafka's own default on one broker: no group has a coordinator. Log, metric and `check` name the setting."""
+    """With Kafka's default on one broker no group has a coordinator. Log, metric and `check` name the setting."""
     factor = "offsets.topic.replication.factor="
     with service_of_another_kafka(redis, topic, tmp_path, f"{factor}1", f"{factor}3", SESSION_SECONDS) as service:
         why = (
@@ -111,26 +111,26 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
         wait(lambda: why in service.log.read_text(), "it says why")
         missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
         wait(lambda: service.metrics()[missing], "the metric says so")
-        code, said = checked(service)
-        assert (code, f"{why}\n" in said) == (3, True), said
+        code, printed = checked(service)
+        assert (code, f"{why}\n" in printed) == (3, True), printed
         assert service.log.read_text().count("cannot be joined") == 1
         assert service.stop() == 0
         assert "Traceback" not in service.log.read_text()
 
 
 def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp_path: Path) -> None:
-    """The process ends and `check` fails, both with the setting's name."""
-    least = "group.min.session.timeout.ms="
-    with service_of_another_kafka(redis, topic, tmp_path, f"{least}1000", f"{least}6000", 1.5) as service:
+    """The process ends and `check` fails, and both name the setting."""
+    minimum = "group.min.session.timeout.ms="
+    with service_of_another_kafka(redis, topic, tmp_path, f"{minimum}1000", f"{minimum}6000", 1.5) as service:
         assert service.process.wait(DEADLINE) == 3
         why = "its group.min.session.timeout.ms, by default 6 s, allows no such kafka.session_timeout"
         assert service.log.read_text().splitlines()[-1].endswith(f", group g-{topic}: {why}")
-        code, said = checked(service)
-        assert (code, f"group g-{topic} cannot be joined at broker 1: {why}\n" in said) == (3, True), said
+        code, printed = checked(service)
+        assert (code, f"group g-{topic} cannot be joined at broker 1: {why}\n" in printed) == (3, True), printed
 
 
 async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
-    """FindCoordinator or JoinGroup unanswered: the member says so, and `check`, with the broker that was asked."""
+    """FindCoordinator or JoinGroup gets no answer: the member and `check` say so, with the broker's number."""
     await both_topics(kafka, topic)
     kept = {FIND_COORDINATOR: "FindCoordinator", JOIN_GROUP: "JoinGroup"}
     members = {name: Member(kafka_proxy.address, f"{name}-{topic}", [topic]) for name in kept.values()}
@@ -145,12 +145,12 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
                 where = " at broker 1" if name == "JoinGroup" else ""
                 assert f"group {name}-{topic} cannot be joined{where}: no answer in time" in text
                 assert member.kafka.missing_since
-            # As `check` does.
-            asked = [
+            # `check` calls the same function.
+            checks = [
                 coordinator_failure(Cluster(kafka_proxy.address), f"{name}-{topic}", SESSION_SECONDS)
                 for name in members
             ]
-            for error in await asyncio.gather(*asked, return_exceptions=True):
+            for error in await asyncio.gather(*checks, return_exceptions=True):
                 assert isinstance(error, DependencyError)
                 assert str(error).endswith("no answer in time")
             kafka_proxy.heal()
@@ -162,7 +162,7 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
 
 
 async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
-    """Three processes, two topics: each notices, once, and each that Kafka is back. A standby in peace says nothing."""
+    """Three members, two topics: each reports an outage once, and its end; otherwise a standby reports nothing."""
     topics = [topic, f"{topic}-b"]
     for name in topics:
         await both_topics(kafka, name)
@@ -171,12 +171,12 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
         async with contextlib.AsyncExitStack() as stack:
             for member in members:
                 await stack.enter_async_context(member.running())
-            async with asyncio.timeout(DEADLINE):  # two may hold a topic each before the third has joined
+            async with asyncio.timeout(DEADLINE):  # two members may hold a topic each before the third joins
                 state = ""
                 while state != "Stable":
                     _, state = await coordinator_failure(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)
                 await until(lambda: sorted(m.holds for m in members) == [0, 1, 1], "two hold a topic each")
-            await asyncio.sleep(SESSION_SECONDS)  # longer than a process may be outside its group
+            await asyncio.sleep(SESSION_SECONDS)  # longer than a member may be outside its group
             assert [m.said for m in members] == [[], [], []]
             kafka_proxy.refuse()
             await until(lambda: all(m.kafka.missing_since for m in members), "each notices")
@@ -189,7 +189,7 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
 
 
 async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -> None:
-    """Another member does not join again for long: that is said, and Kafka is not called missing."""
+    """Another member does not rejoin for a long time: that is reported, and Kafka is not missing."""
     await both_topics(kafka, topic)
     go_on = asyncio.Event()
 
@@ -212,7 +212,7 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
         async with member.running():
             took = await until(lambda: member.said, "it says what it waits for")
             (text,) = member.said
-            assert took > SESSION_SECONDS, "a killed member is waited for so long, and that is ordinary"
+            assert took > SESSION_SECONDS, "a killed member is waited for this long, which is normal"
             assert "it is PreparingRebalance, in Kafka's words, so another member is slow" in text
             assert member.kafka.missing_since == 0
             go_on.set()
@@ -224,7 +224,7 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
 
 
 async def test_connections_that_are_silent_are_replaced(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
-    """Fetch and ListOffsets unanswered on the client's connections, and answered on fresh ones: no process ends."""
+    """Fetch and ListOffsets get no answer on the client's connections, but on new ones: the process continues."""
     await both_topics(kafka, topic)
     member = Member(kafka_proxy.address, f"g-{topic}", [topic])
     try:
@@ -240,7 +240,7 @@ async def test_connections_that_are_silent_are_replaced(kafka: Server, kafka_pro
 
 
 async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
-    """Fetch and ListOffsets unanswered on fresh connections too: a fresh process would not help."""
+    """Fetch and ListOffsets get no answer on new connections either: a new process would not help."""
     await both_topics(kafka, topic)
     member = Member(kafka_proxy.address, f"g-{topic}", [topic], watchdog=3.0)
     try:

@@ -1,4 +1,4 @@
-"""Connections that a load balancer drops without a word once they idled, as Azure's does after four minutes."""
+"""A load balancer drops idle connections silently, as Azure's does after four minutes."""
 
 import asyncio
 import time
@@ -20,13 +20,13 @@ MAX_SECONDS = 15.0
 async def test_a_dead_letter_and_its_save_come_soon_though_the_producer_idled(
     own_kafka: Server, kafka_proxy: KafkaProxy, redis: Server, topic: str, tmp_path: Path
 ) -> None:
-    """The connection that writes dead letters is idle for long; what is sent on it then is swallowed."""
+    """The connection that writes dead letters is idle for long; what is sent on it then is lost."""
     kafka_proxy.max_idle_seconds = IDLE_SECONDS
     service = Running(topic, kafka_proxy.address, redis.address, tmp_path, "", "--create-topics")
     try:
         await asyncio.to_thread(service.up)
         async with AIOKafkaProducer(bootstrap_servers=own_kafka.address) as client:
-            await client.send_and_wait(topic, b"no event")  # so that there is a connection
+            await client.send_and_wait(topic, b"no event")  # it opens the connection
             await asyncio.to_thread(service.wait_for, 1)
             await asyncio.sleep(IDLE_SECONDS + 1.0)  # the fault itself
             await client.send_and_wait(topic, event({"a": 1}, 1))

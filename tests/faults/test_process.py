@@ -1,4 +1,4 @@
-"""What happens to processes: killed at random and at each point of a save, stopped, hung, blocked, moved about."""
+"""Faults of processes: killed at random and at each point of a save, stopped, hung, with a wrong clock."""
 
 import random
 import signal
@@ -18,7 +18,7 @@ from tests.faults.trial import Trial
 @pytest.mark.timeout(3600)
 @pytest.mark.long
 def test_killed_at_random(trial: Trial, kind: str, often: int) -> None:
-    """SIGKILL, each after at least 0.5 % of the run's records since the last; the standby goes on from the snapshot."""
+    """SIGKILL, each after at least 0.5 % of the run's records; the standby continues from the snapshot."""
     rng, progress = random.Random(11), list[int]()
     trial.kind = kind
     trial.stream(rate=300)
@@ -31,8 +31,8 @@ def test_killed_at_random(trial: Trial, kind: str, often: int) -> None:
         trial.again(learner)
     trial.finish()
     total = sum(part.end for part in trial.logs[-1].partitions)
-    least = min(b - a for a, b in zip([0, *progress], progress, strict=False))
-    assert least >= 0.005 * total, (least, total)
+    smallest = min(b - a for a, b in zip([0, *progress], progress, strict=False))
+    assert smallest >= 0.005 * total, (smallest, total)
     verified = trial.perceptron("verify")
     assert verified.returncode == 0, verified.stderr
 
@@ -47,7 +47,7 @@ def test_killed_at_random(trial: Trial, kind: str, often: int) -> None:
     ids=str,
 )
 def test_ended_at_a_point_of_a_save(trial: Trial, point: str, number: signal.Signals) -> None:
-    """Blobs without a head, a head nobody heard of, letters without a save: a restart goes on from what is there."""
+    """A restart continues after blobs without a head, a head without a reply, or letters without a save."""
     trial.stream(rate=1000)
     service = trial.failing(point, number, nth=4 if point != "slice" else 30)
     ended = service.process.wait(DEADLINE)  # saves may be 10 s apart
@@ -61,7 +61,7 @@ def test_ended_at_a_point_of_a_save(trial: Trial, point: str, number: signal.Sig
 
 @pytest.mark.nightly
 def test_sigterm_in_a_revocation(trial: Trial) -> None:
-    """A second member joins, and the first is ended while it lets the topic go."""
+    """A second member joins, and the first one ends while it releases the topic."""
     trial.stream(rate=1000)
     first = trial.failing("revocation", signal.SIGTERM)
     trial.up(first)
@@ -79,22 +79,21 @@ def test_sigterm_in_a_revocation(trial: Trial) -> None:
 @pytest.mark.parametrize("how", ["stopped", pytest.param("blocked", marks=pytest.mark.nightly)])
 @pytest.mark.timeout(600)
 def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) -> None:
-    """SIGSTOP past the session timeout, or an event loop that does not turn for 30 s; then it wakes, a zombie.
+    """SIGSTOP for longer than the session timeout, or an event loop that is blocked for 30 s.
 
-    It had learned beyond its last save, so its next one is refused, and the predictions of the other went on.
+    It had learned more than its last save, so its next save is refused. The other process answers meanwhile.
     """
     trial.stream(rate=1000)
     services = [trial.failing("-") for _ in range(2)]
     trial.up(*services)
     trial.ask()
     rounds = 0
-    # One that is cut off in a save that is accepted, or just after one, has nothing to be refused or dropped.
+    # A process that hangs just after an accepted save has nothing that could be refused.
     while rounds < repeated(3, 1) or (not refused(trial) and rounds < 6):
         rounds += 1
         hung = trial.learning()
         trial.progress(500)
-        # So that it is cut off in the middle of something: with records that no save covers.
-        trial.ahead(hung)
+        wait(lambda: hung.model()["ahead"], "it has learned records that no save covers")  # noqa: B023
         trial.hide(hung)
         before = ended(hung)
         hung.process.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGUSR1)
@@ -121,7 +120,7 @@ def refused(trial: Trial) -> int:
 
 @pytest.mark.nightly
 def test_the_wall_clock_jumps(trial: Trial) -> None:
-    """An hour on, then two back, under a running learner that keeps versions: saves and their order go by other things."""  # noqa: E501
+    """An hour on, then two back, under a learner that keeps versions: saves do not depend on the clock."""
     trial.stream(rate=1000)
     service = trial.failing("-", settings="[snapshots]\nkeep_every = 0.5\nkeep = 4\n")
     trial.up(service)

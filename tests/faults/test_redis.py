@@ -1,4 +1,4 @@
-"""What happens to Redis: killed, cut short, put back to an old copy, stopped, emptied, full."""
+"""Faults of Redis: killed, cut short, restored from an old copy, stopped, emptied, full."""
 
 import asyncio
 import contextlib
@@ -43,9 +43,9 @@ from tests.faults.trial import Trial
 )
 @pytest.mark.timeout(900)
 def test_killed(trial: Trial, policy: str) -> None:
-    """SIGKILL and a restart, again and again; the last time it is away for 3 s, and predictions go on.
+    """SIGKILL and a restart, several times; the last time it is away for 3 s, and predictions continue.
 
-    What Redis confirmed it still has, so nobody is refused: a save that was under way is looked up, and goes on.
+    With `always` Redis keeps what it confirmed, so no save is refused: one that was under way is looked up.
     """
     appendfsync(trial, policy)
     trial.begin(services=2)
@@ -61,7 +61,7 @@ def test_killed(trial: Trial, policy: str) -> None:
 
 @pytest.mark.nightly
 def test_killed_as_a_save_arrives(trial: Trial) -> None:
-    """SIGKILL when the blobs of a save are there and its commit is on the way: the next save is whole."""
+    """SIGKILL after the blobs of a save and before its commit: the next save is complete."""
     trial.begin()
     for _ in range(20):
         failed = saves(trial, "failed")
@@ -77,12 +77,12 @@ def test_killed_as_a_save_arrives(trial: Trial) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("trial", ["redis-server", "valkey"], indirect=True)
 def test_an_old_copy_is_restored(trial: Trial) -> None:
-    """Under a running owner its files are put back to an old copy: it is refused, rewinds and learns again."""
+    """An old copy replaces the files under a running learner: its save is refused, and it rewinds and learns again."""
     trial.begin(services=2, session_timeout=HELD_SECONDS)
     copy, _ = copied(trial)
     for _ in range(10):
         trial.progress(1000)
-        # The owner of a first save that it has not heard of goes on from the copy, and drops nothing.
+        # A learner that does not know of its newest save would continue from the copy, and drop nothing.
         wait(lambda: trial.learning().model()["digest"] == current(trial), "the owner knows of its newest save")
         dropped = said(trial, DROPPED)
         with away(trial) as folder:
@@ -94,7 +94,7 @@ def test_an_old_copy_is_restored(trial: Trial) -> None:
 
 @pytest.mark.nightly
 def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
-    """Nobody is left who learned what Redis lost. The standby goes on from the old head, which it finds there."""
+    """The learner of what Redis lost is gone. The standby continues from the old head."""
     trial.begin(services=2)
     owner = trial.learning()
     (standby,) = (service for service in trial.services if service is not owner)
@@ -107,13 +107,13 @@ def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
     judge = trial.finish()
     assert said(trial, EMPTIED) == 0
     twice = [v for v in judge.known.values() if v.version == judge.known[old].version + 1]
-    assert len(twice) == 2, "two heads went on from the old one, one after the other"
+    assert len(twice) == 2, "two heads are children of the old one"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seconds", [1, 20])
 def test_stopped(trial: Trial, seconds: int) -> None:
-    """SIGSTOP, and SIGCONT later: what was sent meanwhile is carried out late, and twice; predictions go on."""
+    """SIGSTOP, and SIGCONT later: commands are carried out late, and twice; predictions continue."""
     trial.begin()
     assert trial.redis.process is not None
     for _ in range(3):
@@ -127,9 +127,9 @@ def test_stopped(trial: Trial, seconds: int) -> None:
 
 @pytest.mark.nightly
 def test_emptied(trial: Trial) -> None:
-    """FLUSHALL, then the model's key is deleted: each time the log is learned again from 0, and that is said.
+    """After FLUSHALL, or a deleted key, the log is learned again from 0, and the log says so.
 
-    Also where nothing comes that would have to be saved: a learner at rest looks whether its head is still current.
+    An idle learner notices it too: it looks whether its head is still current.
     """
     trial.begin()
     for turn in range(1, 21):
@@ -146,9 +146,9 @@ def test_emptied(trial: Trial) -> None:
 
 @pytest.mark.nightly
 def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
-    """What was lost is not in the log any more: learning stops and names the command; the last version answers.
+    """The log does not have the lost records any more: learning stops, and the last version answers.
 
-    Also where settings say where a new model begins: one that was lost is learned again from 0 or not at all.
+    --start-at is for new models; a lost one is learned again from 0 or not at all.
     """
     trial.begin("--start-at", "earliest")
     trial.settle()
@@ -165,7 +165,7 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
     wait(lambda: len(trial.answers) >= seen + 10, "predictions go on")
     assert set(trial.answers[-10:]) == {last}
     trial.judged(dropped=1)
-    # The command that decides, given: a process that never had the model begins where it was told to.
+    # A new process, which never had the model, begins where --start-at says.
     trial.kill(service)
     trial.again(service)
     wait(lambda: service.model()["next"]["0"] == end, "it learns from where the log begins now")
@@ -174,7 +174,7 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
 
 @pytest.mark.nightly
 def test_full(trial: Trial) -> None:
-    """Somebody else fills Redis to its maxmemory: saves fail and say so, learning and predictions go on; then room."""
+    """Another client fills Redis to its maxmemory: saves fail and say so; learning and predictions continue."""
     trial.begin()
     with client(trial) as redis:
         redis.config_set("maxmemory", redis.info()["used_memory"] + (1 << 20))
@@ -202,7 +202,7 @@ def test_full(trial: Trial) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_one_after_another(trial: Trial, seed: int) -> None:
-    """Any of these faults, at any time, several at once: also in the doubt that the one before left behind."""
+    """Any of these faults at any time, several at once, also while the result of a save is unknown."""
     rng = random.Random(seed)
     trial.begin(services=2)
     copy, _ = copied(trial)
@@ -235,7 +235,7 @@ def test_one_after_another(trial: Trial, seed: int) -> None:
     def unheard() -> None:
         at_commit(trial, lambda: setattr(trial.redis_proxy, "dropping", True))
         wait(lambda: trial.redis_proxy.dropping, "a save is on its way")
-        time.sleep(rng.random() / 10)  # it arrives, or not: who sent it cannot know
+        time.sleep(rng.random() / 10)  # it arrives, or does not: its sender cannot know
         trial.redis_proxy.refuse()
 
     others = [kill, cut, old, other_owner, trial.redis_proxy.hang]
@@ -243,7 +243,7 @@ def test_one_after_another(trial: Trial, seed: int) -> None:
     for _ in range(40):
         for fault in [unheard] * (rng.random() < 0.4) + [rng.choice(others)]:
             fault()
-        time.sleep(rng.random())  # as long as what the proxy does lasts
+        time.sleep(rng.random())  # how long the fault of the proxy lasts
         trial.redis_proxy.heal()
         if rng.random() < 0.7:
             trial.progress(rng.choice([1, 200]))

@@ -1,4 +1,4 @@
-"""What the network before Redis does: hangs, drops replies, is slow, cuts a connection inside a save."""
+"""Faults of the network to Redis: lost or slow replies, and connections that are cut inside a save."""
 
 import pytest
 
@@ -11,11 +11,9 @@ pytestmark = pytest.mark.nightly
 
 @pytest.mark.parametrize("trial", ["redis-server", "valkey"], indirect=True)
 def test_the_reply_to_a_save_is_lost(trial: Trial) -> None:
-    """Accepted, and no reply comes. The client asks again and hears OK; or gives up, and the next save looks it up.
+    """The client sends an accepted save again and gets OK, or gives up, and the next save looks it up.
 
-    The connection is cut, the server cannot be reached any more, or nothing comes for too long.
-
-    Either way it is settled, not refused, and nothing is learned twice.
+    The connection is cut, the server cannot be reached, or no reply comes in time. No save is refused.
     """
     trial.begin()
     for turn in range(40):
@@ -35,7 +33,7 @@ def test_the_reply_to_a_save_is_lost(trial: Trial) -> None:
 
 
 def test_slow_replies(trial: Trial) -> None:
-    """Each reply takes 0.3 s longer: saves are slower and rarer, and none fails."""
+    """Each reply takes 0.3 s longer: saves are slower and less frequent, and none fails."""
     trial.begin()
     with trial.answering(5):
         trial.redis_proxy.delay = 0.3
@@ -47,7 +45,7 @@ def test_slow_replies(trial: Trial) -> None:
 
 
 def test_cut_inside_a_save(trial: Trial) -> None:
-    """The connection ends in the middle of a save, sooner or later: the whole is sent again."""
+    """The connection ends at different points of a save: the save is sent again completely."""
     trial.begin()
     for turn in range(1, 100 + 1):
         trial.redis_proxy.cut_in = COMMIT if turn % 2 else b"EVALSHA"

@@ -1,4 +1,4 @@
-"""The primary goes, and Sentinel makes a replica it: what no replica had is learned again."""
+"""The primary fails, and Sentinel promotes a replica: saves that no replica had are learned again."""
 
 import os
 import shutil
@@ -32,8 +32,8 @@ def trial(kafka: Server, kafka_proxy: KafkaProxy, topic: str, tmp_path: Path) ->
 
 
 def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> None:
-    """Every other time it had accepted heads that nobody else has; for a while it comes back with them as a primary."""
-    trial.begin(services=2, session_timeout=HELD_SECONDS)  # who learned what is lost has it to drop
+    """Every other time it had heads that no replica has; it comes back with them, for a while as a primary."""
+    trial.begin(services=2, session_timeout=HELD_SECONDS)  # the learner of lost heads must stay, to drop them
     lost = 0
     for turn in range(20):
         old = trial.redis
@@ -54,7 +54,7 @@ def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> N
 
 
 def test_a_primary_hangs_and_is_one_still_when_it_wakes(trial: SentinelTrial) -> None:
-    """Two primaries for some seconds, and connections to both: whoever was sent to the new one asks no other."""
+    """For some seconds there are two primaries: a process that was sent to the new one uses no other."""
     trial.begin(services=2)
     for _ in range(5):
         old = trial.redis

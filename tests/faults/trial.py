@@ -1,6 +1,6 @@
-"""One topic under faults: a stream of events, services, somebody who asks them all the time, and the judgement.
+"""One topic under faults: a stream of events, services that are asked all the time, and a judge.
 
-Services reach Kafka and Redis through proxies; the stream and whoever judges reach them directly. What is asserted:
+Services reach Kafka and Redis through proxies; the stream and the judge reach them directly. The judge asserts:
 
 I1, I2  every head that Redis accepted is the plain fold of the records it covers, bit for bit; so is the last one
 I3, I4  no accepted head goes back, and each was accepted on the head that was current
@@ -39,10 +39,10 @@ from tests.simulation.judge import Judge
 from tests.simulation.world import Record, Topic
 
 ALL = os.environ.get("FAULTS") == "all"
-"""`make test-all`: every case, each as often as the promise says, under all of its load."""
+"""True with `make test-all`: each fault as often as promised, under full load."""
 BAD = [raw for raw, _ in BAD_NAMED if raw is None or len(raw) < 200]
 HEADERS: list[tuple[str, bytes]] = [("", b"")] * 12_000
-"""Of a bad one now and then: its dead letter must be cut, since that topic takes less than theirs."""
+"""Headers of some bad records, whose dead letters must be cut, since their topic takes less."""
 LETTER_BYTES = 20_000
 NAMES = [f"n{i}" for i in range(300)]
 MODELS = {
@@ -66,14 +66,14 @@ average = "recent"
 half_life = 200
 """,
 }
-"""A plain one, one with all that a snapshot can hold, whose second candidate is another in every second process, and
-one of three labels."""
+"""A plain model; one with all that a snapshot can hold, whose second candidate differs in every second process; and one
+with three labels."""
 SETTLE_SECONDS = 40.0 if ALL else 400.0
-"""Within which all of the log is learned when a fault has ended; docs/guarantees.md says 40 s."""
+"""Time to learn all of the log after a fault; docs/guarantees.md promises 40 s."""
 
 
 class Trial:
-    """See the module's first lines. A context: all that it started ends with it."""
+    """A trial as the module describes it. It is a context: everything that it started ends with it."""
 
     def __init__(
         self,
@@ -87,24 +87,24 @@ class Trial:
         self.kafka, self.kafka_proxy, self.redis, self.redis_proxy = kafka, kafka_proxy, redis, redis_proxy
         self.topic, self.folder = topic, folder
         self.kind = sorted(MODELS)[zlib.crc32(folder.name.encode()) % len(MODELS)]
-        """Of the model: see MODELS. A third of the tests has each."""
+        """The model in MODELS. A third of the tests uses each."""
         self.settings = ""
         self.services: list[Running] = []
         self.live: list[Running] = []
-        """Those that must answer now."""
+        """The services that must answer now."""
         self.answers: list[int] = []
-        """The version that each prediction named."""
+        """The version in each prediction."""
         self.scrapes: dict[int, list[tuple[float, float]]] = {}
-        """By process: events and mistakes, as its durable counters say."""
+        """The durable counters of each process: events and mistakes."""
         self.failures: list[str] = []
         self.sent = 0
         self.rate = 2000
         self.make: Callable[[random.Random], tuple[bytes | None, Any]] = self._usual
-        """Of the stream's random numbers: the next record's value and headers."""
+        """Makes the next record's value and headers from the stream's random numbers."""
         self.logs: list[Topic] = []
         self.was_reset = False
         self.redis_address = redis_proxy.address
-        """As services are given it."""
+        """The address that services use."""
         self._watcher: Any = Watcher(redis.address, topic)
         self._ended, self._held, self._quiet = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
@@ -130,7 +130,7 @@ class Trial:
     # Processes
 
     def service(self, *flags: str, settings: str = "", **more: Any) -> Running:
-        """One more process, not waited for."""
+        """Start one more process, without waiting for it."""
         where = self.kafka_proxy.address, self.redis_address, self.folder
         model = MODELS[self.kind].format(eta=0.5 + 0.25 * (len(self.services) % 2))
         started = Running(self.topic, *where, f"{settings}\n{self.settings}\n{model}", *flags, **more)
@@ -138,47 +138,47 @@ class Trial:
         return started
 
     def failing(self, point: str, number: signal.Signals = signal.SIGKILL, nth: int = 1, **more: Any) -> Running:
-        """A process that sends itself a signal at a point: see `failing`."""
+        """Start a process that sends itself a signal at a point: see the module `failing`."""
         arguments = (point, number.name, str(nth), f"redis://{self.redis.address}/0")
         return self.service(program=("tests.faults.failing", *arguments), **more)
 
     def up(self, *services: Running) -> None:
-        """Wait until these are ready, and ask them from now on."""
+        """Wait until these are ready; from now on they are asked."""
         for service in services:
             service.up()
             self.live.append(service)
 
     def hide(self, service: Running) -> None:
-        """Ask this one no more: it is about to die or hang."""
+        """Stop asking this one, which is about to end or hang."""
         if service in self.live:
             self.live.remove(service)
 
     def kill(self, service: Running) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.hide(service)
         service.kill()
 
     def again(self, service: Running) -> None:
-        """Start it again, as the plain program, and wait until it is ready."""
+        """Start it again as the normal program, and wait until it is ready."""
         plain = [sys.executable, "-m", "service", *service.command[service.command.index("-c") :]]
         self.up(service.start(plain))
 
     def perceptron(self, command: str, *flags: str) -> Any:
-        """Run a tool on this model, straight to the servers."""
+        """Run a command on this model, without the proxies."""
         where = ["-b", self.kafka.address] if command != "reset" else []
         return perceptron(command, "-t", self.topic, *where, "--redis", f"redis://{self.redis.address}/0", *flags)
 
     # The stream
 
     def begin(self, *flags: str, services: int = 1, partitions: int = 1, rate: int = 1000, **more: Any) -> None:
-        """A stream, services that learn it and are asked, and some progress."""
+        """Start the stream and services, ask them, and wait for some progress."""
         self.stream(partitions, rate)
         self.up(*[self.service(*flags, **more) for _ in range(services)])
         self.ask()
         self.progress(1000)
 
     def stream(self, partitions: int = 1, rate: int = 2000, dead_letters: bool = True) -> None:
-        """Create the topic, and send events to it, one in fifty a bad one, until the trial settles."""
+        """Create the topic, and send events to it until the trial settles; one in fifty is bad."""
         asyncio.run(create_topic(self.kafka, self.topic, partitions))
         if dead_letters:
             asyncio.run(create_topic(self.kafka, f"{self.topic}.dead-letters", max_message_bytes=str(LETTER_BYTES)))
@@ -204,7 +204,7 @@ class Trial:
                     key = b"k" if value is None else None
                     sent.append(await client.send(self.topic, value, key=key, headers=headers))
                 self.sent += len(sent)
-                # The log is the truth: what was sent twice or never is no matter.
+                # Only the log counts: a record may be sent twice or never.
                 for done in await asyncio.gather(*sent, return_exceptions=True):
                     if isinstance(done, BaseException) and not isinstance(done, KafkaError):
                         raise done
@@ -216,7 +216,7 @@ class Trial:
                 await client.stop()
 
     def _usual(self, rng: random.Random) -> tuple[bytes | None, Any]:
-        """An event, or one in fifty a bad one."""
+        """An event; one in fifty is bad."""
         x: dict[str, Any] = {name: round(rng.gauss(0, 1), 3) for name in rng.sample(NAMES, 5)}
         label = int((sum(x.values()) > 0) != (rng.random() < 0.1))
         if self.kind == "classes" and abs(sum(x.values())) > 3.0:
@@ -226,7 +226,7 @@ class Trial:
         return value, HEADERS if value is not raw and rng.random() < 0.02 else None
 
     def hold(self) -> None:
-        """Send nothing until `go_on`; what is under way arrives before this returns."""
+        """Pause the stream until `go_on`; every record that was sent has arrived when this returns."""
         self._quiet.clear()
         self._held.set()
         wait(self._quiet.is_set, "the stream is at rest")
@@ -265,21 +265,21 @@ class Trial:
                 self.scrapes.setdefault(pid, []).append(counted)
 
     @contextlib.contextmanager
-    def answering(self, least: float) -> Iterator[None]:
-        """So many predictions, or more, are answered meanwhile."""
+    def answering(self, count: float) -> Iterator[None]:
+        """Assert that at least this many predictions are answered meanwhile."""
         before = len(self.answers)
         yield
-        assert len(self.answers) - before >= least, "predictions went on"
+        assert len(self.answers) - before >= count, "predictions went on"
 
     def outage(self, seconds: float) -> None:
-        """Hold a fault for so long; predictions go on."""
+        """Keep up a fault for this time; predictions must continue."""
         with self.answering(2 * seconds):
             time.sleep(seconds)  # the fault itself
 
     # Waiting
 
     def learner(self) -> Running | None:
-        """The live process that learns, where one says so."""
+        """The live process that says that it learns, or None."""
         for service in tuple(self.live):
             with contextlib.suppress(httpx.HTTPError):
                 if service.model()["learning_here"]:
@@ -288,21 +288,17 @@ class Trial:
 
     def learning(self, seconds: float = DEADLINE) -> Running:
         """Wait until a live process learns, and return it."""
-        found: Running = wait(self.learner, "a process learns", seconds)
-        return found
+        learner: Running = wait(self.learner, "a process learns", seconds)
+        return learner
 
     def progress(self, records: int = 1, seconds: float = DEADLINE) -> int:
-        """Wait until so many more records are learned and saved than now; returns how many are."""
-        least = self.covered() + records
-        wait(lambda: self.covered() >= least, f"{records} more records are learned and saved", seconds)
+        """Wait until this many more records are learned and saved; return the number of all."""
+        enough = self.covered() + records
+        wait(lambda: self.covered() >= enough, f"{records} more records are learned and saved", seconds)
         return self.covered()
 
-    def ahead(self, service: Running) -> None:
-        """Wait until it has learned records that no save covers."""
-        wait(lambda: service.model()["ahead"], "it is ahead of its snapshot")
-
     def says(self, service: Running, words: str, seconds: float = DEADLINE) -> None:
-        """Wait until its log has these words."""
+        """Wait until these words are in its log."""
         wait(lambda: words in service.log.read_text(), f"it says {words!r}", seconds)
 
     def covered(self) -> int:
@@ -311,13 +307,13 @@ class Trial:
         return sum(b - a for ranges in json.loads(head)["covered"].values() for a, b in ranges) if head else 0
 
     def saved(self) -> int:
-        """Where partition 0 goes on, as the head in Redis says."""
+        """The next offset of partition 0 in the head in Redis."""
         with Client(host="127.0.0.1", port=self.redis.port) as client:
             offset: int = json.loads(client.hget(key(self.topic), "head") or b"")["next"]["0"]["offset"]
             return offset
 
     def settle(self) -> None:
-        """End the stream, and wait until every live process answers with all of the log."""
+        """Pause the stream, and wait until every live process has learned or followed all of the log."""
         self.hold()
         self.read_log()
         ends = {str(p): part.end for p, part in enumerate(self.logs[-1].partitions)}
@@ -333,28 +329,28 @@ class Trial:
         wait(settled, f"all of the log is learned: {ends}", SETTLE_SECONDS)
 
     def finish(self, dropped: int = 0) -> Judge:
-        """All is learned in time, and right; at least so often state was dropped."""
+        """Assert that everything is learned in time and right, and that state was dropped at least this often."""
         self.settle()
         return self.judged(dropped)
 
     # Judging
 
     def look_again(self) -> None:
-        """After Redis was away and before anybody may write to it: keep looking."""
+        """Watch Redis again after it was away, before services may write to it."""
         self._watcher.look()
 
     def recreated(self, partitions: int = 1) -> None:
-        """The topic is another one from now on."""
+        """The topic was created again."""
         self.logs.append(Topic(random.Random(0), partitions))
 
     def reset(self) -> None:
-        """`perceptron reset`: the model is forgotten, so another begins."""
+        """Run `perceptron reset`; another model begins."""
         done = self.perceptron("reset", "--yes")
         assert done.returncode == 0, done.stderr
         self.was_reset = True
 
     def read_log(self) -> None:
-        """Put down what the log holds now, before some of it goes."""
+        """Remember what the log contains now, before some of it is deleted."""
         bad = set(BAD)
         for p, part in enumerate(self.logs[-1].partitions):
             begin, end, records = asyncio.run(_read(self.kafka, self.topic, p))
@@ -363,17 +359,17 @@ class Trial:
                 part.records[r.offset] = Record(r.offset, r.timestamp, r.key, r.value, r.headers, r.value not in bad)
 
     def judged(self, dropped: int = 0, read: bool = True) -> Judge:
-        """Assert I1 to I6 and I8 over everything since the start; at least so often state was dropped.
+        """Assert I1 to I6 and I8 over everything since the start, and that state was dropped at least this often.
 
-        The log is not read again where it cannot be, or is to be as it was.
+        Without `read` the log is judged as it was read before.
         """
         if read:
             self.read_log()
-        _, _, found = asyncio.run(_read(self.kafka, f"{self.topic}.dead-letters", 0))
+        _, _, written = asyncio.run(_read(self.kafka, f"{self.topic}.dead-letters", 0))
         letters: dict[bytes, set[bytes | None]] = {}
-        for letter in found:
+        for letter in written:
             letters.setdefault(letter.key, set()).add(letter.value)
-        # State that was dropped answers until a follower has fetched the newest snapshot.
+        # Dropped state answers until the newest snapshot is fetched.
         wait(lambda: not any(service.model()["ahead"] for service in self.live), "accepted heads alone answer")
         labels = (0, 1, 3) if self.kind == "classes" else (None,)
         models = [(service.model(), [service.vector(label) for label in labels]) for service in self.live]
@@ -383,11 +379,11 @@ class Trial:
         for model, vectors in models:
             assert model["digest"] == accepted[-1]
             assert [weight for column in zip(*vectors, strict=True) for weight in column] == last.state.fold.vector
-        # Else some are of the model before, or of records whose save is still to come.
+        # Otherwise some letters are of the model before, or of records that no save covers yet.
         if not self.was_reset and not any(model["stopped"] for model, _ in models):
             assert sum(len(values) for values in letters.values()) == len(letters) == last.state.rejected
         states = {(float(j.state.fold.events), float(j.state.fold.mistakes)) for j in judge.known.values()}
-        if self.was_reset:  # each rises for itself, when the new model is beyond the one before
+        if self.was_reset:  # each counter rises once the new model has passed the old one
             states = {(events, mistakes) for events, _ in states for _, mistakes in states}
         for pid, counted in self.scrapes.items():
             assert counted == sorted(counted), f"a durable counter of process {pid} fell"

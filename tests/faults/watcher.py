@@ -1,7 +1,7 @@
-"""Every change of a model in a real Redis, as the server itself reports it, and the simulator's judge over them.
+"""Every change of a model in a real Redis, as the server reports it, for the simulator's judge.
 
-`MONITOR` shows each command that was carried out, in order, those of a script among them. So a copy of the model's
-hash can be kept beside it, and each accepted head be judged in the state it was accepted in.
+`MONITOR` shows each command in order, also those of a script. So a copy of the model's hash is kept here, and each
+accepted head is judged in the state in which it was accepted.
 """
 
 import codecs
@@ -26,7 +26,7 @@ ARGUMENT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 
 
 class Change(NamedTuple):
-    """A command on the model's hash; `by_script` says that a script gave it."""
+    """A command on the model's hash; `by_script` says that a script sent it."""
 
     command: bytes
     arguments: list[bytes]
@@ -34,7 +34,7 @@ class Change(NamedTuple):
     at: float = 0.0
     """Seconds since 1970."""
     of: int = 0
-    """Which copy of the hash, where several are looked at."""
+    """The number of the server, if several are watched."""
 
     @property
     def accepts(self) -> bool:
@@ -43,7 +43,7 @@ class Change(NamedTuple):
 
 
 class Reload(NamedTuple):
-    """The whole hash, as it was when looking began, or began again; `at` and `of` as those of changes."""
+    """The whole hash when watching began; `at` and `of` are as in Change."""
 
     fields: dict[bytes, bytes]
     at: float = 0.0
@@ -51,16 +51,16 @@ class Reload(NamedTuple):
 
 
 def parsed(line: bytes) -> Change | None:
-    """A line of MONITOR."""
-    about, _, said = line.partition(b"] ")
-    arguments = [codecs.escape_decode(found)[0] for found in ARGUMENT.findall(said)]
+    """The change in a line of MONITOR, if there is one."""
+    about, _, command = line.partition(b"] ")
+    arguments = [codecs.escape_decode(argument)[0] for argument in ARGUMENT.findall(command)]
     if not arguments:
         return None
     return Change(arguments[0].upper(), arguments[1:], about.endswith(b"lua"), float(about.split()[0]))
 
 
 class Watcher:
-    """Looks at one model on one Redis, from `look` until the server goes or `end`."""
+    """Watches one model on one Redis, from `look` until `end` or the end of the server."""
 
     def __init__(self, address: str, model: str, of: int = 0) -> None:
         self._of = of
@@ -72,7 +72,7 @@ class Watcher:
         self._echoed = b""
 
     def look(self) -> None:
-        """Begin, or begin again after the server was away; nobody may write until this returns."""
+        """Begin, also after the server was away; nothing may write until this returns."""
         self.end()
         self._socket = socket.create_connection((self._host, self._port), timeout=10)
         self._socket.settimeout(None)
@@ -90,21 +90,21 @@ class Watcher:
         writing = (b"HSET", b"HDEL", b"DEL", b"UNLINK", b"FLUSHALL", b"FLUSHDB")
         with contextlib.suppress(OSError, ValueError):
             for line in lines:
-                change = parsed(line) if line.endswith(b"\n") else None  # the server died within it
+                change = parsed(line) if line.endswith(b"\n") else None  # else the server died within the line
                 if change and change.command == b"ECHO":
                     self._echoed = change.arguments[0]
                 if change and change.command in writing and (self._key in change.arguments or not change.arguments):
                     self.seen.append(change._replace(of=self._of))
 
     def catch_up(self) -> None:
-        """Wait until all that Redis has done by now is seen: it reports a little after it answers."""
+        """Wait until every change up to now is seen: Redis reports a little later than it answers."""
         token = uuid.uuid4().bytes
         with Client(host=self._host, port=self._port) as client:
             client.echo(token)
         wait(lambda: self._echoed == token, "Redis has reported all that it did")
 
     def head(self) -> bytes:
-        """The current head, as far as was seen; b"" where there is none."""
+        """The newest head that was seen; b"" if there is none."""
         for change in reversed(self.seen):
             if isinstance(change, Reload):
                 return change.fields.get(b"head", b"")
@@ -115,7 +115,7 @@ class Watcher:
         return b""
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -125,18 +125,18 @@ class Watcher:
 
 
 class Seen:
-    """What the judge looks at: as `simulation.world.World`, made from what happened."""
+    """The judge's view of what happened, like `simulation.world.World`."""
 
     def __init__(self, name: str, topics: list[Topic], letters: dict[bytes, set[bytes | None]]) -> None:
         self.name, self.topics, self.letters = name, topics, letters
         self.redis = world.Redis()
 
-    def topics_of(self, source: Any) -> list[Topic]:  # noqa: ARG002 - nobody here knows the ids of real ones
-        """Those that a head may have been learned from: once it was from one, its children are too."""
+    def topics_of(self, source: Any) -> list[Topic]:  # noqa: ARG002 - the ids of real topics are not known here
+        """The topics that a head may have been learned from."""
         return self.topics
 
     def judge(self, changes: list[Change | Reload]) -> tuple[Judge, list[str]]:
-        """Raises Violation where an accepted head is wrong; the judge, and the digests in order of acceptance."""
+        """Judge each accepted head; return the judge and the accepted digests in order. Raises Violation."""
         judge, accepted, copies = Judge(self), list[str](), {0: self.redis}
         for change in changes:
             self.redis = copies.setdefault(change.of, world.Redis())
@@ -148,7 +148,7 @@ class Seen:
                 after = state.get("digest", b"").decode()
                 if after and after not in judge.known:
                     before = before or (accepted[-1] if change.of else "")
-                    # The server died when it had this head in its file and had told nobody: there can be one.
+                    # The server wrote this head to its file and died before it reported it.
                     judge.accepted(before, state["head"], None)
                     accepted.append(after)
             elif change.command == b"HSET":

@@ -1,4 +1,4 @@
-"""What integration tests share: the store, the bytes in it, and the commands on this test's topic."""
+"""Fixtures of integration tests: the store, a client of its Redis, and the commands on this test's topic."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,9 +14,9 @@ from tests.integration.kept import Tool
 
 @pytest.fixture
 async def store(redis: Server) -> AsyncIterator[RedisStore]:
-    found = RedisStore(f"redis://{redis.address}/0")
-    yield found
-    await found.close()
+    redis_store = RedisStore(f"redis://{redis.address}/0")
+    yield redis_store
+    await redis_store.close()
 
 
 @pytest.fixture

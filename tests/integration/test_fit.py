@@ -1,4 +1,4 @@
-"""`perceptron fit` as a user meets it: from a file, from a topic, and on to a service that starts from its weights."""
+"""`perceptron fit` from a file and from a topic, and a service that starts from its weights."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def test_the_pages_example_is_what_is_printed(folder: Path) -> None:
 
 
 def test_a_service_goes_on_from_fitted_weights(run: Run, kafka: Server, topic: str, folder: Path) -> None:
-    """It predicts with them before its first event, and learns from there; fit takes its own file as a start too."""
+    """It predicts with them before its first event, and learns from there. `fit` starts from its own file too."""
     fit(folder, "and.csv", "--label", "y", "-o", "weights.json")
     service = run(f'[model]\nstart = "{folder}/weights.json"\n').up()
     instances = [{"features": {"a": a, "b": b}} for a, b in SQUARE]
@@ -64,8 +64,8 @@ def test_a_service_goes_on_from_fitted_weights(run: Run, kafka: Server, topic: s
     oracle.fold(file.read_bytes().splitlines())
     assert service.vector() == oracle.vector == [-3.0, 3.0, 4.0, 1.0]
     again = fitted(folder, "and.csv", "--label", "y", "--start", "weights.json")
-    assert [one["mistakes"] for one in again["passes"]] == [0]
-    # And what the service learned is fitted on, in the same form.
+    assert [each["mistakes"] for each in again["passes"]] == [0]
+    # `fit` continues from what the service learned, and writes the same form.
     done = perceptron("export", "-t", topic, "--redis", service.redis_url, "-o", "served.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     served = fitted(folder, str(file), "--start", "served.json", "-o", "same.json")
@@ -79,7 +79,7 @@ def test_a_service_goes_on_from_fitted_weights(run: Run, kafka: Server, topic: s
 async def test_a_topic_is_read_whole_once_without_what_is_no_event(
     kafka: Server, producer: AIOKafkaProducer, topic: str, folder: Path
 ) -> None:
-    """Partition after partition; bad records counted; of transactions the committed ones, up to the first open one."""
+    """It reads one partition after the other, counts bad records, and stops before an open transaction."""
     await create_topic(kafka, topic, partitions=2)
     for x, y in zip(SQUARE[2:], AND[2:], strict=True):
         await producer.send_and_wait(topic, event({"a": x[0], "b": x[1]}, y), partition=1)
@@ -103,26 +103,11 @@ async def test_a_topic_is_read_whole_once_without_what_is_no_event(
     assert "converged in pass 9 after 18 mistakes" in done.stdout
 
 
-@pytest.mark.nightly
-def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
-    (folder / "without").mkdir()
-    (folder / "without" / "scipy.py").write_text("raise ImportError('not installed')\n")
-    env = {"PYTHONPATH": str(folder / "without")}
-    done = fit(folder, "xor.csv", "--label", "y", env=env)
-    assert done.stdout.startswith("not converged in 100 passes: 400 mistakes")
-    assert "evidence none: pip install 'perceptron-service[fit]'" in done.stdout
-    # Converged weights separate, and bound without it.
-    done = fit(folder, "and.csv", "--label", "y", env=env)
-    assert "evidence it converged, so separable; the largest margin is unknown: pip install" in done.stdout
-    assert "18 updates <= 87 = (R/γ)²·‖w_opt‖²: R = 1.73205, γ = 1, ‖w_opt‖ = 5.38516 (w_opt: the final" in done.stdout
-
-
 def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> None:
     (folder / "bad.jsonl").write_bytes(event({"a": 1}, 1) + b"\n\n" + event({"a": 1e99}, 1) + b"\n")
     for arguments, code, part in (
         ((), 2, "name a FILE, or a topic with --topic TOPIC, and not both"),
         (("bad.jsonl",), 1, 'bad.jsonl, line 3: out-of-range: feature "a" is beyond ±1e+30'),
-        (("and.csv", "--label", "y", "--rule", "lms", "--eta", "3"), 1, "rule lms with eta 3 diverges: the update"),
         (("-t", topic, "-b", kafka.address), 2, f"topic {topic} does not exist"),
         (("-t", topic, "-b", "127.0.0.1:1"), 3, "Connection refused"),
     ):

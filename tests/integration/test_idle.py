@@ -1,4 +1,4 @@
-"""What processes cost that have nothing to do, and how soon they see that there is something."""
+"""The cost of idle processes, and how soon they notice a change."""
 
 import asyncio
 import time
@@ -23,21 +23,21 @@ SECONDS = 4.0
 
 
 @pytest.fixture
-def seen_digest(redis: Server) -> Iterator[Any]:
+def redis_client(redis: Server) -> Iterator[Any]:
     with Redis(host="127.0.0.1", port=redis.port) as client:
         yield client
 
 
 async def test_idle_models_are_looked_at_together_and_followed_at_once(
-    run: Run, kafka: Server, producer: AIOKafkaProducer, looked: Any, topic: str
+    run: Run, kafka: Server, producer: AIOKafkaProducer, redis_client: Any, topic: str
 ) -> None:
-    """Commands and connections are as many for twenty topics as for one, and one that is damaged is one alone."""
+    """Twenty topics need as many commands and connections as one, and one damaged model affects no other."""
     names = [f"{topic}-{i}" for i in range(TOPICS)]
     await asyncio.gather(*(create_topic(kafka, name) for name in names))
     for name in names:
         await producer.send(name, event({"a": 1.0}, 1))
     await producer.flush()
-    before = looked.info("clients")["connected_clients"]
+    before = redis_client.info("clients")["connected_clients"]
     flags = [flag for name in names for flag in ("-t", name)]
     learner = run("", *flags[2:], topic=names[0])
     await asyncio.to_thread(learner.up)
@@ -50,20 +50,20 @@ async def test_idle_models_are_looked_at_together_and_followed_at_once(
     await asyncio.to_thread(replica.up)
     await asyncio.to_thread(wait, lambda: all_learned(replica), "all are followed")
 
-    started, reads = time.monotonic(), looked.info("stats")["total_reads_processed"]
+    started, reads = time.monotonic(), redis_client.info("stats")["total_reads_processed"]
     used = [psutil.Process(service.process.pid).cpu_times() for service in (learner, replica)]
     await asyncio.sleep(SECONDS)  # what is measured
-    seconds, later = time.monotonic() - started, looked.info("stats")["total_reads_processed"]
+    seconds, later = time.monotonic() - started, redis_client.info("stats")["total_reads_processed"]
     for service, was in zip((learner, replica), used, strict=True):
         now = psutil.Process(service.process.pid).cpu_times()
         share = (now.user + now.system - was.user - was.system) / seconds
         assert share <= 0.02
-    connections = looked.info("clients")["connected_clients"] - before
+    connections = redis_client.info("clients")["connected_clients"] - before
     assert (later - reads) / seconds <= 1.2 * (1 / POLL_SECONDS + 1 / OWN_SECONDS) + 2
     assert connections <= 2 * MAX_CONNECTIONS
 
-    looked.rename(key(names[0]), "aside")
-    looked.rpush(key(names[0]), "no hash")
+    redis_client.rename(key(names[0]), "aside")
+    redis_client.rpush(key(names[0]), "no hash")
     try:
         for number in range(2, 12):
             await producer.send_and_wait(names[1], event({"a": 1.0}, number % 2))
@@ -74,11 +74,11 @@ async def test_idle_models_are_looked_at_together_and_followed_at_once(
             await asyncio.to_thread(wait, followed, "it is learned, saved and followed")
         assert replica.model(names[0])["next"]["0"] == 1
     finally:
-        looked.rename("aside", key(names[0]))
+        redis_client.rename("aside", key(names[0]))
 
 
 async def test_an_idle_learner_sees_within_two_seconds_that_its_model_was_reset(
-    run: Run, producer: AIOKafkaProducer, looked: Any, topic: str
+    run: Run, producer: AIOKafkaProducer, redis_client: Any, topic: str
 ) -> None:
     service = run()
     await asyncio.to_thread(service.up)
@@ -86,12 +86,12 @@ async def test_an_idle_learner_sees_within_two_seconds_that_its_model_was_reset(
     await asyncio.to_thread(service.wait_for, 1)
     delays = []
     for times in (1, 2, 3):
-        looked.delete(key(topic))
+        redis_client.delete(key(topic))
         started = time.monotonic()
 
         def again(times: int = times) -> bool:
-            said = service.log.read_text().count("learning the log again from its start")
-            return said == times and bool(looked.exists(key(topic)))
+            times_logged = service.log.read_text().count("learning the log again from its start")
+            return times_logged == times and bool(redis_client.exists(key(topic)))
 
         await asyncio.to_thread(wait, again, "it learns again")
         delays.append(time.monotonic() - started)

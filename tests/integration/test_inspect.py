@@ -1,8 +1,7 @@
-"""`perceptron inspect`: what is known of a model without asking the process that learns it."""
+"""`perceptron inspect` shows a model from Redis and Kafka, without the process that learns it."""
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ WEIGHTS = [4.0, -8.0, 2.0, -1.0, 0.5, 0.0]
 
 
 async def _learned(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str) -> Any:
-    """A model of one event in partition 1 of two, with kept versions; its service is gone. Answers its last words."""
+    """Learn one event in partition 1 of two, with kept versions, and end the service; return its last answer."""
     await create_topic(kafka, topic, partitions=2)
     service = run("[snapshots]\nkeep_every = 0.001\n")
     service.up()
@@ -51,7 +50,7 @@ async def test_inspect_shows_a_snapshot(run: Run, tool: Tool, producer: AIOKafka
 async def test_it_fits_80_columns_and_says_the_lag_or_why_not(
     run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
-    """Kafka refuses, is silent, is without the topic, or has another of its name: one line, exit 0."""
+    """Kafka refuses, lacks the topic, or has another one of its name: one line says so, and the exit code is 0."""
     about = await _learned(run, kafka, producer, topic)
     for i in range(1500):
         await producer.send(topic, event({"a": i}, 1), partition=i % 3 // 2)
@@ -80,18 +79,13 @@ async def test_it_fits_80_columns_and_says_the_lag_or_why_not(
     def reason(address: str) -> str:
         done = perceptron(*command, "-b", address, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-        said = " ".join(done.stdout.split())
+        text = " ".join(done.stdout.split())
         answer = json.loads(perceptron(*command, "-b", address, "--json", cwd=tmp_path).stdout)
         assert answer["lag"] is None
-        assert f"lag unknown: {answer['lag_reason']}" in said
+        assert f"lag unknown: {answer['lag_reason']}" in text
         return str(answer["lag_reason"])
 
     assert reason(NOWHERE) == f"Kafka at {NOWHERE}: Connection refused"
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        assert reason(address) == f"Kafka at {address}: no answer in time"
     await delete_topic(kafka, topic)
     assert reason(kafka.address) == f"Kafka at {kafka.address} has no topic {topic}"
     await create_topic(kafka, topic, partitions=2)

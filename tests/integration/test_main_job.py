@@ -9,38 +9,18 @@ import threading
 from pathlib import Path
 
 import httpx
-import numpy as np
-import pytest
 from aiokafka import AIOKafkaProducer
 from sklearn.datasets import load_breast_cancer
 
 from service.embedded.servers import Server
 from tests.conftest import Run, create_topic, event, perceptron, read_all, wait
-from tests.kinds import BAD_NAMED, BAD_POSITIONAL
+from tests.integration.kept import some_events
+from tests.kinds import BAD_NAMED
 from tests.oracle import Fold, same
-
-AND = [event({"a": a, "b": b}, int(a and b)) for a in (0, 1) for b in (0, 1)]
-AND_TRACE = {1: [-1, 0, 0], 4: [0, 1, 1], 29: [-3, 3, 3], 30: [-4, 3, 2], 36: [-4, 3, 2]}
-
-
-async def test_row_6_the_and_example_event_by_event(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
-    """Ahmed & Pavlu's AND, nine passes over a real topic: the document's weights at its points."""
-    service, fold = run().up(), Fold()
-    for k in range(1, 37):
-        raw = AND[(k - 1) % 4]
-        fold.learn(raw)
-        await producer.send_and_wait(topic, raw)
-        if k in AND_TRACE:
-            model = await asyncio.to_thread(service.wait_for, k)
-            same(fold, model, service.weights())
-            assert service.vector() == AND_TRACE[k], k
-    assert (model["mistakes"], model["wrong_predictions"]) == (18, 7)
-    answers = [service.predict({"features": json.loads(raw)["features"]}).json()["label"] for raw in AND]
-    assert answers == [-1, -1, -1, 1]
 
 
 def test_a_file_is_learned_over_a_restart(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
-    """Breast cancer as CSV, positional, twenty times over."""
+    """Breast cancer as CSV, positional, twenty times."""
     settings = '[model]\nfeatures = "positional"\ndimension = 30\n'
     data = load_breast_cancer()
     half, rows = tmp_path / "half.csv", 10 * len(data.target)
@@ -64,41 +44,17 @@ def test_a_file_is_learned_over_a_restart(run: Run, kafka: Server, topic: str, t
     same(Fold().fold(events * 20), model, weights)
 
 
-def _noisy_events(count: int, seed: int) -> list[bytes]:
-    """Named events over 3,000 names with a tenth of the labels flipped, so that mistakes never end."""
-    rng = np.random.default_rng(seed)
-    truth = rng.normal(size=3000)
-    names = (rng.integers(0, 3000, (count, 1)) + rng.integers(1, 3000 // 8, (count, 8)).cumsum(1)) % 3000  # none twice
-    values = rng.normal(size=names.shape).round(3)
-    flipped = rng.random(count) < 0.1
-    labels = ((truth[names] * values).sum(1) > 0) != flipped
-    return [
-        event({f"n{n}": v for n, v in zip(*one, strict=True)}, int(label))
-        for *one, label in zip(names.tolist(), values.tolist(), labels.tolist(), strict=True)
-    ]
-
-
-@pytest.mark.parametrize("features", ["named", pytest.param("positional", marks=pytest.mark.nightly)])
 async def test_bad_events_become_dead_letters_and_the_good_are_learned(
-    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, features: str
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """5 % bad events of every kind: each in the dead-letter topic under its key, with its bytes and its reason."""
-    settings = '[model]\nfeatures = "positional"\ndimension = 3\n' if features == "positional" else ""
-    bad = BAD_POSITIONAL if features == "positional" else BAD_NAMED
-    rng = random.Random(5)
-
-    def good() -> bytes:
-        values = [round(rng.gauss(0, 1), 3) for _ in range(3)]
-        names = rng.sample(range(50), 3)
-        x = values if features == "positional" else {f"n{n}": v for n, v in zip(names, values, strict=True)}
-        return event(x, rng.choice([0, 1]))
-
-    records: list[tuple[bytes | None, str | None]] = [(good(), None) for _ in range(19 * len(bad))]
-    for kind in bad:
+    """5 % bad events of every kind: each is in the dead-letter topic under its key, with its bytes and its reason."""
+    rng, good = random.Random(5), some_events(19 * len(BAD_NAMED))
+    records: list[tuple[bytes | None, str | None]] = [(raw, None) for raw in good]
+    for kind in BAD_NAMED:
         records.insert(rng.randrange(len(records) + 1), kind)
     await create_topic(kafka, topic, max_message_bytes=str(4 << 20))
     await create_topic(kafka, f"{topic}.dead-letters")
-    service = run(settings).up()
+    service = run().up()
     headers = [("trace", b"7"), ("trace", b"8")]
     for i, (raw, _) in enumerate(records):
         # The client refuses a record without key and value.
@@ -107,7 +63,7 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
     await producer.flush()
     model = await asyncio.to_thread(service.wait_for, len(records))
 
-    same(Fold().fold(raw for raw, reason in records if raw is not None and reason is None), model, service.weights())
+    same(Fold().fold(good), model, service.weights())
     expected = {i: kind for i, kind in enumerate(records) if kind[1] is not None}
     counts: dict[str, int] = {}
     for _, reason in expected.values():
@@ -135,9 +91,9 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
 async def test_sigterm_saves_answers_and_exits_0_while_predictions_arrive(
     run: Run, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """Everything learned is saved at the end, no accepted request goes unanswered, and a restart goes on from there."""
+    """It saves everything at the end, answers each accepted request, and a restart continues from there."""
     service = run().up()
-    events = _noisy_events(20_000, seed=3)
+    events = some_events(20_000)
     for raw in events:
         await producer.send(topic, raw)
     await producer.flush()
@@ -148,7 +104,7 @@ async def test_sigterm_saves_answers_and_exits_0_while_predictions_arrive(
             while True:
                 try:
                     codes.append(client.post(f"/v1/models/{topic}/predict", json={"features": {"n1": 1}}).status_code)
-                except httpx.TransportError:  # it does not listen any more
+                except httpx.TransportError:  # it has stopped listening
                     return
 
     threads = [threading.Thread(target=predict) for _ in range(4)]

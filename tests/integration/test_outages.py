@@ -16,7 +16,7 @@ from tests.conftest import Running, event, wait
 @pytest.mark.nightly
 @pytest.mark.long
 async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: str, tmp_path: Path) -> None:
-    """Neither is there: alive, unready, each named once. They come: it learns. Kafka alone is away: it answers."""
+    """Without both it is alive and not ready, and names each once. With both it learns. Without Kafka it answers."""
     for folder in ("kafka", "redis"):
         (tmp_path / folder).mkdir()
     with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
@@ -29,7 +29,7 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
             return text in service.log.read_text()
 
         def missing(dependency: str) -> float:
-            """Since when, or 0."""
+            """The time since when it is missing, or 0."""
             return service.metrics()[f'perceptron_missing_since_timestamp_seconds{{dependency="{dependency}"}}']
 
         def answer(path: str) -> int:
@@ -44,7 +44,6 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
             refused = f"Redis at {redis.address}/0: Connection refused"
             await asyncio.to_thread(wait, lambda: said(refused), "Redis is named")
             assert started < missing("redis") < time.time()
-            await asyncio.sleep(3.0)  # for it to say more, which it must not
             await asyncio.to_thread(redis.start)
             refused = f"Kafka at {kafka.address}: Connection refused"
             await asyncio.to_thread(wait, lambda: said(refused) and missing("kafka"), "Kafka is named")
@@ -65,11 +64,6 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
             await asyncio.to_thread(kafka.start)
             await asyncio.to_thread(wait, lambda: service.model()["learning_here"], "it learns again by itself")
             assert (missing("kafka"), missing("redis")) == (0, 0)
-            # Nobody sends anything, and the store goes away all the same.
-            redis.kill()
-            await asyncio.to_thread(wait, lambda: missing("redis"), "an idle learner finds that Redis is gone")
-            await asyncio.to_thread(redis.start)
-            await asyncio.to_thread(wait, lambda: missing("redis") == 0 and said("answers again"), "and back")
             assert await asyncio.to_thread(service.stop) == 0
             assert not said("Traceback")
         finally:

@@ -1,4 +1,4 @@
-"""What others install: the source distribution, the wheel made of it, and each `pip install` line that we print."""
+"""The source distribution, the wheel that is built from it, and each `pip install` line that we print."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ NEEDED = {
     "msk": ("aws_msk_iam_sasl_signer",),
     "sklearn,onnx": ("skl2onnx", "sklearn", "skops"),
 }
-"""What an extra brings."""
+"""Modules that each extra installs."""
 
 
 def uv(*arguments: Any) -> None:
@@ -34,7 +34,7 @@ def uv(*arguments: Any) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with both."""
+    """A folder with the source distribution and the wheel."""
     folder = tmp_path_factory.mktemp("built")
     uv("build", "--quiet", "--out-dir", folder, ROOT)  # the wheel from the source distribution
     assert len([*folder.glob("*.whl"), *folder.glob("*.tar.gz")]) == 2
@@ -42,8 +42,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_extra_that_is_printed_is_tried() -> None:
-    found = {extra for text in TEXTS for extra in PRINTED.findall(text.read_text())}
-    assert found == NEEDED.keys() - {""}
+    printed = {extra for text in TEXTS for extra in PRINTED.findall(text.read_text())}
+    assert printed == NEEDED.keys() - {""}
 
 
 @pytest.mark.parametrize("extra", NEEDED)

@@ -1,10 +1,10 @@
-"""Every shell and Python block of every page, run: a page is a session of its own, from its first block to its last.
+"""Every shell and Python block of every page is run; a page is one session, from its first block to its last.
 
-In a `console` block are commands behind `$ ` and what each prints, where `…` stands for anything. The commands of a
-`sh` block end with 0, as does the program of a `python` block. With a file's name behind the language it is that file.
-What serves, `perceptron run` and `redis-server`, runs from there on; another one on the same port takes its place.
+A `console` block has commands after `$ ` and what each prints; `…` stands for anything. The commands of a `sh` block
+end with 0, as does the program of a `python` block. A block with a file name after the language is that file.
+The servers `perceptron run` and `redis-server` keep running; another one on the same port replaces them.
 
-` ```sh elsewhere` is for what has no place here (an engine, a cluster, root): bash reads it, and runs nothing.
+` ```sh elsewhere` is for commands that need an engine, a cluster or root: bash only parses them.
 """
 
 import re
@@ -30,10 +30,10 @@ OWN_TESTS = {
     "docs/model.md": ["integration/test_fit.py"],
     "docs/producing.md": ["integration/test_producing.py"],
 }
-"""Pages whose blocks need data or servers of their own."""
+"""Pages whose blocks need other data or servers, and the tests that run them."""
 SERVES = re.compile(r"(perceptron run|redis-server)\b")
 ASKS = re.compile(r"(curl|perceptron (check|inspect|healthcheck|verify|predict|export|dead-letters (list|show)))\b")
-"""What changes nothing is asked again until it answers as shown: learning takes its time."""
+"""Commands that change nothing are repeated until they print what is shown, since learning takes time."""
 
 
 class Block(NamedTuple):
@@ -46,11 +46,11 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Those of a page, in their order."""
+    """The blocks of a page, in order."""
     text = page.read_text()
-    for found in re.finditer(r"^( *)```(\w+)(?: (\S+))?\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL):
-        line = text.count("\n", 0, found.start()) + 1
-        yield Block(line, found[2], found[3] or "", dedent(found[4]))
+    for match in re.finditer(r"^( *)```(\w+)(?: (\S+))?\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL):
+        line = text.count("\n", 0, match.start()) + 1
+        yield Block(line, match[2], match[3] or "", dedent(match[4]))
 
 
 PAGES = {str(page.relative_to(ROOT)): list(blocks(page)) for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
@@ -58,7 +58,7 @@ RUN = {"console", "sh", "bash", "python"}
 
 
 class Session:
-    """Somebody who does what a page says."""
+    """A user who follows a page."""
 
     def __init__(self, folder: Path, topic: str, kafka: Server, redis: Server) -> None:
         self._folder, self._topic = folder, topic
@@ -78,16 +78,16 @@ class Session:
         return self._ports.setdefault(shown, free_port())
 
     def here(self, text: str) -> str:
-        """A page's text with our topic and ports."""
+        """The page's text with this test's topic and ports."""
         text = re.sub(r"\bchurn\b", self._topic, text)
         return re.sub(
             r"(localhost:|-p |--port )(\d{4})\b",
-            lambda found: f"{found[1].replace('localhost', '127.0.0.1')}{self._port(found[2])}",
+            lambda match: f"{match[1].replace('localhost', '127.0.0.1')}{self._port(match[2])}",
             text,
         )
 
     def do(self, block: Block) -> None:
-        """What a block says."""
+        """Follow a block."""
         text = self.here(block.text)
         if "." in block.word:
             (self._folder / block.word).write_text(text)
@@ -105,11 +105,11 @@ class Session:
             return self._serve(shlex.split(command, comments=True))
         fails = re.search("^(perceptron: |fail )", shown or "", re.MULTILINE) is not None
         form = ".*" if shown is None else r"\s*".join([".*".join(map(re.escape, shown.strip().split("…"))), ""])
-        said: list[str] = []
+        printed: list[str] = []
 
         def as_shown() -> bool:
             done = self._run(command)
-            said[:] = [f"{done.returncode}: {done.stdout}{done.stderr}"]
+            printed[:] = [f"{done.returncode}: {done.stdout}{done.stderr}"]
             return fails == (done.returncode != 0) and bool(
                 re.fullmatch(form, (done.stdout + done.stderr).strip(), re.DOTALL)
             )
@@ -117,11 +117,11 @@ class Session:
         try:
             wait(as_shown, command, DEADLINE if ASKS.match(command) else 0)
         except AssertionError:
-            raise AssertionError(f"$ {command}\n{said[0]}\ninstead of\n{shown}") from None
+            raise AssertionError(f"$ {command}\n{printed[0]}\ninstead of\n{shown}") from None
         return None
 
     def _run(self, command: str) -> Done:
-        # What needs no shell has none: a process of its own takes seconds of a busy machine.
+        # A command without shell syntax runs in this process: a new one takes seconds on a busy machine.
         if plain := re.fullmatch(r"(?:echo '([^'\n]*)' \| )?perceptron ([^|<>&;$*]*)", command):
             stdin = None if plain[1] is None else f"{plain[1]}\n".encode()
             words = shlex.split(plain[2], comments=True)
@@ -137,7 +137,7 @@ class Session:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def _serve(self, words: list[str]) -> None:
-        """Start what serves, in the place of what is on its port."""
+        """Start a server, and stop the one on the same port."""
         ours = words[0] == "perceptron"
         option = "-p" if ours else "--port"
         port = int(words[words.index(option) + 1]) if option in words else self._port("8000")
@@ -165,7 +165,7 @@ class Session:
         assert process.wait(DEADLINE) == 0
 
     def end(self) -> None:
-        """Stop all that serves."""
+        """Stop all servers."""
         for port in reversed(list(self._serving)):
             self._stop(port)
 
@@ -198,13 +198,13 @@ def test_a_page_that_another_test_runs_is_named_there() -> None:
 
 
 def test_blocks_say_what_they_are() -> None:
-    """And so none is passed by: no other language, no other word; `make` has what is to be made."""
+    """Each block has a known language and word, so none is skipped, and each `make` target exists."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for page, found in PAGES.items():
-        assert len(found) == len(re.findall(r"^ *```", (ROOT / page).read_text(), re.MULTILINE)) / 2, page
-        for block in found:
-            known = {*RUN, "text", "toml", "json", "http", "csv"}
-            assert block.language in known, f"{page}, line {block.line}: {block.language}"
+    for page, blocks_of_page in PAGES.items():
+        assert len(blocks_of_page) == len(re.findall(r"^ *```", (ROOT / page).read_text(), re.MULTILINE)) / 2, page
+        for block in blocks_of_page:
+            languages = {*RUN, "text", "toml", "json", "http", "csv"}
+            assert block.language in languages, f"{page}, line {block.line}: {block.language}"
             assert block.word in {"", "elsewhere"} or "." in block.word, f"{page}, line {block.line}: {block.word}"
             if block.word == "elsewhere":
                 assert re.search(r"^(docker|kubectl|make|.*\bpip) ", block.text, re.MULTILINE), f"{page}: {block.text}"

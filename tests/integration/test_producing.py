@@ -1,4 +1,4 @@
-"""Other people's producers, as docs/events.md and docs/producing.md show them: what each block sends is learned."""
+"""The producers of docs/events.md and docs/producing.md: the model learns what each block sends."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ import pytest
 from jgo.maven import MavenContext, PythonResolver
 
 from service.embedded import servers
-from tests.conftest import Run, clean_environment, read_all, wait
+from tests.conftest import DEADLINE, Run, clean_environment, read_all, wait
 
 pytestmark = pytest.mark.nightly
 
@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def console_producer(folder: Path) -> None:
-    """Kafka's own script of this name, which is its class and jars: those of the tools are in an archive beside."""
+    """Write Kafka's own script of this name: its class, with the jars of the broker and of the tools."""
     group, _, version = servers.KAFKA.split(":")
     tools = MavenContext(resolver=PythonResolver()).project(group, "kafka-tools").at_version(version).artifact()
     classpath = os.pathsep.join(map(str, [*servers.jars(), tools.resolve()]))
@@ -50,7 +50,7 @@ def test_each_producer_of_the_pages_feeds_the_model(
                 .replace('"points"', f'"{points}"')
             )
             command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]
-            subprocess.run(command, check=True, timeout=60, env=clean_environment(PATH=path), cwd=tmp_path)
+            subprocess.run(command, check=True, timeout=DEADLINE, env=clean_environment(PATH=path), cwd=tmp_path)
     service.wait_for(8)
     wait(lambda: service.model(points)["events"] == 1, "the vector is learned")
     assert service.model()["rejected"] == {}

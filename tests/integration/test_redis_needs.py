@@ -1,4 +1,4 @@
-"""What a Redis must be and let its user do is said at the start, by name; and what it says of failures."""
+"""What a Redis must be, and what its user must be allowed to do, is checked at the start."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.nightly
 
 @contextmanager
 def started(folder: Path, *flags: str) -> Iterator[Server]:
-    """A Redis with these flags, on a port that it is told beside them."""
+    """A Redis with these flags, on a port of its own."""
     binary = shutil.which("redis-server")
     if binary is None:
         assert not os.environ.get("CI"), "CI must run against redis-server too"
@@ -44,7 +44,7 @@ User = Callable[..., Awaitable[RedisStore]]
 
 @pytest.fixture
 async def user(redis: Server, raw: Any) -> AsyncIterator[User]:
-    """A store whose user has these rights."""
+    """Make a store whose user has these rights."""
     made: list[tuple[str, RedisStore]] = []
 
     async def make(*rights: str) -> RedisStore:
@@ -83,7 +83,7 @@ async def test_a_save_whose_sweeping_is_refused_is_accepted(user: User, raw: Any
 async def test_a_renamed_command_is_refused_and_hello_is_not_needed(
     tmp_path: Path, renamed: str, refused: bool
 ) -> None:
-    """Without HELLO a server speaks the older protocol alone, as those before 6 and some proxies do."""
+    """Without HELLO a server speaks only the older protocol, as before version 6 and behind some proxies."""
     with started(tmp_path / "redis", "--rename-command", renamed, "") as server:
         async with RedisStore(f"redis://{server.address}/0") as store:
             if refused:
@@ -99,7 +99,7 @@ def client_of(server: Server) -> Any:
 
 
 async def test_what_may_pass_is_no_wrong_setting(tmp_path: Path) -> None:
-    """A replica may be made primary, so it is asked again; one that takes no writes for now is said to."""
+    """A replica may become primary, so it is an error that passes; a primary that takes no writes now is a warning."""
     with started(tmp_path / "redis") as server:
         async with RedisStore(f"redis://{server.address}/0") as store, client_of(server) as raw:
             await raw.config_set("min-replicas-to-write", "1")
@@ -130,8 +130,8 @@ class Other(NamedTuple):
 
 
 async def test_the_least_version_is_said() -> None:
-    least = ".".join(map(str, preflight.MIN_VERSION))
-    with pytest.raises(ConfigurationError, match=rf"is version 3\.2\.6: the least is {least}"):
+    minimum = ".".join(map(str, preflight.MIN_VERSION))
+    with pytest.raises(ConfigurationError, match=rf"is version 3\.2\.6: the least is {minimum}"):
         await preflight._server_warnings(Other("3.2.6"), "here:1")
-    assert await preflight._server_warnings(Other(f"{least}.1"), "here:1") == []
-    assert f"Redis {least} or later" in (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    assert await preflight._server_warnings(Other(f"{minimum}.1"), "here:1") == []
+    assert f"Redis must be {minimum} or later" in (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()

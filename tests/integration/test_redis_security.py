@@ -1,7 +1,6 @@
-"""Redis over TLS, for users of few rights, and by its sentinels: what is needed works, what fails is one line."""
+"""Redis over TLS, with few rights, and by its sentinels: what is documented works, and each error is one line."""
 
 import asyncio
-import json
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -17,7 +16,7 @@ from service.errors import DependencyError
 from service.settings.load import load
 from service.settings.redis import RedisSettings
 from tests.certificates import Certificates
-from tests.conftest import Run, perceptron, wait
+from tests.conftest import DEADLINE, Run, perceptron, wait
 from tests.integration.kept import KEEPING, learn_and_keep, some_events
 from tests.integration.test_redis_needs import started
 
@@ -31,7 +30,7 @@ class User(NamedTuple):
 
 LISTED = re.findall(r"^ACL SETUSER (\S+) on >(\S+) (.+)$", DOCS.read_text(), re.MULTILINE)
 USERS = {name: User(password, rights) for name, password, rights in LISTED}
-"""As the page lists them."""
+"""The users that the page lists."""
 
 
 class Secured(NamedTuple):
@@ -53,7 +52,7 @@ def both_ports(tmp_path_factory: pytest.TempPathFactory, certificates: Certifica
 
 @pytest.fixture
 async def secured(both_ports: tuple[str, str], certificates: Certificates) -> AsyncIterator[Secured]:
-    """Each test sets what it likes; the next finds it as it was."""
+    """Each test may change the server; afterwards it is as before."""
     raw: Any = Redis.from_url(f"redis://{both_ports[1]}", max_connections=1)
     await raw.execute_command("ACL SETUSER", "alice", "on", ">old", "~perceptron:*", "+@all")
     yield Secured(*both_ports, raw)
@@ -65,7 +64,7 @@ async def secured(both_ports: tuple[str, str], certificates: Certificates) -> As
 
 
 async def shows(raw: Any, certificate: str) -> None:
-    """The server's certificate from now on."""
+    """Give the server this certificate."""
     await raw.execute_command("CONFIG SET", "tls-cert-file", certificate, "tls-key-file", certificate)
 
 
@@ -75,21 +74,19 @@ def redis_settings(**redis: Any) -> RedisSettings:
 
 async def said(timeout: float = 3.0, /, **redis: Any) -> str:
     """What is wrong with these settings: nothing, or one line."""
-    found = ""
     async with redis_settings(**redis).store(timeout) as store:
         try:
             assert await store.check() == []
+            return NOTHING
         except DependencyError as error:
-            found = str(error)
-    assert re.fullmatch(r"(Redis at [^ ]+( \(by Sentinel\))?: .+)?", found)
-    return found
+            return str(error)
 
 
 NOTHING = ""
 
 
 async def test_tls_as_settings_say(secured: Secured, certificates: Certificates) -> None:
-    """Trusted and shown what files have; each that is missing or wrong is said, with the way out."""
+    """Right files are accepted; a missing or wrong one is named, with what to do."""
     url, ca = f"rediss://{secured.tls}/0", certificates.ca
     assert await said(url=url, ssl_cafile=ca) == NOTHING
     unknown = "TLS: certificate verify failed: self-signed certificate in certificate chain: look at redis.ssl_cafile"
@@ -104,14 +101,18 @@ async def test_tls_as_settings_say(secured: Secured, certificates: Certificates)
 
 @pytest.mark.nightly
 async def test_a_client_certificate_is_shown(secured: Secured, certificates: Certificates) -> None:
-    """By one file or two; where it is missing or foreign the server may be gone before it is heard to refuse."""
+    """It is in one file or in two; without it, or with a foreign one, the server refuses the client."""
     url, ca, refused = f"rediss://{secured.tls}/0", certificates.ca, "redis.ssl_certfile"
     await secured.raw.config_set("tls-auth-clients", "yes")
     chain, private = certificates.parts(certificates.client)
     assert await said(url=url, ssl_cafile=ca, ssl_certfile=certificates.client) == NOTHING
     assert await said(url=url, ssl_cafile=ca, ssl_certfile=chain, ssl_keyfile=private) == NOTHING
     for shown in dict[str, str](), {"ssl_certfile": certificates.foreign_client}:
-        assert refused in await said(url=url, ssl_cafile=ca, **shown)
+        async with asyncio.timeout(DEADLINE):
+            # In TLS 1.3 a client sends before it hears the refusal, and a reset may overtake that.
+            while "Connection reset" in (why := await said(url=url, ssl_cafile=ca, **shown)):
+                pass
+        assert refused in why
 
 
 @pytest.mark.nightly
@@ -140,7 +141,7 @@ async def test_a_wrong_password_is_said_and_none(secured: Secured) -> None:
 async def test_files_are_read_when_a_process_starts(
     secured: Secured, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """A password and an authority: a process that runs keeps what it read, and one that starts has the new ones."""
+    """A password and an authority: a running process keeps what it read, a new one has the new files."""
     password, ca = tmp_path / "password", tmp_path / "ca.pem"
     password.write_text("old\n")
     shutil.copy(certificates.ca, ca)
@@ -160,26 +161,17 @@ async def test_files_are_read_when_a_process_starts(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("fault", ["password", "authority", "right"])
-async def test_each_command_says_it_in_one_line(
-    secured: Secured, certificates: Certificates, tmp_path: Path, fault: str
-) -> None:
-    """And no secret."""
-    at = {"url": f"rediss://{secured.tls}/0", "ssl_cafile": certificates.ca, "username": "alice", "password": "canary"}
-    expected, codes = "invalid username-password pair", {"run": 3, "check": 3, "inspect": 3}
-    if fault == "authority":
-        at["ssl_cafile"], expected = certificates.foreign_ca, "TLS: certificate verify failed: "
-    elif fault == "right":
-        await secured.raw.execute_command("ACL SETUSER", "alice", ">canary", "-hset", "-hmget")
-        expected, codes = "give the user this right", {"run": 2, "check": 2, "inspect": 3}
+async def test_each_command_says_it_in_one_line(secured: Secured, certificates: Certificates, tmp_path: Path) -> None:
+    """The line has no secret."""
     file = tmp_path / "perceptron.toml"
-    lines = (f"{name} = {json.dumps(value)}" for name, value in at.items())
-    top = ['topics = ["m"]', "learn = false", "fail_fast = true", "http.port = 0"]
-    file.write_text("\n".join([*top, "[redis]", *lines]))
-    for command, code in codes.items():
+    file.write_text(
+        f'topics = ["m"]\nlearn = false\nfail_fast = true\nhttp.port = 0\nredis.url = "rediss://{secured.tls}/0"\n'
+        f'redis.ssl_cafile = "{certificates.ca}"\nredis.username = "alice"\nredis.password = "canary"\n'
+    )
+    for command in ("run", "check", "inspect"):
         done = await asyncio.to_thread(perceptron, "-c", str(file), command, cwd=tmp_path)
         (line,) = [x for x in (done.stdout + done.stderr).splitlines() if "Redis at " in x]
-        assert (expected in line, done.returncode) == (True, code), done
+        assert ("invalid username-password pair" in line, done.returncode) == (True, 3), done
         assert "canary" not in done.stdout + done.stderr
 
 
@@ -194,7 +186,7 @@ async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
     topic: str,
     tmp_path: Path,
 ) -> None:
-    """A learner, a replica and each tool, each as the user that is listed for it; a replica's lets nobody learn."""
+    """A learner, a replica and each command work with the listed rights; those of a replica allow no learning."""
     for name, user in USERS.items():
         await raw.execute_command("ACL", "SETUSER", name, "on", f">{user.password}", *user.rights.split())
 
@@ -230,7 +222,7 @@ async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
 
 @pytest.fixture
 def sentinel(tmp_path: Path, secured: Secured) -> Iterator[Server]:
-    """One of them, which wants a password, and calls the secured server `perceptron`."""
+    """A sentinel with a password, which calls the secured server `perceptron`."""
     folder, port = tmp_path / "sentinel", free_port()
     folder.mkdir()
     file = folder / "conf"
@@ -247,7 +239,7 @@ def sentinel(tmp_path: Path, secured: Secured) -> Iterator[Server]:
 
 @pytest.mark.nightly
 async def test_who_sentinels_name_is_asked(secured: Secured, sentinel: Server) -> None:
-    """Database and credentials as settings say; what no sentinel says is one line with what each said."""
+    """Database and credentials are those of the settings. If no sentinel names a primary, one line has each answer."""
     right: dict[str, Any] = {"sentinels": [f"127.0.0.1:{free_port()}", sentinel.address], "sentinel_password": "canary"}
     assert await said(**right, username="alice", password="old") == NOTHING
     assert await said(**right, url="redis:///3") == NOTHING
@@ -255,12 +247,12 @@ async def test_who_sentinels_name_is_asked(secured: Secured, sentinel: Server) -
     assert wrong.startswith(f"Redis at {secured.plain} (by Sentinel): invalid username-password pair")
     no = "Redis at perceptron (by Sentinel): no sentinel names a primary (redis.sentinels, redis.sentinel_service): "
     look = ": look at redis.sentinel_username and redis.sentinel_password"
-    asked: dict[str, Any] = {**right, "sentinels": [sentinel.address]}
+    settings: dict[str, Any] = {**right, "sentinels": [sentinel.address]}
     wrong = f"{no}{sentinel.address} invalid username-password pair or user is disabled{look}"
-    assert await said(**asked | {"sentinel_password": "x"}) == wrong
+    assert await said(**settings | {"sentinel_password": "x"}) == wrong
     assert await said(sentinels=[sentinel.address]) == f"{no}{sentinel.address} Authentication required{look}"
     other = no.replace("perceptron", "other")
-    assert await said(**asked, sentinel_service="other") == f"{other}{sentinel.address} knows no service other"
+    assert await said(**settings, sentinel_service="other") == f"{other}{sentinel.address} knows no service other"
     assert "unknown command" in await said(sentinels=[secured.plain])
     nobody = f"127.0.0.1:{free_port()}"
     assert await said(sentinels=[nobody]) == f"{no}{nobody} Connection refused"

@@ -1,4 +1,4 @@
-"""A topic whose records are no events of its model: said loudly while it is learned, and by `perceptron check`."""
+"""A topic whose records are not events of its model: the log and `perceptron check` say so."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ MOSTLY = "most records are rejected, so little is learned"
 async def test_a_topic_of_other_records_is_said_loudly(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, redis: Server, tmp_path: Path
 ) -> None:
-    """Records of another form are one loud line with an example; `check` says so too, and how it is when they end."""
+    """The log has one error with an example; `check` fails, and succeeds again after good records."""
     await create_topic(kafka, topic, 3)
     await create_topic(kafka, f"{topic}.dead-letters")
 
@@ -38,9 +38,9 @@ async def test_a_topic_of_other_records_is_said_loudly(
 
     assert check() == (0, f"ok    topic {topic}: no records yet")
     await send(300, PLAIN)
-    code, said = check()
+    code, line = check()
     assert code == 1
-    assert said.startswith(
+    assert line.startswith(
         f"fail  topic {topic}: 0 of the last 100 records would be accepted, 100 rejected as missing-field, such "
         "as: 'features' is missing (offset 99 of partition "
     )
@@ -48,15 +48,10 @@ async def test_a_topic_of_other_records_is_said_loudly(
     await asyncio.to_thread(wait, lambda: learned(300), "all are read")
     lines = [line for line in service.log.read_text().splitlines() if MOSTLY in line]
     assert len(lines) == 1
-    for part in ("[error", "reason=missing-field", "detail=\"'features' is missing\"", "offset=", "partition="):
-        assert part in lines[0]
+    assert "reason=missing-field" in lines[0]
     assert f"look='perceptron dead-letters show {topic}-" in lines[0]
     await send(1500, event({"age": 1}, 1))
     await asyncio.to_thread(wait, lambda: learned(1800), "all are read")
     assert check() == (0, f"ok    topic {topic}: 100 of the last 100 records would be accepted")
-    await send(15, PLAIN)
-    code, said = check()
-    assert (code, said.split(" would")[0]) == (0, f"warn  topic {topic}: 85 of the last 100 records")
-    assert ", 15 rejected as missing-field, such as: " in said
     log = service.log.read_text()
     assert (log.count(MOSTLY), log.count("most records are accepted again")) == (1, 1)

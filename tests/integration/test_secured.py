@@ -1,4 +1,4 @@
-"""Kafka where it asks who is there: listeners by mechanisms, what each refusal says, rights, secrets that change."""
+"""A Kafka with authentication: each listener and mechanism, the words of each refusal, rights, new secrets."""
 
 import re
 import time
@@ -16,7 +16,7 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.oauth import ClientCredentials
 from service.streaming.kafka.security import Security
 from tests.certificates import Certificates
-from tests.conftest import DEADLINE, Run, create_topic, event, one_line, perceptron, wait
+from tests.conftest import DEADLINE, Run, create_topic, event, perceptron, wait
 from tests.secured import LISTENERS, MECHANISMS, Secured, password, secured
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
@@ -31,13 +31,13 @@ SEE = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
-    # A connection by token is ended by the broker after two seconds, unless it proves itself anew.
+    # The broker ends a connection by token after two seconds, unless it authenticates again.
     with secured(folder, certificates, ["listener.name.sasl.connections.max.reauth.ms=2000"]) as broker:
         yield broker
 
 
 def settings(broker: Secured, listener: str = "SASLTLS", user: str = "learner", **more: object) -> str:
-    """Of a user of SCRAM over TLS; `more` are further settings of [kafka], where None takes one away."""
+    """The settings of a user with SCRAM over TLS; `more` are further ones of [kafka], and None removes one."""
     kafka: dict[str, object] = {
         "bootstrap_servers": broker.address(listener),
         "security_protocol": LISTENERS[listener],
@@ -51,7 +51,7 @@ def settings(broker: Secured, listener: str = "SASLTLS", user: str = "learner", 
 
 
 async def said(cluster: Cluster) -> str:
-    """What a connection is refused with; "" where it is not."""
+    """Why a connection is refused, or "" if it is accepted."""
     try:
         async with cluster.connected():
             return ""
@@ -61,13 +61,11 @@ async def said(cluster: Cluster) -> str:
 
 @pytest.mark.nightly
 async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> None:
-    """Each kind of wrong protocol, certificate and secret; and the right ones are let in."""
+    """Each kind of wrong protocol, certificate and secret is refused; the right ones are accepted."""
     own = broker.certificates
 
-    def security(
-        protocol: str, mechanism: str = "PLAIN", secret: str = "", cafile: str = own.ca, certfile: str | None = None
-    ) -> Security:
-        files = Tls(cafile, certfile) if "SSL" in protocol else None
+    def security(protocol: str, mechanism: str = "PLAIN", secret: str = "", certfile: str | None = None) -> Security:
+        files = Tls(own.ca, certfile) if "SSL" in protocol else None
         secrets = secret or password("learner")
         if "SASL" not in protocol:
             return Security(protocol, files)
@@ -76,82 +74,50 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
             return Security(protocol, files, tokens=tokens)
         return Security(protocol, files, mechanism, "learner", secrets)
 
-    plain, tls, sasl, both = "PLAINTEXT", "TLS", "SASL", "SASLTLS"
-    credentials = "see kafka.oauth_client_id, oauth_client_secret and oauth_scope"
+    look = "see kafka.oauth_client_id, oauth_client_secret and oauth_scope"
+    alien = f"TLS: sslv3 alert certificate unknown: {TLS_SETTINGS}"
+    elsewhere = f"{UNVERIFIED}Hostname mismatch, certificate is not valid for 'localhost': {TLS_SETTINGS}"
     for listener, how, expected in [
-        *((plain, security(other), OTHER.format(other)) for other in ("SSL", "SASL_PLAINTEXT")),
-        *((tls, security(other), OTHER.format(other)) for other in ("PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL")),
-        (tls, security("SSL"), ""),
-        (tls, security("SSL", cafile=own.foreign_ca), UNTRUSTED),
-        (tls, Security("SSL", Tls()), UNTRUSTED),  # trusts the system's
-        *((sasl, security(other), OTHER.format(other)) for other in ("PLAINTEXT", "SASL_SSL")),
-        (both, security("SSL"), OTHER.format("SSL")),
-        *((both, security("SASL_SSL", mechanism), "") for mechanism in MECHANISMS),
-        (sasl, security("SASL_PLAINTEXT", secret="wrong"), f"{FAILED}: Invalid username or password: {SEE}"),
-        (
-            sasl,
-            security("SASL_PLAINTEXT", "OAUTHBEARER", "wrong"),
-            f"SASL: the token endpoint {broker.issuer.url} answers 401: {credentials}",
-        ),
+        ("PLAINTEXT", security("SSL"), OTHER.format("SSL")),
+        ("TLS", security("PLAINTEXT"), OTHER.format("PLAINTEXT")),
+        ("TLS", security("SSL"), ""),
+        ("TLS", Security("SSL", Tls()), UNTRUSTED),  # it trusts the system's authorities
+        ("SASL", security("SASL_SSL"), OTHER.format("SASL_SSL")),
+        *(("SASLTLS", security("SASL_SSL", mechanism), "") for mechanism in MECHANISMS),
+        ("SASL", security("SASL_PLAINTEXT", secret="wrong"), f"{FAILED}: Invalid username or password: {SEE}"),
+        ("SASL", security("SASL_PLAINTEXT", "OAUTHBEARER", "wrong"),
+         f"SASL: the token endpoint {broker.issuer.url} answers 401: {look}"),
+        ("SCRAM", security("SASL_PLAINTEXT"), "SASL: the listener does not know PLAIN: set kafka.sasl_mechanism"),
         ("MTLS", security("SSL", certfile=own.client), ""),
         ("MTLS", security("SSL"), f"TLS: tlsv13 alert certificate required: {TLS_SETTINGS}"),
-        (
-            "MTLS",
-            security("SSL", certfile=own.foreign_client),
-            f"TLS: sslv3 alert certificate unknown: {TLS_SETTINGS}",
-        ),
+        ("MTLS", security("SSL", certfile=own.foreign_client), alien),
         ("EXPIRED", security("SSL"), f"{UNVERIFIED}certificate has expired: {TLS_SETTINGS}"),
-        (
-            "ELSEWHERE",
-            security("SSL"),
-            f"{UNVERIFIED}Hostname mismatch, certificate is not valid for 'localhost': {TLS_SETTINGS}",
-        ),
+        ("ELSEWHERE", security("SSL"), elsewhere),
         ("ELSEWHERE", Security("SSL", Tls(own.ca, check_hostname=False)), ""),
-        (
-            "SCRAM",
-            security("SASL_PLAINTEXT"),
-            "SASL: the listener does not know PLAIN: set kafka.sasl_mechanism",
-        ),
-    ]:
+    ]:  # fmt: skip
         assert await said(Cluster(broker.address(listener), security=how)) == expected, (listener, how)
-
-
-@pytest.mark.nightly
-def test_commands_say_so_in_one_line(broker: Secured, redis: Server, tmp_path: Path) -> None:
-    """`run`, `check` and tools: exit 3, the listener, the step, and no password."""
-    config = tmp_path / "perceptron.toml"
-    topics = f'topics = ["t"]\nredis.url = "redis://{redis.address}/0"\nhttp.port = 0\n'
-    config.write_text(topics + settings(broker, sasl_password="canary"))
-    (tmp_path / "e.jsonl").write_bytes(event({"a": 1}, 1))
-    said = f"Kafka at {broker.address('SASLTLS')}: {FAILED} during authentication due to invalid credentials"
-    for command in (["check"], ["produce", str(tmp_path / "e.jsonl")], ["suggest"], ["fit", "--topic", "t"],
-                    ["dead-letters", "list"], ["run", "--fail-fast"]):  # fmt: skip
-        done = perceptron("-c", str(config), *command)
-        assert (done.returncode, (done.stdout + done.stderr).count(said)) == (3, 1), done
-        assert "canary" not in done.stdout + done.stderr
-        assert command[0] in {"check", "run"} or said in one_line(done.stderr)
 
 
 RIGHT = r"(?P<operations>[\w, ]+) on (?P<resource>TOPIC(\.dead-letters)?|the group)"
 
 
 def documented() -> dict[str, list[str]]:
-    """The rights of each command, as docs/security.md lists them: `OPERATION RESOURCE NAME`, with TOPIC as it is."""
+    """The rights that docs/security.md lists for each command, as `OPERATION RESOURCE NAME`, with the word TOPIC."""
     block = DOCUMENT.read_text().partition("rights (ACLs)")[2].partition("```text\n")[2].partition("```")[0]
-    found: dict[str, list[str]] = {}
+    rights: dict[str, list[str]] = {}
     for line in block.splitlines():
         command, text = re.split(r" {2,}", line, maxsplit=1)
         for match in filter(None, (re.fullmatch(RIGHT, part) for part in text.split("; "))):
             about = "Group g" if match["resource"] == "the group" else f"Topic {match['resource']}"
-            found.setdefault(command, []).extend(f"{right} {about}" for right in match["operations"].split(", "))
-    return found
+            rights.setdefault(command, []).extend(f"{right} {about}" for right in match["operations"].split(", "))
+    return rights
 
 
 @pytest.mark.nightly
 async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
     broker: Secured, redis: Server, topic: str, tmp_path: Path, run: Run
 ) -> None:
-    """Each command with exactly its rights does its work; without one of them it names that one."""
+    """Each command works with exactly its rights; without one of them it names that right."""
     for name in (topic, f"{topic}.dead-letters"):
         await create_topic(broker.server, name)
     rights = {
@@ -168,7 +134,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
     events.write_bytes(b"\n".join(event({"a": x, "b": -x}, 1 if x > 0 else -1) for x in range(-20, 20)))
 
     async def turns_out(arguments: list[str], code: int, words: str) -> None:
-        """The broker's authoriser hears of rights a moment after they were granted."""
+        """Run until it ends so: the broker applies new rights a moment after they were granted."""
         deadline = time.monotonic() + DEADLINE
         while True:
             done = perceptron("-c", str(config), *arguments)
@@ -177,19 +143,19 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
             assert time.monotonic() < deadline, (arguments, code, words, done)
 
     async def exactly(command: str, arguments: list[str], words: str = "", lacking: int = 3) -> None:
-        mine = [f"tool {right}" for right in rights[command]]
-        await broker.allow(*mine)
+        needed = [f"tool {right}" for right in rights[command]]
+        await broker.allow(*needed)
         await turns_out(arguments, 0, words)
-        for right in mine:
+        for right in needed:
             await broker.take_away(right)
             _, operation, kind, name = right.split()
             where = f"topic {name}" if kind == "Topic" else "the group"
-            # Only warned of; and an `inspect` has more to show than the lag.
+            # DescribeConfigs is only a warning, and `inspect` shows more than the lag.
             code = 0 if operation == "DescribeConfigs" else lacking
             operation = "Read" if operation == "Describe" else operation
             await turns_out(arguments, code, f"authorisation: this user lacks {operation} on {where}")
             await broker.allow(right)
-        await broker.take_away(*mine)
+        await broker.take_away(*needed)
 
     await exactly("produce", ["produce", str(events)], "sent")
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
@@ -209,12 +175,12 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
 
 
 async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: str, run: Run) -> None:
-    """Learning, or saves, wait for it; predictions go on; every event is learned once."""
+    """Learning, or saves, wait for it. Predictions continue, and every event is learned once."""
     letters = f"{topic}.dead-letters"
     for name in (topic, letters):
         await create_topic(broker.server, name)
-    mine = [f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {letters}"]
-    await broker.allow(*mine)
+    needed = [f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {letters}"]
+    await broker.allow(*needed)
     service = run(settings(broker), kafka_address=broker.address("SASLTLS"), create=False).up()
     sent = rejected = 0
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
@@ -226,7 +192,7 @@ async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: 
 
         await send(*(event({"a": x}, 1) for x in range(5)))
         service.wait_for(sent)
-        for right in mine:
+        for right in needed:
             await broker.take_away(right)
             before = service.log.read_text().count("this user lacks")
             _, operation, kind, name = right.split()
@@ -250,7 +216,7 @@ async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: 
 
 @pytest.mark.nightly
 async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, topic: str, run: Run) -> None:
-    """The broker ends connections with their tokens, every two seconds; the group keeps its member all that time."""
+    """The broker ends each connection after two seconds; the group keeps its member all the time."""
     for name in (topic, f"{topic}.dead-letters"):
         await create_topic(broker.server, name)
     await broker.allow(
@@ -275,32 +241,8 @@ async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("fault", "expected"),
-    [
-        ("redirect", "the token endpoint URL answers 302: "),
-        ("cut", "the token endpoint URL answers with no token: expected JSON with access_token and expires_in"),
-        ("foreign", "the listener refuses the token: see kafka.oauth_token_url, "),
-    ],
-)
-async def test_a_token_endpoint_that_answers_otherwise_is_named_and_asked_again(
-    broker: Secured, fault: str, expected: str
-) -> None:
-    """The secret goes nowhere else, no token is shown, and none that a listener refuses is kept."""
-    tokens = ClientCredentials(broker.issuer.url, "learner", password("learner"), None, None)
-    cluster = Cluster(broker.address("SASL"), security=Security("SASL_PLAINTEXT", tokens=tokens))
-    broker.issuer.fault = fault
-    try:
-        assert f"SASL: {expected}".replace("URL", broker.issuer.url) in await said(cluster)
-    finally:
-        broker.issuer.fault = ""
-    assert not any(broker.issuer.elsewhere)
-    assert await said(cluster) == ""
-
-
-@pytest.mark.nightly
 async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: Secured, tmp_path: Path) -> None:
-    """A password, a certificate to trust and one to show: a process that runs keeps what it read at its start."""
+    """A password, an authority and a client certificate: a running process keeps what it read at its start."""
     own, files = broker.certificates, {name: tmp_path / name for name in ("password", "ca", "client")}
 
     def put(name: str, content: str | Path) -> None:
@@ -323,8 +265,8 @@ async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: Secured
     running = by_password(), by_certificate()
     put("password", "wrong")
     put("client", Path(own.foreign_client))
-    assert [await said(one) for one in running] == ["", ""]
+    assert [await said(each) for each in running] == ["", ""]
     assert "invalid credentials" in await said(by_password())
     assert (await said(by_certificate())).endswith(TLS_SETTINGS)
     put("ca", Path(own.foreign_ca))
-    assert [await said(one) for one in (*running, by_password(), by_certificate())] == ["", "", UNTRUSTED, UNTRUSTED]
+    assert [await said(each) for each in (*running, by_password(), by_certificate())] == ["", "", UNTRUSTED, UNTRUSTED]

@@ -1,4 +1,4 @@
-"""Saving on real servers: what is swept from Redis, and which Redis is refused."""
+"""Saves on real servers: what is removed from Redis, and which Redis is refused."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ pytestmark = both_stores
 
 
 async def test_what_nothing_refers_to_is_swept_and_kept_versions_stay(store: RedisStore, raw: Any, topic: str) -> None:
-    """Blobs of this head, its parent and the kept versions stay; the rest goes, a killed save's too."""
+    """Blobs of this head, its parent and the kept versions stay; all others are removed, those of a killed save too."""
     clock = FakeClock()
     k, learner = keeper(store, topic, clock, keep_every=10.0, keep=2), fresh()
     await save(k, learner)
@@ -21,8 +21,8 @@ async def test_what_nothing_refers_to_is_swept_and_kept_versions_stay(store: Red
     for i in range(30):
         clock.seconds += 3
         learn(learner, f"n{i}")
-        one = await save(k, learner)
-        saved[one.head.version] = one.head
+        accepted = await save(k, learner)
+        saved[accepted.head.version] = accepted.head
         await raw.hset(key(topic), "b:of-a-killed-save", b"x")
     learn(learner, "last")
     last = (await save(k, learner)).head

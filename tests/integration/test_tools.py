@@ -1,8 +1,6 @@
-"""The tools that ask and look, as a new user meets them."""
+"""The commands predict, healthcheck, config, check and dead-letters, as a new user meets them."""
 
 import asyncio
-import codecs
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ NOWHERE = "127.0.0.1:1"
 
 
 async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path) -> None:
-    """With a token, which is not in the log; bad lines are named."""
+    """A token is sent, and is not in the log; bad lines are named."""
     token = "a-token-of-ours-0123"  # noqa: S105 - of this test alone
     (tmp_path / "tokens").write_text(f"{token}\n")
     service = await asyncio.to_thread(run(f'[http]\ntoken_file = "{tmp_path / "tokens"}"\n').up)
@@ -31,20 +29,14 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
 
     done = predict()
     assert (done.returncode, done.stdout) == (0, "1\t3\t(1 unknown feature)\n-1\t-2\n")
-    (tmp_path / "lines.jsonl").write_bytes(codecs.BOM_UTF8 + lines * 700)
+    (tmp_path / "lines.jsonl").write_bytes(lines * 700)
     answers = [json.loads(line) for line in predict("lines.jsonl", "--json", stdin=None).stdout.splitlines()]
     assert len(answers) == 1400
     assert answers[1] == {"label": -1, "score": -2.0, "unknown_features": 0}
     assert predict("--explain", stdin=b'{"a": 1}').stdout == "1\t3\n\t+2\ta\t1 x 2\n\t+1\tbias\t1 x 1\n"
-    for bad, part in (
-        (b'{"a": 1}\n{"a": 1e99}\n', 'standard input, line 2: feature "a" is beyond ±1e+30'),
-        (b'{"a":\n', "standard input, line 1: not JSON: Input data was truncated (predict"),
-        (b"", "no line to predict"),
-        (gzip.compress(b"{}")[:-4], "standard input, after line 0: Compressed file ended before"),
-    ):
-        done = predict(stdin=bad)
-        assert (done.returncode, part in one_line(done.stderr)) == (1, True), done
-        assert done.stdout == ("1\t3\n" if ", line 2: " in part else "")  # of the line before it
+    done = predict(stdin=b'{"a": 1}\n{"a": 1e99}\n')
+    assert (done.returncode, done.stdout) == (1, "1\t3\n"), "the line before the bad one is answered"
+    assert 'standard input, line 2: feature "a" is beyond ±1e+30' in one_line(done.stderr)
     done = predict(name="none")
     assert (done.returncode, "404 there is no model of this name" in one_line(done.stderr)) == (1, True), done
     done = predict(env={})
@@ -59,16 +51,13 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
 
 
 def test_config_shows_values_and_origins_and_no_secret(tmp_path: Path) -> None:
-    (tmp_path / "perceptron.toml").write_text('topics = ["x"]\n[kafka]\ngroup_id = "mine"\n[model]\neta = 0.5\n')
+    (tmp_path / "perceptron.toml").write_text('topics = ["x"]\n[model]\neta = 0.5\n')
     environment = {"PERCEPTRON_REDIS__URL": "redis://me:hush@r:1/0", "PERCEPTRON_MODELS__X__WINDOW": "7"}
     done = perceptron("config", "--json", cwd=tmp_path, env=environment)
     shown = json.loads(done.stdout)
-    assert shown["topics"] == {"value": ["x"], "origin": "perceptron.toml"}
-    assert shown["kafka.group_id"] == {"value": "mine", "origin": "perceptron.toml"}
     assert shown["models.x.eta"] == {"value": 0.5, "origin": "perceptron.toml"}
     assert shown["models.x.window"] == {"value": 7, "origin": "environment PERCEPTRON_MODELS__X__WINDOW"}
     assert shown["redis.url"] == {"value": "redis://***@r:1/0", "origin": "environment PERCEPTRON_REDIS__URL"}
-    assert shown["http.port"] == {"value": 8000, "origin": "default"}
     text = perceptron("config", "-t", "y", cwd=tmp_path, env=environment)
     assert "hush" not in text.stdout + done.stdout
     assert any(line.split() == ["topics", '["y"]', "flag"] for line in text.stdout.splitlines())
@@ -92,7 +81,7 @@ def test_check_says_a_line_for_each_thing(kafka: Server, redis: Server, topic: s
 async def test_dead_letters_are_listed_shown_and_sent_again_once(
     run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
-    """A model that took 0 and 1 is reset to take words; the letters that this mends are sent again as they were."""
+    """A model with labels 0 and 1 is reset to words; the letters that this mends are sent again unchanged."""
 
     def call(command: str, *arguments: str) -> Any:
         return perceptron("dead-letters", command, *arguments, "-t", topic, "-b", kafka.address, cwd=tmp_path)

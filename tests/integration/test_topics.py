@@ -1,4 +1,4 @@
-"""Many topics in one process: found by pattern, and none held up by another."""
+"""Many topics in one process: a pattern finds them, and no topic delays another."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ async def learned(service: Any, topic: str, events: list[bytes]) -> Any:
 async def test_topics_that_a_pattern_names_are_learned_as_they_come_to_exist(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """Also followed by a replica, which knows them from the store alone; nobody learns dead letters."""
+    """A replica follows them too, which knows them only from the store. No process learns dead letters."""
     pattern = f"^{topic}-\\d+$"
     settings = f"[models.'{pattern}']\neta = 2.0\n[models.{topic}-2]\neta = 3.0\n"
     await create_topic(kafka, f"{topic}-1")
@@ -70,7 +70,7 @@ async def test_topics_that_a_pattern_names_are_learned_as_they_come_to_exist(
 
 @pytest.mark.long
 async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str) -> None:
-    """One poisoned, one trimmed, one whose letters cannot be written, one absent, one slow: the good one is learned."""
+    """The good topic is learned next to bad, trimmed, absent and slow ones, and one without a dead-letter topic."""
     names = {kind: f"{topic}-{kind}" for kind in ("poisoned", "trimmed", "stuck", "absent", "slow", "good")}
     for kind, name in names.items():
         if kind != "absent":
@@ -107,13 +107,13 @@ async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOK
     await learned(service, names["slow"], slow)
     poisoned = partial(service.model, names["poisoned"])
     await asyncio.to_thread(wait, lambda: poisoned()["rejected"] == {"not-json": 2000}, "the poisoned is read")
-    for said in (
+    for message in (
         "begin at offset 0 of partition 0, which holds 1000 to 2000: say where with --start-at",
         f"dead letters cannot be written to {names['stuck']}.dead-letters, so saves wait",
     ):
-        await asyncio.to_thread(wait, partial(_said, service, said), said)
+        await asyncio.to_thread(wait, partial(_said, service, message), message)
     assert service.http.get(f"/v1/models/{names['absent']}").status_code == 503
-    # A topic that comes to exist joins them.
+    # The absent topic is created and learned.
     await create_topic(kafka, names["absent"])
     await producer.send_and_wait(names["absent"], good[0])
     await learned(service, names["absent"], good[:1])

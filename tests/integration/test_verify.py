@@ -1,4 +1,4 @@
-"""`perceptron verify`: what was learned is learned again from Kafka, and compared; it finds what digests cannot."""
+"""`perceptron verify` learns the records again from Kafka and compares; it finds what digests cannot show."""
 
 import asyncio
 import json
@@ -32,13 +32,13 @@ MORE = '[model.candidates.calm]\naverage = "recent"\nserve = "average"\n'
 
 
 def raw_events(count: int) -> list[bytes]:
-    """Clicks, with strings and booleans in them, and one in ten something else."""
-    found = []
+    """Clicks with strings and booleans; one in ten has another type."""
+    events = []
     for i, raw in enumerate(some_events(count)):
-        one = json.loads(raw)
-        one["features"] |= {"page": f"/p{i % 7}", "new": i % 3 == 0}
-        found.append(json.dumps(one | {"type": "view" if i % 10 == 3 else "click"}).encode())
-    return found
+        record = json.loads(raw)
+        record["features"] |= {"page": f"/p{i % 7}", "new": i % 3 == 0}
+        events.append(json.dumps(record | {"type": "view" if i % 10 == 3 else "click"}).encode())
+    return events
 
 
 def something_learned(service: Running) -> None:
@@ -49,7 +49,7 @@ def something_learned(service: Running) -> None:
 async def test_verify_after_kills_and_with_bad_records_and_gaps(
     run: Run, tool: Tool, kafka: Server, topic: str
 ) -> None:
-    """A model with categories, scale, margins and a recent average, which leaves some records out."""
+    """A model with categories, scale, margins and a recent average, which skips some records."""
     keeping = KEEPING + FULL
     await create_topic(kafka, topic)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
@@ -73,13 +73,11 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     same(fold.fold(learned), model, service.weights())
     assert fold.updates > fold.mistakes
     assert model["skipped"] == len(events) - len(learned)
-    found = await tool.verify()
-    assert (found["equal"], found["replayed_state_digest"]) == (True, model["state_digest"])
-    assert (found["replayed_events"], found["replayed_records"]) == (len(learned), 600 + rejected)
+    verified = await tool.verify()
+    assert (verified["equal"], verified["replayed_state_digest"]) == (True, model["state_digest"])
+    assert (verified["replayed_events"], verified["replayed_records"]) == (len(learned), 600 + rejected)
     last = 52 * rejected - 1
-    assert found["gaps"] == {"0": {"count": rejected, "first": [51, 52], "last": [last, last + 1]}}
-    said = (await tool("verify")).stdout
-    assert f"gaps      partition 0: {rejected} gaps, the first 51 to 52, the last {last} to {last + 1}\n" in said
+    assert verified["gaps"] == {"0": {"count": rejected, "first": [51, 52], "last": [last, last + 1]}}
     assert json.loads((await tool("inspect", "--json")).stdout)["offsets_without_record"] == rejected
 
 
@@ -87,10 +85,7 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
 async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """By the recorded order, also across kills, a rollback with holes, and where nothing was ever kept.
-
-    Candidates begin in the midst of it.
-    """
+    """It follows the recorded order across kills and a rollback with holes; candidates begin in between."""
     await create_topic(kafka, topic, 8)
     sent: dict[int, list[bytes]] = {p: [] for p in range(8)}
 
@@ -109,22 +104,22 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
 
     service = await asyncio.to_thread(run("[snapshots]\nkeep = 0", session_timeout=TAKEOVER_SECONDS).up)
     await more(service, 400)
-    assert ((found := await tool.verify())["from_version"], found["replayed_events"]) == (None, 400)
+    assert ((verified := await tool.verify())["from_version"], verified["replayed_events"]) == (None, 400)
     service.kill()
     service = await asyncio.to_thread(run(BESIDE, session_timeout=TAKEOVER_SECONDS).up)
     for i in range(3):
         model = await more(service, 500)
         service.kill()
         service = await asyncio.to_thread(run(BESIDE + MORE * (i == 2), session_timeout=TAKEOVER_SECONDS).up)
-    found = await tool.verify()
-    assert (found["order"], found["equal"], found["state_digest"]) == ("arrival", True, model["state_digest"])
-    assert found["from_version"] == (await asyncio.to_thread(kept, service))[-1]["version"]
+    verified = await tool.verify()
+    assert (verified["order"], verified["equal"], verified["state_digest"]) == ("arrival", True, model["state_digest"])
+    assert verified["from_version"] == (await asyncio.to_thread(kept, service))[-1]["version"]
     versions = await asyncio.to_thread(kept, service)
     version = versions[len(versions) // 2]
-    at = version["next"]
-    await tool.back(version["version"], "--resume-at", f"3:{at['3'] + 2},5:{at['5'] + 1}")
+    offsets = version["next"]
+    await tool.back(version["version"], "--resume-at", f"3:{offsets['3'] + 2},5:{offsets['5'] + 1}")
     ends = {str(p): len(part) for p, part in sent.items()}
-    holes = {p: [[0, at[p]], [at[p] + skipped, ends[p]]] for p, skipped in (("3", 2), ("5", 1))}
+    holes = {p: [[0, offsets[p]], [offsets[p] + skipped, ends[p]]] for p, skipped in (("3", 2), ("5", 1))}
 
     def learned_again() -> bool:
         model = service.model()
@@ -134,22 +129,22 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     await asyncio.to_thread(wait, learned_again, "all but the holes")
     await more(service, 100)
     assert service.model()["events"] == sum(map(len, sent.values())) - 3
-    found = await tool.verify()
-    assert found["from_version"] > version["version"]
-    assert 100 <= found["candidates"]["calm"] <= found["candidates"]["wide"] < service.model()["events"]
+    verified = await tool.verify()
+    assert verified["from_version"] > version["version"]
+    assert 100 <= verified["candidates"]["calm"] <= verified["candidates"]["wide"] < service.model()["events"]
 
 
 async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
-    for fold, said in ((0, f"it has fold 0, this one {FOLD}"), (99, f"it has fold 99, this one knows {FOLD}")):
+    for fold, reason in ((0, f"it has fold 0, this one {FOLD}"), (99, f"it has fold 99, this one knows {FOLD}")):
         learner = Learner(Identity(fold=fold))
         learner.begin({0: 0})
         assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), AcceptedSave)
-        assert said in await tool.refused(1, "verify")
+        assert reason in await tool.refused(1, "verify")
         await store.delete(topic)
 
 
 async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
-    """Save a state that is consistent in all its digests, and wrong."""
+    """Save a wrong state whose digests are all consistent."""
     altering = Keeper(topic, store, FakeClock(), here)
     learner = await altering.restore()
     assert learner
@@ -170,19 +165,19 @@ async def test_verify_finds_what_digests_cannot(
         learner._w[3] += 2.0**-40
 
     await store_altered(store, topic, a_weight)
-    found = await tool.verify(4)
-    assert (found["equal"], found["differences"][0][:8]) == (False, "w: 1 of ")
+    verified = await tool.verify(4)
+    assert (verified["equal"], verified["differences"][0][:8]) == (False, "w: 1 of ")
     shown = await tool("verify")
     assert (shown.returncode, "DIFFERENT" in shown.stdout, shown.stderr) == (4, True, "")
-    # The kept versions are as they were: back to one of them, and all is well after the same records.
-    found_head = await current_head(store, topic)
-    assert found_head
-    await tool.back(next(k.version for k in found_head[0].kept))
+    # The kept versions are right: after a rollback to one and the same records, verify succeeds.
+    current = await current_head(store, topic)
+    assert current
+    await tool.back(next(k.version for k in current[0].kept))
     again = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
     await asyncio.to_thread(again.wait_for, 200)
     await tool.verify()
     assert await asyncio.to_thread(again.stop) == 0
-    # Records that are gone, or were others.
+    # The records are gone, or are other ones.
     await trim(kafka, topic, 7)
     assert "the records from 0 to 7, which were learned, are gone" in await tool.refused(1, "verify")
     await delete_topic(kafka, topic)

@@ -3,11 +3,12 @@
 import asyncio
 import gc
 import json
+import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,10 +16,10 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
-from service.serving import scoring
+from service.serving import request_parser, scoring
 from service.serving.http.app import Application
 from tests.checks import learner_of
-from tests.conftest import event
+from tests.conftest import DEADLINE, event
 from tests.fuzz.requests import Answered, Asked, ask
 from tests.unit.applications import application, figures
 
@@ -83,9 +84,19 @@ async def test_a_large_request_does_not_hold_the_loop(served: Served) -> None:
         assert {**json.loads(alone.body), **predictions[i]} == json.loads(alone.body)
 
 
-async def test_one_state_answers_a_large_request_while_the_model_learns(served: Served) -> None:
+async def test_one_state_answers_a_large_request_while_the_model_learns(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Equal instances get equal answers, though weights change and names come meanwhile."""
-    learner = served.learner
+    learner, learned_again, read_pieces = served.learner, threading.Semaphore(0), request_parser.read_pieces
+
+    def after_an_event(*arguments: Any, **options: Any) -> Iterator[Any]:
+        """The pieces of the request, each only after one more event is learned, however busy the machine is."""
+        for piece in read_pieces(*arguments, **options):
+            assert learned_again.acquire(timeout=DEADLINE)
+            yield piece
+
+    monkeypatch.setattr(request_parser, "read_pieces", after_an_event)
     learner.apply(
         0, Records.of(1, [b'{"features":{"spare":0},"label":1}'])
     )  # from here on its arrays have room, and stay in place
@@ -99,8 +110,9 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(served: 
         event = {"features": dict.fromkeys([*NAMES, *names], 1.0), "label": learned % 2}
         learned += 1
         learner.apply(0, Records.of(1 + learned, [json.dumps(event).encode()]))
+        learned_again.release()
         await asyncio.sleep(0.001)
-    assert learned > 10
+    assert learned > 1
     answered = json.loads((await task).body)
     first, *others = answered["predictions"]
     assert all(other == first for other in others)
