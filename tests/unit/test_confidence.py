@@ -10,12 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from service.learning.evaluation import confidence_sequences
-from service.learning.evaluation.confidence_sequences import PairedComparison, interval, lower_end, update_pairs
-from service.learning.identity import Identity
-from service.learning.options import Options
-from service.learning.records import Records
-from tests.checks import learner_of, restored
-from tests.conftest import event
+from service.learning.evaluation.confidence_sequences import PairedComparison, interval, lower_end
 
 Vector = NDArray[np.float64]
 Chance = Callable[[int, Vector, Vector], Any]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from service import __version__
-from service.errors import SnapshotDamaged, SnapshotForeign
+from service.errors import SnapshotForeign
 from service.learning.identity import FOLD
 from service.learning.records import Records
 from service.snapshots import codec

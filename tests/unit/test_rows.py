@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from service.learning.columns.columns import Batch, Named, columns_for
-from service.learning.events.batch import Decoder, Reject
+from service.learning.columns.columns import columns_for
+from service.learning.events.batch import Decoder
 from service.learning.events.careful_reader import CarefulReader
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity, Places
