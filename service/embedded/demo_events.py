@@ -3,8 +3,8 @@
 A simple rule says who buys, and no visit is close to its boundary: a vector separates the visits, so the mistake bound
 is known. At one moment a sale begins, and the rule changes.
 
-`python -m service.embedded.demo_events` prints visits without end, as JSON lines that `perceptron produce` can send to a
-model without settings.
+`python -m service.embedded.demo_events` prints visits without end, as JSON lines that `perceptron produce` can send to
+a model without settings.
 """
 
 import json

@@ -41,7 +41,7 @@ class Letter(NamedTuple):
 
 def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_json: bool) -> None:
     """Print the newest letters, a line each, oldest first."""
-    letters = _with_reason(asyncio.run(_read(cluster, topic)), reason)
+    letters = _read_with_reason(cluster, topic, reason)
     for letter in letters[-limit:]:
         when = datetime.fromtimestamp(letter.written, UTC).isoformat(timespec="seconds")
         if as_json:
@@ -53,10 +53,10 @@ def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_j
     typer.echo(f"{len(letters)} dead letter{'s' * (len(letters) != 1)} of {topic}", err=True)
 
 
-def _with_reason(letters: list[Letter], reason: str | None) -> list[Letter]:
+def _read_with_reason(cluster: Cluster, topic: str, reason: str | None) -> list[Letter]:
     if reason not in (None, *REASONS):
         raise ConfigurationError(f"--reason: there is no such reason: expected one of {', '.join(REASONS)}")
-    return [letter for letter in letters if reason in (None, letter.about["reason"])]
+    return [letter for letter in asyncio.run(_read(cluster, topic)) if reason in (None, letter.about["reason"])]
 
 
 def show_one(cluster: Cluster, topic: str, key: str) -> None:
@@ -87,8 +87,8 @@ def retry(cluster: Cluster, topic: str, keys: list[str], every: bool, reason: st
     """Send letters again: those with these keys, or all (with this reason) that were not sent again yet."""
     if bool(keys) == (every or reason is not None):
         raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason")
-    letters = asyncio.run(_read(cluster, topic))
-    letters = _with_keys(letters, keys) if keys else _with_reason(letters, reason)
+    letters = _read_with_reason(cluster, topic, reason)
+    letters = _with_keys(letters, keys) if keys else letters
     sent = asyncio.run(_retry(cluster, topic, letters))
     typer.echo(f"{sent} of {len(letters)} sent again to {topic}", err=True)
 

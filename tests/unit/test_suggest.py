@@ -118,7 +118,7 @@ def test_changes_of_rows() -> None:
         assert settings(found) | {"labels": 0} == {
             "features": "named", "labels": 0, "event.features": f"{outer}/after",
             "event.label": f"{outer}/after/clicked", "event.where": {f"{outer}/op": ["c", "u", "r"]},
-            "event.weight": False, "event.id": f"{outer}/after/id", "event.without": ["ts"],
+            "event.weight": False, "event.id": False, "event.without": ["ts", "id"],
         }  # fmt: skip
         assert (len(found.values), learned(found).counts.events) == (400, 400)
 

@@ -26,7 +26,6 @@ OPERATIONS = ["c", "u", "r"]
 """Debezium's creations, updates and snapshots; of a deletion nothing is left to learn."""
 TYPE_NAMES = ("type", "event_type", "eventType", "event")
 MAX_TYPES = 50
-ID_NAMES = ("id", "uuid", "event_id", "eventId")
 ENOUGH_TO_HASH = 2000
 """Of fewer records it is unknown whether categories go on coming."""
 NEW_CATEGORIES = 0.1
@@ -96,7 +95,7 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     if form != "own":
         choices.append(Choice("event.weight", False, "each event counts the same, unless a pointer says its weight"))
     if form not in ("own", "cloud"):
-        choices.append(_take_id(members, outer, len(events)))
+        choices.append(Choice("event.id", False, "no member is sure to name a record"))
     marks = {} if is_list else {one.name: mark for one in members.values() if (mark := one.mark(len(events)))}
     features = [member for member in members.values() if member.name not in marks]
     if not features:
@@ -169,16 +168,6 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
         return record is None or all(at(record, path) in values for path, values in paths)
 
     return sample._replace(values=[*filter(match, sample.values)])
-
-
-def _take_id(members: dict[Path, FieldProfile], outer: Path, records: int) -> Choice:
-    """The member that names a record, taken out of the members, if there is one."""
-    for path in ((*outer, name) for name in ID_NAMES):
-        mark = members[path].mark(records) if path in members else None
-        if mark and mark.name == "identifier":
-            del members[path]
-            return Choice("event.id", to_pointer(path), mark.why)
-    return Choice("event.id", False, "no member is sure to name a record")
 
 
 def _positional(lists: Sequence[Any]) -> list[Choice]:

@@ -7,7 +7,6 @@ import asyncio
 import json
 import math
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def suggest_settings(
     event = choose_event(sample, label)
     comparison = _compare(sample.name, event)
     chosen = best_trial(comparison.trials)
-    choices = [*event.choices, *_model_choices(chosen, comparison), *_candidate_choices(chosen, comparison)]
+    choices = [*event.choices, *_model_choices(chosen, comparison)]
     verdict = _verdict(chosen, comparison)
     notes = _notes(event, comparison)
     text = _toml(name, None if file else settings.kafka.bootstrap_servers, sample, verdict, choices)
@@ -99,11 +98,7 @@ def suggest_settings(
         typer.echo(f"note: {plain_value(note)}", err=True)
     if output is not None:
         atomic_write.write_atomically(output, text.encode())
-        # The settings do not say which column of a table is the label.
-        column = f" --label {shlex.quote(event.label.name)}" if sample.is_table else ""
-        sends = f", `produce {shlex.quote(file)}{column}` sends it the file" if file else ""
-        said = f"`perceptron -c {output} check` says whether it can run, `run` runs it{sends}"
-        typer.echo(f"{output} is written: {said}", err=True)
+        typer.echo(f"{output} is written: `perceptron -c {output} check` says whether it can run", err=True)
 
 
 def _read_sample(
@@ -142,19 +137,6 @@ def _model_choices(chosen: Trial, comparison: SampleComparison) -> list[Choice]:
         why = f"{_figure(chosen)} in the later half; {part} {getattr(other, part)} has {_figure(other)} at best"
         choices.append(Choice(setting, value, why))
     return choices
-
-
-def _candidate_choices(chosen: Trial, comparison: SampleComparison) -> list[Choice]:
-    """A candidate to learn side by side: the best trial of the other rule, with the same scale.
-
-    Candidates are compared by accuracy, so with a rare label there is none.
-    """
-    others = [one for one in comparison.trials if one.scale == chosen.scale and one.rule != chosen.rule and one.merit]
-    if comparison.baseline.f1 is not None or not others:
-        return []
-    near = best_trial(others)
-    why = f"learned side by side with the model: {_figure(near)} in the later half"
-    return [Choice(f"candidates.{near.name}.{name}", value, why) for name, value in near.candidate.items()]
 
 
 def _figure(trial: Trial) -> str:
