@@ -23,13 +23,13 @@ SECONDS = 4.0
 
 
 @pytest.fixture
-def seen_digest(redis: Server) -> Iterator[Any]:
+def store(redis: Server) -> Iterator[Any]:
     with Redis(host="127.0.0.1", port=redis.port) as client:
         yield client
 
 
 async def test_idle_models_are_looked_at_together_and_followed_at_once(
-    run: Run, kafka: Server, producer: AIOKafkaProducer, looked: Any, topic: str
+    run: Run, kafka: Server, producer: AIOKafkaProducer, store: Any, topic: str
 ) -> None:
     """Commands and connections are as many for twenty topics as for one, and one that is damaged is one alone."""
     names = [f"{topic}-{i}" for i in range(TOPICS)]
@@ -37,7 +37,7 @@ async def test_idle_models_are_looked_at_together_and_followed_at_once(
     for name in names:
         await producer.send(name, event({"a": 1.0}, 1))
     await producer.flush()
-    before = looked.info("clients")["connected_clients"]
+    before = store.info("clients")["connected_clients"]
     flags = [flag for name in names for flag in ("-t", name)]
     learner = run("", *flags[2:], topic=names[0])
     await asyncio.to_thread(learner.up)
@@ -50,20 +50,20 @@ async def test_idle_models_are_looked_at_together_and_followed_at_once(
     await asyncio.to_thread(replica.up)
     await asyncio.to_thread(wait, lambda: all_learned(replica), "all are followed")
 
-    started, reads = time.monotonic(), looked.info("stats")["total_reads_processed"]
+    started, reads = time.monotonic(), store.info("stats")["total_reads_processed"]
     used = [psutil.Process(service.process.pid).cpu_times() for service in (learner, replica)]
     await asyncio.sleep(SECONDS)  # what is measured
-    seconds, later = time.monotonic() - started, looked.info("stats")["total_reads_processed"]
+    seconds, later = time.monotonic() - started, store.info("stats")["total_reads_processed"]
     for service, was in zip((learner, replica), used, strict=True):
         now = psutil.Process(service.process.pid).cpu_times()
         share = (now.user + now.system - was.user - was.system) / seconds
         assert share <= 0.02
-    connections = looked.info("clients")["connected_clients"] - before
+    connections = store.info("clients")["connected_clients"] - before
     assert (later - reads) / seconds <= 1.2 * (1 / POLL_SECONDS + 1 / OWN_SECONDS) + 2
     assert connections <= 2 * CONNECTIONS
 
-    looked.rename(key(names[0]), "aside")
-    looked.rpush(key(names[0]), "no hash")
+    store.rename(key(names[0]), "aside")
+    store.rpush(key(names[0]), "no hash")
     try:
         for number in range(2, 12):
             await producer.send_and_wait(names[1], event({"a": 1.0}, number % 2))
@@ -74,11 +74,11 @@ async def test_idle_models_are_looked_at_together_and_followed_at_once(
             await asyncio.to_thread(wait, followed, "it is learned, saved and followed")
         assert replica.model(names[0])["next"]["0"] == 1
     finally:
-        looked.rename("aside", key(names[0]))
+        store.rename("aside", key(names[0]))
 
 
 async def test_an_idle_learner_sees_within_two_seconds_that_its_model_was_reset(
-    run: Run, producer: AIOKafkaProducer, looked: Any, topic: str
+    run: Run, producer: AIOKafkaProducer, store: Any, topic: str
 ) -> None:
     service = run()
     await asyncio.to_thread(service.up)
@@ -86,12 +86,12 @@ async def test_an_idle_learner_sees_within_two_seconds_that_its_model_was_reset(
     await asyncio.to_thread(service.wait_for, 1)
     delays = []
     for times in (1, 2, 3):
-        looked.delete(key(topic))
+        store.delete(key(topic))
         started = time.monotonic()
 
         def again(times: int = times) -> bool:
             said = service.log.read_text().count("learning the log again from its start")
-            return said == times and bool(looked.exists(key(topic)))
+            return said == times and bool(store.exists(key(topic)))
 
         await asyncio.to_thread(wait, again, "it learns again")
         delays.append(time.monotonic() - started)
