@@ -78,7 +78,8 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True):
     @classmethod
     def of(cls, pair: PairedComparison) -> Self:
         """The comparison of a pair."""
-        return cls(*astuple(pair), pair.difference, pair.interval() if pair.events else None, pair.better())
+        figures: Any = *astuple(pair), pair.difference, pair.interval() if pair.events else None, pair.better()
+        return cls(*figures)
 
 
 class LabelRecall(msgspec.Struct, forbid_unknown_fields=True):
@@ -293,11 +294,12 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
     @classmethod
     def of(cls, model: Model) -> Self:
         """A line of the list."""
-        figures: Any = [None] * 5
+        figures: Any = (None,) * 5
         if a := model.answering:
             identity, counts = a.learner.identity, a.learner.counts
             figures = identity.rule, identity.features, a.head.version, counts.events, counts.mistakes
-        return cls(model.name, *figures, model.learning_here)
+        members = *figures, model.learning_here
+        return cls(model.name, *members)
 
 
 def _weights(classifier: Classifier) -> str:
@@ -322,7 +324,7 @@ def _counted(classifier: Classifier, *more: str) -> dict[str, Any]:
     return {name: getattr(classifier.counts, name) for name in names}
 
 
-def _shares(classifier: Classifier, *more: str) -> dict[str, Share]:
+def _shares(classifier: Classifier, *more: str) -> dict[str, Any]:
     """How well the weights that answer find positive events, and `more` shares of the confusion, by name."""
     overall, recent = _confusion(classifier), classifier.observations.recent.confusion(classifier.averaged)
     names = "precision", "recall", "f1", *more

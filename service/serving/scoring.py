@@ -104,7 +104,8 @@ class Predictor:
         if answers.form in LIST_FORMS:
             return BatchPredictionResponse(name, a.head.version, ahead, answers.predictions, answered_by)
         (one,) = answers.predictions
-        return PredictionResponse(name, a.head.version, ahead, *astuple(one), answered_by)
+        figures: Any = *astuple(one), answered_by
+        return PredictionResponse(name, a.head.version, ahead, *figures)
 
     def _count(self, name: str, identity: Identity, label: Any, n: int) -> None:
         key = name, label.__class__, label  # in Python 1 and True are equal

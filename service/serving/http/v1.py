@@ -89,7 +89,7 @@ ANSWERS = PredictionResponse, BatchPredictionResponse, ModelList, Description, C
 class WeightsParameters(BaseModel):
     """The query parameters of a request for weights."""
 
-    name: list[str] = Field([], description="one name, which may have commas; may be repeated")
+    name: list[str] = Field(default_factory=list, description="one name, which may have commas; may be repeated")
     top: int | None = Field(None, ge=1, le=MAX_PAGE, description="the number of largest weights")
     names: str | None = Field(None, description="names with commas between them")
     limit: int = Field(1000, ge=1, le=MAX_PAGE, description="weights in a page")
@@ -202,10 +202,10 @@ async def _choose(
         names += parameters.names.split(",")
     if not names and top is None:
         end = min(parameters.cursor + parameters.limit, count)
-        columns = range(parameters.cursor, end)
-        return columns, by.served_at(slice(parameters.cursor, end), label).copy(), str(end) if end < count else None
+        w = by.served_at(slice(parameters.cursor, end), label).copy()
+        return range(parameters.cursor, end), w, str(end) if end < count else None
     known = [c for name in names if (c := by.columns.column_of(name)) is not None]
-    columns = [0, *known] if names else range(count)  # the bias comes first, as in `largest`
+    columns: Sequence[int] = [0, *known] if names else range(count)  # the bias comes first, as in `largest`
     w = by.served_at(np.array(columns, np.intp) if names else slice(count), label).copy()
     chosen = range(1, len(w)) if top is None else await asyncio.to_thread(largest, w, top)
     return [columns[i] for i in chosen], w[chosen], None
