@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -27,6 +27,12 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|tuple|dict|constrained).*\W.*|\[key\]")
 """The name of a type in the place of a pydantic error, if a value may be of several types."""
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
+
+REMOVED_SETTINGS: dict[tuple[str, ...], str] = {
+    ("reader",): "each event is read by the fastest reader that can",
+    ("kafka", "whole_batches"): "records are always read in whole batches",
+}
+"""Settings of earlier releases, and what holds now. Until 0.4 they are ignored with a warning."""
 
 
 def is_topic(name: str) -> bool:
@@ -101,7 +107,8 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _merge_models(cls, values: Any) -> Any:
-        """Give each topic and each named model its settings, over the defaults of `[model]`."""
+        """Give each topic and each named model its settings, over the defaults of `[model]`; drop removed settings."""
+        values = without_removed(values)
         defaults, named = values.get("model") or {}, values.get("models") or {}
         if isinstance(defaults, dict) and isinstance(named, dict):
             topics = comma_separated(values.get("topics") or [])
@@ -139,7 +146,12 @@ class Settings(BaseSettings):
         used = {*self.threshold_units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
         unused = [name for name in self.models if name not in used]
         lines = [f"models.{name}: no topic uses it: name it in topics, or take its table out" for name in unused]
-        return [*lines, *_unknown_variables().values()]
+        removed = [
+            f"{'.'.join(place)} ({origin}): this setting is gone: it is ignored, and an error from 0.4 on; {now}"
+            for place, now in REMOVED_SETTINGS.items()
+            if (origin := self.origins.of(place)[1]) != "default"
+        ]
+        return [*lines, *removed, *_unknown_variables().values()]
 
     @property
     def warnings(self) -> list[str]:
@@ -159,6 +171,19 @@ class Settings(BaseSettings):
     def origins(self) -> Sources:
         """Where each setting comes from."""
         return self._origins
+
+
+def without_removed(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Settings without those that are removed, also in tables.
+
+    >>> without_removed({"reader": "decoder", "log": "json"})
+    {'log': 'json'}
+    """
+    return {
+        name: without_removed(value, (*place, name)) if isinstance(value, dict) and not place else value
+        for name, value in values.items()
+        if (*place, name) not in REMOVED_SETTINGS
+    }
 
 
 def load(file: str | None, flags: dict[str, Any]) -> Settings:

@@ -9,7 +9,8 @@ from service.streaming.records import Headers, KafkaRecords
 
 RETRIED_HEADER = "retried"
 """The header of a marker: the letter with the same key was sent again, as the record that this header names."""
-HEADERS_OMITTED = "headers-omitted"
+HEADERS_OMITTED, NAMES_IN_HEX = "headers-omitted", "header-names-in-hex"
+"""Headers that say how many of the record's headers are left out, and how many names are written in hex."""
 TRUNCATION_HEADERS = {
     "truncated-from": "the value was {} bytes",
     HEADERS_OMITTED: "its {} headers are left out",
@@ -40,7 +41,7 @@ def topic_of(topic: str) -> str:
 def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reason: str, detail: str) -> DeadLetter:
     """The dead letter of the record at index `i`: our headers first, then the record's own.
 
-    Kafka's clients write header names only in UTF-8. Other bytes of a name are written as backslash escapes.
+    Kafka's clients write header names only in UTF-8. A name that is not UTF-8 is written in hex.
     """
     count = records.header_count(i)
     record = records.record(i, with_headers=count <= MAX_HEADERS)
@@ -55,8 +56,16 @@ def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reaso
         ours["key"] = record.key
     if count > MAX_HEADERS:
         ours[HEADERS_OMITTED] = b"%d" % count
-    own = [(name.encode(errors="surrogateescape").decode(errors="backslashreplace"), v) for name, v in record.headers]
+    own = [(_utf8_name(name), value) for name, value in record.headers]
+    if in_hex := sum(name != original for (name, _), (original, _) in zip(own, record.headers, strict=True)):
+        ours[NAMES_IN_HEX] = b"%d" % in_hex
     return _letter(f"{topic}-{partition}-{record.offset}".encode(), record.value, ours, own)
+
+
+def _utf8_name(name: str) -> str:
+    """A header's name; in hex if it is not UTF-8."""
+    raw = name.encode(errors="surrogateescape")
+    return name if raw.decode(errors="replace") == name else raw.hex()
 
 
 def _letter(key: bytes, value: bytes | None, ours: Mapping[str, bytes | None], own: Headers) -> DeadLetter:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import CorruptRecordException
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
@@ -65,6 +66,13 @@ def content(rng: random.Random) -> bytes | None:
     return rng.choice((None, b"", b"1", b'{"features":[1],"label":1}', rng.randbytes(rng.randrange(300))))
 
 
+def old_batch(rng: random.Random, offset: int) -> tuple[bytes, int]:
+    """A record of format 0 or 1, and the offset after it."""
+    builder = LegacyRecordBatchBuilder(rng.choice((0, 1)), 0, 1 << 30)
+    builder.append(0, timestamp=rng.randrange(1 << 40), key=content(rng), value=content(rng))
+    return struct.pack(">q", offset) + bytes(builder.build())[8:], offset + 1
+
+
 def batch(
     rng: random.Random, offset: int, producer: int = -1, transactional: bool = False, codec: int | None = None
 ) -> tuple[bytes, int]:
@@ -109,12 +117,16 @@ def marker(offset: int, producer: int, committed: bool) -> bytes:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_are_those_of_the_client(seed: int) -> None:
-    """Over codecs, null keys and values, headers, times, compaction and aborted transactions."""
+    """Over codecs, formats, null keys and values, headers, times, compaction and aborted transactions.
+
+    A log has one format here: aiokafka takes all of a response for its first batch's.
+    """
     rng = random.Random(seed)
+    old = rng.random() < 0.2
     raw, at, aborted, dropped = b"", rng.randrange(1000), list[tuple[int, int]](), set[int]()
     begin = at
     for _ in range(rng.randrange(1, 6)):
-        if rng.random() < 0.3:
+        if not old and rng.random() < 0.3:
             producer, committed = rng.randrange(1, 9), rng.random() < 0.5
             if not committed:
                 aborted.append((producer, at))
@@ -124,7 +136,7 @@ def test_records_are_those_of_the_client(seed: int) -> None:
                 raw += more
             raw, at = raw + marker(at, producer, committed), at + 1
         else:
-            more, at = batch(rng, at)
+            more, at = old_batch(rng, at) if old else batch(rng, at)
             raw += more
     start = rng.choice((begin, rng.randrange(begin, at + 1)))
     for step in (1, 7, 2000):
@@ -174,6 +186,13 @@ def test_a_batch_is_unpacked_up_to_a_limit_and_no_further(codec: int) -> None:
     assert len(small.unpack(2 << 20)) > 1 << 20
     with pytest.raises(DamagedBatch, match=r"unpacks to more than 1,000,000 bytes \(kafka.max_batch_bytes"):
         small.unpack(1_000_000)
+
+
+def test_a_compressed_batch_of_an_old_format_is_refused_by_name() -> None:
+    builder = LegacyRecordBatchBuilder(1, 1, 1 << 20)
+    builder.append(0, timestamp=1, key=None, value=b"1" * 100)
+    builder.append(1, timestamp=1, key=None, value=b"1" * 100)
+    assert "compressed batch of format 0 or 1" in parse_batches(bytes(builder.build())).damage
 
 
 def test_random_bytes_are_damage_or_cut_short() -> None:

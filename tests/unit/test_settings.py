@@ -9,6 +9,7 @@ import pytest
 
 from service.errors import ConfigurationError
 from service.learning.identity import Identity, Places
+from service.settings import load as loading
 from service.settings.load import load, model_settings, parse_start_at
 
 
@@ -264,6 +265,18 @@ def test_a_variable_within_a_table_is_refused_as_in_the_file(monkeypatch: pytest
     monkeypatch.setenv(name, "1")
     with pytest.raises(ConfigurationError, match=f"environment {name}\\)?: there is no such setting"):
         load(None, {})
+
+
+def test_a_setting_of_an_earlier_release_is_ignored_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade does not fail because of it, whether it is in the file or in the environment."""
+    monkeypatch.setattr(loading, "REMOVED_SETTINGS", {("reader",): "now this", ("kafka", "gone"): "now that"})
+    Path("perceptron.toml").write_text('reader = "decoder"\n[kafka]\ngroup_id = "g"\n')
+    monkeypatch.setenv("PERCEPTRON_KAFKA__GONE", "1")
+    settings = load(None, {})
+    assert settings.kafka.group_id == "g"
+    assert [warning.split(": ")[0] for warning in settings.warnings] == [
+        "reader (perceptron.toml)", "kafka.gone (environment PERCEPTRON_KAFKA__GONE)"
+    ]  # fmt: skip
 
 
 def test_what_a_candidate_does_not_say_is_what_the_model_says_of_the_same_rule() -> None:

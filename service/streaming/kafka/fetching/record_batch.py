@@ -4,12 +4,15 @@ Source of the layout: Kafka's documentation, "Record Batch". `RecordsBuilder` jo
 `KafkaRecords`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from struct import Struct
 
 import google_crc32c
 import numpy as np
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
 from service.streaming.kafka.fetching.compression import DamagedBatch, decompress
@@ -27,13 +30,15 @@ CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 7, 8, 16, 32
 """Bits of the attributes."""
 ABORT = 0
 """The type of a control record that ends an aborted transaction; 1 is a commit."""
+MIN_LEGACY_BYTES = 26
+"""The size of an empty record of format 0, which has no timestamp."""
 SPARE_BYTES = 8
 """Zero bytes after the last value: a compiled reader loads eight bytes at a time."""
 
 
 @dataclass(slots=True)
 class RecordBatch:
-    """One batch of format 2."""
+    """One batch of format 2, or one record of an older format, rewritten as such a batch."""
 
     start: int
     """The first offset."""
@@ -99,15 +104,42 @@ def parse_batches(data: bytes | memoryview) -> FetchedBatches:
         if size > len(rest):
             return FetchedBatches(batches, cut_start=start, cut_size=size)
         magic = rest[MAGIC_BYTE] if size > MAGIC_BYTE else -1
-        if magic != 2 or size < HEAD.size:
-            return FetchedBatches(batches, f"a batch has format {magic}, and is not of format 2 (Kafka 0.11)")
-        data = rest[:size]
-        start, _, _, _, checksum, attributes, last, first_time, max_time, producer, _, _, count = HEAD.unpack_from(data)
-        if checksum != google_crc32c.value(np.frombuffer(data, np.uint8, offset=CHECKED_FROM)):
-            return FetchedBatches(batches, "a batch's checksum is wrong")
-        batches.append(RecordBatch(start, start + last + 1, data, count, attributes, first_time, max_time, producer))
+        if magic in (0, 1) and size >= MIN_LEGACY_BYTES:
+            try:
+                batches.extend(_legacy_batches(rest[:size]))
+            except (CorruptRecordException, DamagedBatch) as error:
+                return FetchedBatches(batches, str(error))
+        elif magic != 2 or size < HEAD.size:
+            return FetchedBatches(batches, f"a batch of {size} bytes has the unknown format {magic}")
+        else:
+            batch, checksum = _parse(rest[:size])
+            if checksum != google_crc32c.value(np.frombuffer(batch.data, np.uint8, offset=CHECKED_FROM)):
+                return FetchedBatches(batches, "a batch's checksum is wrong")
+            batches.append(batch)
         place += size
     return FetchedBatches(batches)
+
+
+def _parse(data: memoryview) -> tuple[RecordBatch, int]:
+    """A batch of format 2 and its checksum."""
+    start, _, _, _, checksum, attributes, last, first_time, max_time, producer, _, _, count = HEAD.unpack_from(data)
+    return RecordBatch(start, start + last + 1, data, count, attributes, first_time, max_time, producer), checksum
+
+
+def _legacy_batches(data: memoryview) -> Iterator[RecordBatch]:
+    """The records of formats 0 and 1, a batch each; raises DamagedBatch."""
+    if data[MAGIC_BYTE + 1] & CODEC:
+        raise DamagedBatch("a compressed batch of format 0 or 1, as before Kafka 0.11, is not read")
+    records = MemoryRecords(bytes(data))
+    while (batch := records.next_batch()) is not None:
+        if not batch.validate_crc():
+            raise DamagedBatch("a record's checksum is wrong")
+        for record in batch:
+            builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 0)
+            timestamp = -1 if record.timestamp is None else record.timestamp
+            builder.append(0, timestamp, record.key, record.value, [])
+            rewritten, _ = _parse(memoryview(bytes(builder.build())))
+            yield replace(rewritten, start=record.offset, end=record.offset + 1)
 
 
 def mark_aborted(batches: Iterable[RecordBatch], aborted: Sequence[tuple[int, int]]) -> None:
