@@ -148,7 +148,7 @@ def small(slice_: int, block: int, seconds: float) -> Iterator[None]:
     with (
         mock.patch.object(learn_loop, "MAX_SLICE_RECORDS", slice_),
         mock.patch.object(learn_loop, "SLICE_SECONDS", seconds),
-        mock.patch.object(keeper, "SHARE", 2),  # a save is due sooner
+        mock.patch.object(keeper, "PAUSE_PER_COST", 2),  # a save is due sooner
         mock.patch.object(blobs, "BLOCK_COLUMNS", block),
         mock.patch.object(blobs, "BLOCK_NAMES", block),
         mock.patch.object(blobs, "BLOCK_RUNS", block),
