@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS, made anew each session."""
+"""Certificates for tests of TLS, made again for each run."""
 
 from datetime import UTC, datetime
 from pathlib import Path

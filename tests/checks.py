@@ -1,4 +1,4 @@
-"""What is true of every rule, in every feature mode, with every convention: a specification.
+"""Statements that hold for every rule, in every feature mode, with every convention: a specification.
 
 Each statement in `STATEMENTS` is a function of one `Model` that asserts it. `tests/unit/test_rules.py` crosses them
 with all models of `models`.
@@ -115,12 +115,12 @@ def models(rule: str, mode: str) -> Iterator[Model]:
 
 
 def state_digest(learner: Learner) -> str:
-    """What equal states share."""
+    """The parts of a state that equal states share."""
     return heads.snapshot_content(learner).state_digest
 
 
 def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
-    """What a reader of this learner's snapshot has."""
+    """The learner that a reader of this one's snapshot has."""
     content = heads.snapshot_content(learner)
     following = {str(p): heads.Position(offset) for p, offset in learner.next.items()}
     source = heads.Source("c")

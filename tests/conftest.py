@@ -107,14 +107,14 @@ SHARED = pytest.StashKey[tuple[contextlib.ExitStack, dict[str, Any]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What a worker has of the controller's."""
+    """The controller's resources that a worker uses."""
     if given := getattr(config, "workerinput", None):
         template.shared = Path(given["templates"])
         os.environ.update(given["environment"])
 
 
 def pytest_configure_node(node: Any) -> None:
-    """What all workers share, of pytest-xdist's controller: a broker, which is asked little, and the templates."""
+    """Shared by all workers, from pytest-xdist's controller: a broker, which is asked little, and the templates."""
     stash = node.config.stash
     if SHARED not in stash:
         stack = contextlib.ExitStack()
@@ -135,7 +135,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def _remember(folder: Path) -> dict[str, str]:
-    """What Java has loaded for one broker is there for those that tests start, which costs them half as much."""
+    """A Java class archive, which halves the start of the brokers that tests start."""
     folder.mkdir()
     written, cache = folder / "written", folder / "cache"
     with servers.start_kafka(folder, flags=[f"-XX:AOTCacheOutput={written}"]) as server:
@@ -435,7 +435,7 @@ async def read_all(kafka: Server, topic: str, number: int = 0) -> list[Any]:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """The environment without the settings of whoever runs the tests."""
+    """The environment without the settings of the user who runs the tests."""
     return {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")} | more
 
 
@@ -446,7 +446,7 @@ def perceptron(
     env: dict[str, str] | None = None,
     seconds: float = DEADLINE,
 ) -> Done:
-    """Run a command to its end, with `env` beside the clean environment.
+    """Run a command to its end, with `env` added to the clean environment.
 
     In this process, which takes a tenth of the time, unless it reads its input or takes signals, which a copy does, or
     imports other things.

@@ -88,7 +88,7 @@ def step_of(identity: Identity) -> Callable[[float, float, float], float]:
 
 
 def steps_of_classes(identity: Identity, s: Sequence[float], own: int, eta: float) -> list[float]:
-    """What an event of the class `own` adds to each class's weights along x, by the scores of all and η·weight.
+    """The steps an event of the class `own` adds to each class's weights along x, by the scores of all and η·weight.
 
     The simplest ultraconservative rule (Crammer and Singer 2003): unless its own score is strictly the largest, η to
     its own class and -η to the best wrong one, the first of equals. LMS and logistic-delta: each class against the

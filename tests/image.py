@@ -88,7 +88,7 @@ class Stage:
         _mount("--bind", str(base), str(root / "usr" / "local"))
 
     def enter(self, command: list[str], user: str, **more: str) -> list[str]:
-        """The command as a process of this stage has it; `more` are variables beside the image's own."""
+        """The command as a process of this stage has it; `more` are variables in addition to the image's own."""
         env = {**self.env, "LD_LIBRARY_PATH": "/usr/local/lib", "HOME": "/", **more}
         given = [f"{name}={value}" for name, value in env.items()]
         return ["chroot", f"--userspec={user}", "--groups=", str(self.root), "/usr/bin/env", "-i", *given, *command]

@@ -1,4 +1,4 @@
-"""What every learned state is compared with: the texts' rule in a few lines. Imports nothing of the service."""
+"""The oracle of every learned state: the texts' rule in a few lines. Imports nothing of the service."""
 
 import json
 import math
@@ -47,7 +47,7 @@ class Fold:
         """The recent average of `vector`, where there is a half-life: E ← βE + (1 - β)w after each event."""
         self.events = self.mistakes = self.wrong = self.updates = 0
         self.limit = 0.0
-        """What ‖w‖² cannot exceed: each update adds its own square, and twice its length times its margin at most."""
+        """The limit of ‖w‖²: each update adds its own square, and twice its length times its margin at most."""
         self.diverged = False
 
     def learn(self, raw: bytes | str) -> None:
@@ -167,7 +167,7 @@ class Classes(Fold):
 
     @property
     def vector(self) -> list[float]:
-        """Those of the bias, of all labels, then those of each name."""
+        """The weights of the bias for all labels, then those of each name."""
         return [a for at in (self.bias, *self.w.values()) for a in at]
 
 

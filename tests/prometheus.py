@@ -47,7 +47,7 @@ class Prometheus:
         return body["data"]
 
     def value(self, query: str) -> float | None:
-        """Of one series, now."""
+        """The current value of a series."""
         found = self.ask("/query", query=query)["result"]
         return float(found[0]["value"][1]) if found else None
 

@@ -1,4 +1,4 @@
-"""The live bound beside an oracle that knows the theorem and nothing of the service's sums.
+"""The live bound against an oracle that knows the theorem and nothing of the service's sums.
 
 `random_stream(seed)` runs one stream and asserts after each event, `random_stream_of_classes(seed)` one of three labels
 or more; `THEOREM` has small streams on which the theorem is tight, so that an error of one event shows.
@@ -47,14 +47,14 @@ class Oracle:
         self.gammas: NDArray[np.float64] | None = None
         self.hinge = np.zeros(49)
         self.rounding = 0.0
-        """Of the sums u·z, whose terms may cancel out: their size in units of double precision."""
+        """The rounding error of the sums u·z, whose terms may cancel out."""
         self.least = math.inf
-        """Of all u·z: the margin γ by which u separates them, where it is above 0."""
+        """The least u·z: the margin γ by which u separates the events, if it is above 0."""
 
     def see(self, zs: Sequence[Vector], updated: bool, slack: float) -> None:
         """An event, with each z that its update may be by: they are of one length.
 
-        `slack` is what its update may add to ‖w‖² beside ‖z‖², twice its w·z at the margin.
+        `slack` is what its update may add to ‖w‖² besides ‖z‖², twice its w·z at the margin.
         """
         squared = sum(v * v for v in zs[0].values())
         if self.gammas is None:

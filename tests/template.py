@@ -33,7 +33,7 @@ PACKAGES = (
 SERVICE = ("service.process.service", "service.tools.produce", "service.tools.predict", "service.tools.check")
 KINDS = ("service", "packages")
 PYTEST = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-"""What `pytest` is told in a copy: some of its plugins are there before it."""
+"""The options of `pytest` in a copy: some of its plugins are loaded before."""
 
 
 class Done(NamedTuple):
@@ -114,7 +114,7 @@ def run(
 
 
 shared: Path | None = None
-"""Where those are that were started for all workers."""
+"""The addresses of the servers that all workers share."""
 
 
 @contextlib.contextmanager
@@ -177,7 +177,7 @@ def _serve(kind: str, path: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{path}.new")
         listener.listen(100)
-        os.rename(f"{path}.new", path)  # whoever sees it is answered
+        os.rename(f"{path}.new", path)  # a client that sees it is answered
         while listener in select.select([listener, sys.stdin], [], [])[0]:
             with listener.accept()[0] as connection:
                 asked = json.loads(connection.makefile().readline())

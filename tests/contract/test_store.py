@@ -221,7 +221,7 @@ async def test_a_kept_head_that_is_damaged_stops_the_sweeping(store: Store, raw:
 
 
 async def test_half_a_head_is_damage(store: Store, raw: Raw, topic: str) -> None:
-    """Neither half is taken for no head: a model begun anew would take its place."""
+    """Neither half is taken for no head: a model begun from scratch would take its place."""
     first = head(1, "a")
     await save(store, topic, "", first, "a")
     await raw.put("head", None)
@@ -288,7 +288,7 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
 
 
 async def test_a_keeper_uploads_again_what_vanished(store: Store, raw: Raw, topic: str) -> None:
-    """Blobs that the store had, and that the next head refers to beside its own."""
+    """Blobs that the store had, and that the next head refers to next to its own."""
     ours, learner = saving.keeper(store, topic), saving.fresh()
     saving.learn(learner, *(f"n{i}" for i in range(9000)))
     before = await saving.save(ours, learner)

@@ -1,1 +1,1 @@
-"""Events and requests that nobody meant to send, against rules written anew."""
+"""Events and requests that nobody meant to send, against rules written a second time."""

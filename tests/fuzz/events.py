@@ -164,7 +164,7 @@ class Judged:
         return found
 
     def pairs(self, features: judge.Features) -> list[tuple[int, float]]:
-        """What weights meet of an event that is learned: numbers scaled, where they are, and equal columns merged."""
+        """The values that an event's weights are multiplied by: scaled if the model scales, equal columns merged."""
         found = self.entries(features)
         if self.identity.scale == "standard":
             for column, value in found:

@@ -1,4 +1,4 @@
-"""What the documents say of events and requests, in a few lines over the standard library's JSON.
+"""The documents' rules for events and requests, in a few lines over the standard library's JSON.
 
 A verdict is every rule that the bytes break, since the first to be named is the service's own choice. None broken
 is accepted, and then what they hold is here too. Nothing here comes from what is judged but the names of the limits.
@@ -158,7 +158,7 @@ def flatten(value: Object, prefix: str, depth: int, identity: Identity, pairs: l
 
 
 def figure(value: Any) -> set[str]:
-    """What is wrong with a number."""
+    """The fault of a number."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"not-finite"}
     return set() if abs(value) < 1e31 and abs(float(value)) <= LARGEST else {"out-of-range"}

@@ -20,7 +20,7 @@ COMPLETIONS = (
     b"}", b"]}", b'"}', b'":1}', b"\n}", b"\n\n}abcd", b" }", b'},"label":1}', b',"label":1}', b'"a":1},"label":1}',
     b"0", b"e5}", b"\xa9", b"1}", b":1}", b"alse}", b'\n,"label":true}',
 )  # fmt: skip
-"""What would make an event of a value that was cut short, were it read on."""
+"""Bytes that would complete a value that was cut short, if they were read."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def _buffer(values: list[bytes], tails: list[bytes]) -> ValueBuffer:
 
 
 def _batch(identity: Identity, values: list[bytes], tails: list[bytes]) -> list[Any]:
-    """What the decoder makes of values that stand in front of these bytes."""
+    """The decoder's result for values that stand in front of these bytes."""
     use_compiled_reader(True)
     batch, rejects = Decoder(identity, columns_for(identity)).decode(_buffer(values, tails))
     arrays = (batch.starts, batch.columns, batch.values, batch.labels, batch.weights)

@@ -128,7 +128,7 @@ class Texts:
         return self.object([(name, self.value() if self.chance(odd) else self.feature()) for name in names])
 
     def feature(self, depth: int = 1) -> str:
-        """What a feature may be: most often a number."""
+        """A random value of a feature: most often a number."""
         roll, random = self.random.random(), self.random
         if roll < 0.6:
             return self.number()

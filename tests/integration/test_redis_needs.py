@@ -1,4 +1,4 @@
-"""What a Redis must be, and what its user must be allowed to do, is checked at the start."""
+"""The version, settings and rights that Redis must have are checked at the start."""
 
 import os
 import shutil

@@ -73,7 +73,7 @@ def redis_settings(**redis: Any) -> RedisSettings:
 
 
 async def said(timeout: float = 3.0, /, **redis: Any) -> str:
-    """What is wrong with these settings: nothing, or one line."""
+    """The error with these settings in one line; "" if there is none."""
     async with redis_settings(**redis).store(timeout) as store:
         try:
             assert await store.check() == []

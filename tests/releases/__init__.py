@@ -1,4 +1,4 @@
-"""What releases have stored: a file for each, written once by `python -m tests.releases`, read by every later one."""
+"""Snapshots of releases: a file for each, written once by `python -m tests.releases`, read by every later one."""
 
 import asyncio
 import base64

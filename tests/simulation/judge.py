@@ -14,7 +14,7 @@ Runs = list[tuple[int, int, int]]
 
 
 class World(Protocol):
-    """What the judge reads: the simulated world, or a record of a real one."""
+    """The input of the judge: the simulated world, or a record of a real one."""
 
     name: str
     redis: Redis
@@ -49,11 +49,11 @@ class State:
         self.fold = fold
         self.rejected = 0
         self.next: dict[int, int] = {}
-        self.beside: dict[str, tuple[Candidate, Fold]] = {}
+        self.candidates: dict[str, tuple[Candidate, Fold]] = {}
 
     def copy(self) -> "State":
         new = State(_copied(self.fold))
-        new.beside = {name: (one, _copied(fold)) for name, (one, fold) in self.beside.items()}
+        new.candidates = {name: (one, _copied(fold)) for name, (one, fold) in self.candidates.items()}
         new.rejected, new.next = self.rejected, dict(self.next)
         return new
 
@@ -61,9 +61,9 @@ class State:
         self, topic: Topic, runs: Iterable[tuple[int, int, int]], wanted: dict[str, Candidate], starts: dict[int, int]
     ) -> "State":
         new = self.copy()
-        new.beside = {
+        new.candidates = {
             name: (wanted[name], fold)
-            for name, (one, fold) in new.beside.items()  # partitions may have been added since
+            for name, (one, fold) in new.candidates.items()  # partitions may have been added since
             if name in wanted and one._replace(since=starts | one.since) == wanted[name]
         }
         for p, start, to in runs:
@@ -76,7 +76,7 @@ class State:
                 if (record := records.get(offset)) and record.good:
                     assert record.value is not None
                     new.fold.learn(record.value)
-                    for _, fold in new.beside.values():
+                    for _, fold in new.candidates.values():
                         if not new.fold.diverged:
                             fold.learn(record.value)
                 new.rejected += record is not None and not record.good
@@ -86,12 +86,12 @@ class State:
 
     def add_due(self, wanted: dict[str, Candidate], starts: dict[int, int]) -> None:
         """Add the candidates that begin here."""
-        for name in wanted.keys() - self.beside.keys():
+        for name in wanted.keys() - self.candidates.keys():
             one = wanted[name]
             if all(self.next.get(p, starts[p]) >= offset for p, offset in one.since.items()):
                 fold = Fold(one.eta, one.half_life, self.fold.scaled, one.margins)
                 fold.sums = dict(self.fold.sums)  # values are scaled by the model's
-                self.beside[name] = one, fold
+                self.candidates[name] = one, fold
 
 
 def _copied(fold: Fold) -> Fold:
@@ -180,10 +180,10 @@ class Judge:
                 raise Violation("nobody knows in which order a kept version learned")
         wrong, fitting, right = "", list[Topic](), begun
         with_ = Candidate.all_of(said), {int(p): ranges[0][0] for p, ranges in said["covered"].items()}
-        for name, (one, _) in parent.state.beside.items():
+        for name, (one, _) in parent.state.candidates.items():
             now = with_[0].get(name, one)
             if now._replace(since={}) == one._replace(since={}) and not one.since.items() <= now.since.items():
-                raise Violation(f"candidate {name} begins anew at {now.since}, and nothing of it is changed")
+                raise Violation(f"candidate {name} begins from scratch at {now.since}, and nothing of it is changed")
         for topic in parent.topics:
             state = parent.state.learn(topic, more, *with_) if (more := _more(parent.runs, runs)) is not None else None
             state = state or parent.begun.learn(topic, runs, *with_)
@@ -214,12 +214,12 @@ class Judge:
         if (rejected := sum(counts["rejected"].values())) != state.rejected:
             return f"{rejected} are rejected, not {state.rejected}"
         for name, one in said.get("candidates", {}).items():
-            if name not in state.beside:
+            if name not in state.candidates:
                 return f"candidate {name} began nowhere"
-            beside = state.beside[name][1]
-            if (one["diverged_at"] is not None) != beside.diverged:
+            candidate = state.candidates[name][1]
+            if (one["diverged_at"] is not None) != candidate.diverged:
                 return f"candidate {name} diverged at {one['diverged_at']}"
-            if differs := self._fold_differs(said, f"{name}/", one["counts"], beside, names):
+            if differs := self._fold_differs(said, f"{name}/", one["counts"], candidate, names):
                 return f"candidate {name}: {differs}"
         return self._fold_differs(said, "", counts, fold, names)
 

@@ -318,8 +318,8 @@ class Simulation:
             "slow": {"eta": identity.eta * rng.choice((0.5, 0.5, 0.5, 0.25))},
         }  # fmt: skip
         names = rng.choice((list(every), list(every), rng.sample(list(every), 2), []))
-        beside = {name: CandidateOptions(replace(identity, **every[name])) for name in names}
-        return Options(candidates={name: one for name, one in beside.items() if one.identity != identity})
+        candidates = {name: CandidateOptions(replace(identity, **every[name])) for name in names}
+        return Options(candidates={name: one for name, one in candidates.items() if one.identity != identity})
 
     def _one(self) -> Process | None:
         return self.world.rng.choice(self.processes) if self.processes else None

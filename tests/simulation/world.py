@@ -253,7 +253,7 @@ class Redis:
 
 
 class World:
-    """What all processes share, and the history of faults."""
+    """The world that all processes share, and the history of faults."""
 
     name = "t"
 

@@ -34,7 +34,7 @@ def application(learner: Learner, name: str = "m", **more: Any) -> Application:
 
 
 def described(learner: Learner, name: str = "m") -> Description:
-    """What the service reports of a model that it learns."""
+    """The figures that the service reports about a model that it learns."""
     model = static_model(name, learner, 1.0)
     model.learning_here = True
     assert model.answering is not None
@@ -42,7 +42,7 @@ def described(learner: Learner, name: str = "m") -> Description:
 
 
 def figures(name: str) -> ModelFigures:
-    """What `/metrics` shows of a model that has learned a little, where no figure is absent."""
+    """The text of `/metrics` for a model that has learned a little and has every figure."""
     event = b'{"features":{"a":1},"label":1}'
     learner = learner_of(Identity(), [event, b"{"])
     learner.begin_segment()

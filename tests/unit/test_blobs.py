@@ -23,7 +23,7 @@ from service.snapshots.blobs import (
 
 
 def again(encoded: Encoded, store: dict[str, bytes], before: Encoded = NO_ARRAY) -> Encoded:
-    """What a reader restores from the blobs that it asks for."""
+    """The array that a reader restores from the blobs it requests."""
     deltas = [name for name, _ in encoded.deltas]
     found = {name: store[name] for name in missing_array_blobs(encoded.base, deltas, before)}
     return decode_array(encoded.base, deltas, found, len(encoded.values), before)

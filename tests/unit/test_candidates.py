@@ -21,16 +21,16 @@ from tests.saving import keeper, learn, save, simulated_store
 MODEL = Identity(eta=0.5, average=True)
 
 
-def beside(identity: Identity, serve: Any = "last", **others: Any) -> CandidateOptions:
+def candidate_options(identity: Identity, serve: Any = "last", **others: Any) -> CandidateOptions:
     return CandidateOptions(msgspec.structs.replace(identity, **others), serve)
 
 
 def wanted(identity: Identity = MODEL, serve: str = "last") -> Options:
-    """Three beside the model: other rates, rules, margins, averages, tie and start."""
+    """Three next to the model: other rates, rules, margins, averages, tie and start."""
     return Options(window=50, serve=serve, candidates={
-        "wide": beside(identity, "average", margin=(0.5, 3.0), average="recent", half_life=7),
-        "logistic": beside(identity, rule="logistic-delta", eta=0.1, slope=1.0, average=False),
-        "odd": beside(identity, eta=0.3, tie="positive", start="random:7"),
+        "wide": candidate_options(identity, "average", margin=(0.5, 3.0), average="recent", half_life=7),
+        "logistic": candidate_options(identity, rule="logistic-delta", eta=0.1, slope=1.0, average=False),
+        "odd": candidate_options(identity, eta=0.3, tie="positive", start="random:7"),
     })  # fmt: skip
 
 
@@ -91,8 +91,8 @@ def test_they_begin_go_on_and_are_dropped_as_settings_say() -> None:
     learner = applied(learner_of(MODEL, (), wanted(serve="wide")), records[:50])
     assert learner.answering == "wide"
     fewer = wanted()._replace(serve="odd", candidates={
-        "odd": wanted().candidates["odd"], "wide": beside(MODEL, margin=(0.0, 1.0)),
-        "new": beside(MODEL, rule="half-step"),
+        "odd": wanted().candidates["odd"], "wide": candidate_options(MODEL, margin=(0.0, 1.0)),
+        "new": candidate_options(MODEL, rule="half-step"),
     })  # fmt: skip
     kept = learner.candidates["odd"].weights.tobytes()
     learner = restored(learner, fewer)
@@ -113,7 +113,7 @@ def test_they_begin_go_on_and_are_dropped_as_settings_say() -> None:
 def test_one_that_diverges_stops_alone_and_where_is_state() -> None:
     options = wanted()._replace(serve="wild")
     options = options._replace(
-        candidates={**options.candidates, "wild": beside(MODEL, eta=3e14, average="recent", half_life=3)}
+        candidates={**options.candidates, "wild": candidate_options(MODEL, eta=3e14, average="recent", half_life=3)}
     )
     records = log(0)
     whole = applied(learner_of(MODEL, (), options), records)
@@ -147,7 +147,10 @@ def test_the_one_that_answers_is_exported_as_the_model_that_it_would_be() -> Non
 
 async def test_a_kept_version_is_gone_back_to_with_its_candidates() -> None:
     """In a partition that came later each candidate begins where that partition began."""
-    (store, redis), options = simulated_store(), Options(candidates={"wide": beside(Identity(), margin=(2.0, 2.0))})
+    (store, redis), options = (
+        simulated_store(),
+        Options(candidates={"wide": candidate_options(Identity(), margin=(2.0, 2.0))}),
+    )
     ours, learner = keeper(store, "m", options=options), learner_of(Identity(), (), options)
     learn(learner, "a", "b")
     first = await save(ours, learner)

@@ -32,14 +32,14 @@ def _pins(lock: str) -> list[Requirement]:
 
 
 def _here(lock: str) -> dict[str, str]:
-    """Those of the Python that runs this, by name."""
+    """The installed packages by name."""
     pins = [pin for pin in _pins(lock) if pin.marker is None or pin.marker.evaluate()]
     assert len({canonicalize_name(pin.name) for pin in pins}) == len(pins)
     return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
 
 
 def _wanted(lock: str) -> list[Requirement]:
-    """What pyproject.toml itself says that a lock is for."""
+    """The requirements in pyproject.toml that a lock is for."""
     if lock in PROJECT["dependency-groups"]:
         return [Requirement(line) for line in PROJECT["dependency-groups"][lock]]
     extras = PROJECT["project"]["optional-dependencies"]

@@ -79,7 +79,7 @@ def _table_lines() -> list[str]:
 
 
 def _anchors(page: Path) -> set[str]:
-    """What a link into a page may lead to."""
+    """The anchors of a page."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {"", *(re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles)}
 

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "events.md").read_text()
 
 Becomes = tuple[str, list[tuple[str, float]]]
-"""What becomes of a record: its first line, and its features."""
+"""The outcome of a record: its first line, and its features."""
 
 
 class Block(NamedTuple):
@@ -86,7 +86,7 @@ def _values(text: str) -> list[str]:
 
 
 def _becomes(of: Identity, raw: bytes | None) -> Becomes:
-    """What becomes of a record as the first of a model."""
+    """The outcome of a record as the first of a model."""
     batch, rejects = Decoder(of, columns_for(of)).decode([raw])
     if rejects:
         return f"rejected: {rejects[0].reason}", []

@@ -31,7 +31,7 @@ def records() -> dict[str, bytes]:
     begin, known = b'{"features":{"a":1},"label":1,"ts":', b'{"features":' + FEATURES
     found = {
         "features alone": known + b',"label":1}',
-        "a time beside them": known + b',"label":1,"ts":"12:00:01"}',
+        "a time next to them": known + b',"label":1,"ts":"12:00:01"}',
         "the last is text": known[:-20] + b'":"x"},"label":1}',
         "the last is beyond": known[:-20] + b'":1e31},"label":1}',
         "one of the limit's is given twice": b'{"features":{' + MANY + b',"f0":0},"label":1}',

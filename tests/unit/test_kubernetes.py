@@ -1,4 +1,4 @@
-"""What kustomize makes of deploy/kubernetes, base and components: valid, closed, consistent, and settings that load."""
+"""The manifests of deploy/kubernetes, base and components: valid, closed, consistent, and settings that load."""
 
 import os
 import re

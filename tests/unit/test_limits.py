@@ -67,7 +67,7 @@ class Client:
         return answer
 
     async def rest(self) -> bytes:
-        """What comes until the end of the connection."""
+        """The bytes that arrive until the connection ends."""
         with contextlib.suppress(ConnectionError):
             return await asyncio.wait_for(self.reader.read(), SECONDS)
         return b""

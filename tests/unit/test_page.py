@@ -32,7 +32,7 @@ def client(
     tokens: BearerTokens | None = None,
     missing: Callable[[], dict[str, float]] = dict,
 ) -> httpx.AsyncClient:
-    """Of an application over these models."""
+    """A client of an application over these models."""
     app = serving(*models, metrics=Metrics("0", list, lambda: True, missing), tokens=tokens, history=history)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
@@ -43,7 +43,7 @@ def learned(*records: bytes, **identity: Any) -> Model:
 
 
 async def shown(model: Model) -> Any:
-    """What the page gets of it."""
+    """The JSON that the page polls."""
     history = History(Models([model]), lambda _: {0: 3, 1: 4})
     history.take(model, time.time())
     async with client(model, history=history) as http:

@@ -342,7 +342,7 @@ def test_the_evidence_is_one_or_the_other(classes: int, points: Any) -> None:
 
 
 def test_columns_of_very_different_size_are_told_apart() -> None:
-    """Separable by a feature of 1e-9 beside one of 1e9 that says nothing; and not, when its signs are mixed."""
+    """Separable by a feature of 1e-9 next to one of 1e9 that says nothing; and not, when its signs are mixed."""
     rows: Events = [((1e-9, 1e9), 1), ((-1e-9, 1e9), 0), ((2e-9, -1e9), 1), ((-2e-9, -1e9), 0)]
     found = evidence(gather(listed(), rows))
     assert found.vector is not None

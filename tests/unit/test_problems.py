@@ -1,4 +1,4 @@
-"""What a problem says of a bad request: the place of the part that is wrong, and the reason."""
+"""A problem names the place of the wrong part of a request, and the reason."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What any release has stored is restored bit for bit; what a newer one writes is refused, never dropped."""
+"""Snapshots of every release are restored bit for bit; those of a newer one are refused, never dropped."""
 
 import base64
 import hashlib
@@ -81,7 +81,7 @@ async def test_what_a_release_stored_is_restored_and_gone_on_with(file: Path, na
 
 
 async def test_this_release_stores_what_its_file_has() -> None:
-    """What it writes has not changed since: a later one has another number, and another file."""
+    """This release still writes the same bytes: a release that does not needs another number and another file."""
     for name, identity in releases.IDENTITIES.items():
         fields, digest = await releases.stored(identity)
         before, known = read(releases.HERE / f"{__version__}.json", name)

@@ -112,7 +112,7 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
 
 @pytest.mark.parametrize("present", [1, 10, 100])
 def test_row_16_the_cost_is_that_of_the_features_present(present: int) -> None:
-    """Of a million weights an event reads and writes those of its m features and the bias: all others may be NaN."""
+    """An event reads and writes the weights of its m features and the bias: the rest of a million may be NaN."""
     own = [1000 * i for i in range(present + 1)]
     w = np.full((1_000_001, 1), np.nan)
     w[own] = 0.0

@@ -155,7 +155,7 @@ def test_text_of_the_environment_is_read_as_what_a_setting_is(monkeypatch: pytes
 
 
 def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each setting has the origin that it was taken from. A model's own table wins over [model], whoever says them."""
+    """Each setting has its origin. A model's own table wins over [model], wherever both are set."""
     Path("perceptron.toml").write_text(
         'topics = ["a.b", "c"]\n[models."a.b"]\neta = 2.0\n[model]\nwindow = 5\n[http]\nport = 1\nhost = "file"\n'
     )
@@ -257,7 +257,7 @@ def test_a_variable_whose_value_is_wrong_is_named(
 
 @pytest.mark.parametrize("name", ["PERCEPTRON_FOO__BAR", "PERCEPTRON_TOPICS__A", "PERCEPTRON_KAFKA__FOO"])
 def test_a_variable_within_a_table_is_refused_as_in_the_file(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """What is in no table may be somebody else's: it is warned of if it is like one of ours."""
+    """A variable outside all tables may be another program's: a warning follows only if it is like one of ours."""
     monkeypatch.setenv("PERCEPTRON_FOO", "1")
     monkeypatch.setenv("PERCEPTRON_LEAN", "1")
     warning = "environment PERCEPTRON_LEAN: there is no such setting: perhaps PERCEPTRON_LEARN"
@@ -286,14 +286,14 @@ def test_what_a_candidate_does_not_say_is_what_the_model_says_of_the_same_rule()
         '[models.a.candidates.other]\nrule = "logistic-delta"\naverage = true\nserve = "average"\n'
     )
     model = load(None, {}).of("a")
-    beside, own = model.options().candidates, model.identity()
-    assert beside["same"] == (msgspec.structs.replace(own, eta=3.0), "last")
+    candidates, own = model.options().candidates, model.identity()
+    assert candidates["same"] == (msgspec.structs.replace(own, eta=3.0), "last")
     rule: dict[str, Any] = {"rule": "logistic-delta", "eta": 0.1, "slope": 1.0, "margin": msgspec.UNSET}
     other = msgspec.structs.replace(own, **rule, tie="negative", average=True, half_life=None)
-    assert beside["other"] == (other, "average")
+    assert candidates["other"] == (other, "average")
     assert model.options().serve == "other"
     alone = model_settings(load(None, {}), "a", {"eta": 3.0})
-    assert alone.identity() == beside["same"].identity, "a command's flags may make it one of them"
+    assert alone.identity() == candidates["same"].identity, "a command's flags may make it one of them"
 
 
 def test_a_candidate_of_a_model_with_given_weights_begins_at_zero() -> None:
@@ -301,12 +301,12 @@ def test_a_candidate_of_a_model_with_given_weights_begins_at_zero() -> None:
     for more in ('scale = "standard"', "labels = [1, 2, 3]"):
         assert 'take "zero" or "random:SEED"' in refused(f'topics = ["a"]\n[models.a]\nstart = "w.json"\n{more}\n')
     Path("perceptron.toml").write_text('[models.a]\nstart = "w.json"\ncandidates.wide.margin = [0, 2]\n')
-    beside = load(None, {"topics": ["a"]}).of("a").options().candidates
-    assert beside["wide"].identity.start == "zero"
+    candidates = load(None, {"topics": ["a"]}).of("a").options().candidates
+    assert candidates["wide"].identity.start == "zero"
 
 
 def test_a_topic_that_a_pattern_finds_has_the_patterns_settings() -> None:
-    """Also where the command line names it alone; its own table wins, and what is kept beside topics is not found."""
+    """Also where the command line names it alone; its own table wins, and what is kept next to topics is not found."""
     Path("perceptron.toml").write_text(
         'topics = ["main", "^c-"]\n[model]\neta = 0.5\n[models."^c-"]\neta = 2.0\n[models.c-3]\neta = 3.0\n'
     )

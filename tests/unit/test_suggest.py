@@ -1,4 +1,4 @@
-"""What a sample is said to hold: kinds and marks of members, the records' form, the label; and which trial is best."""
+"""The description of a sample: kinds and marks of members, the records' form, the label; and which trial is best."""
 
 import json
 import random
@@ -227,7 +227,7 @@ def model_of(found: EventChoices) -> dict[str, Any]:
 
 
 def learned(found: EventChoices) -> Learner:
-    """What a service learns of the sample, under what was suggested."""
+    """The learner of a sample with the suggested settings."""
     return learner_of(ModelSettings(**model_of(found)).identity(), found.values)
 
 
