@@ -41,7 +41,9 @@ def decode_head(data: bytes, digest: str) -> Head:
             f"{head.identity.fold}, this one {FOLD}): run that release, or learn the log again with `perceptron reset "
             f"-t {head.model} --yes`"
         )
-    extra = [stored_as(name, array) for name, saved in head.beside.items() for array in arrays_of(saved.identity)]
+    extra = [
+        stored_as(name, array) for name, saved in head.candidate_states.items() for array in arrays_of(saved.identity)
+    ]
     if head.arrays.keys() != (expected := {*head.identity.arrays, *extra}):
         raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(sorted(expected))}")
     return head

@@ -158,7 +158,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Unset if there are none, and then not written, so that older releases can read the head."""
 
     @property
-    def beside(self) -> dict[str, CandidateState]:
+    def candidate_states(self) -> dict[str, CandidateState]:
         """The candidates."""
         return self.candidates or {}
 

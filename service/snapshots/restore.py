@@ -82,7 +82,7 @@ def restore_learner(
     state = state_of(head.identity, values)
     states = {
         name: state_of(c.identity, {array: values[stored_as(name, array)] for array in arrays_of(c.identity)})
-        for name, c in head.beside.items()
+        for name, c in head.candidate_states.items()
     }
     seen, stretch = head.observations, None
     if reference is not None and seen.stretch is not None:
@@ -106,7 +106,7 @@ def restore_learner(
 
     def finish() -> Learner:
         learner.columns.extend(names)
-        learner.candidates = {name: candidate(name, saved) for name, saved in head.beside.items()}
+        learner.candidates = {name: candidate(name, saved) for name, saved in head.candidate_states.items()}
         learner.load(values, covered)
         learner.observations.restore(_recent(seen, options, head.identity.classes), seen.squared_steps, stretch)
         learner.restore(state, head.counts.copy(), seen.diverged)

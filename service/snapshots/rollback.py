@@ -113,7 +113,7 @@ def restore_version(
     prints = {p: position.fingerprint for p, position in version.next.items()}
     candidates = {
         name: replace(saved, since={p: saved.since.get(p, ranges[0][0]) for p, ranges in covered.items()})
-        for name, saved in version.beside.items()
+        for name, saved in version.candidate_states.items()
     }
     new = replace(
         version,

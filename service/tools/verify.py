@@ -74,7 +74,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
         "replayed_records": replayed,
         "replayed_events": learner.counts.events - events,
         "events": head.counts.events,
-        "candidates": {name: one.counts.events for name, one in head.beside.items()},
+        "candidates": {name: one.counts.events for name, one in head.candidate_states.items()},
         "offsets_without_record": empty,
         "gaps": learner.observations.gaps,
         "state_digest": head.state_digest,

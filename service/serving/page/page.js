@@ -60,7 +60,7 @@ function accuracy(now) {
   rows.push(["baseline", model.baseline, "the most frequent label"]);
   part("predictors", [rows, ...kinds.keys()], () => $("predictors").replaceChildren(
     h("caption", { class: "unseen" }, "Accuracy of all that predict"),
-    ...table(["Predictor", "Recent", "All (95 % interval)", "Beside the model"], rows.filter(([, figures]) => figures).map(([one, figures, said = ""]) => [
+    ...table(["Predictor", "Recent", "All (95 % interval)", "Against the model"], rows.filter(([, figures]) => figures).map(([one, figures, said = ""]) => [
       h("th", { scope: "row" }, kinds.has(one) ? sample(kinds.get(one)) : null, name(one)), h("td", {}, percent(figures.recent)),
       h("td", {}, percent(figures.all), figures.all_interval ? h("small", {}, span(...figures.all_interval)) : null), h("td", {}, said),
     ]))));
