@@ -196,8 +196,8 @@ def configuration() -> str:
         ),
         (
             "`[models.NAME.candidates.CANDIDATE]`",
-            "What learns beside the model, from the same events: [model.md](model.md#candidates). What is not set is "
-            "as\nthe model has it; what belongs to a rule is another rule's own default.",
+            "Candidates, which learn next to the model from the same events: [model.md](model.md#candidates). What is not\n"
+            "set is as the model has it; what belongs to a rule is another rule's own default.",
             "MODEL__CANDIDATES__CANDIDATE__",
             CandidateSettings,
         ),

@@ -308,7 +308,7 @@ def _weights(classifier: Classifier) -> str:
 
 
 def answering_name(learner: Learner) -> str:
-    """What answers for a model: last, average, or the name of a candidate."""
+    """The predictor that answers for a model: last, average, or the name of a candidate."""
     return learner.answering or _weights(learner)
 
 

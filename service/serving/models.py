@@ -30,7 +30,7 @@ RETRY_SECONDS = 5.0
 
 
 class ServedModel(NamedTuple):
-    """What answers for a model: a learner's state, and the accepted head that it is at or ahead of."""
+    """A model that answers: a learner's state, and the accepted head that it is at or ahead of."""
 
     learner: Learner
     head: Head
@@ -42,7 +42,7 @@ class ServedModel(NamedTuple):
         return self.learner.counts.events - self.head.counts.events
 
     def by(self, candidate: str | None) -> tuple[str | None, Classifier]:
-        """Who answers: the requested candidate, or the candidate that is set to answer, or the model itself (None).
+        """The classifier that answers: the requested candidate, the one set to answer, or the model itself (None).
 
         Raises UnknownCandidate, and Unanswerable if the requested candidate diverged.
         """

@@ -70,7 +70,7 @@ class Predictor:
         self._counters: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # faster than `labels`
 
     def answering(self, name: str) -> ServedModel:
-        """What answers for a model; raises UnknownModel, and Unanswerable, also if the model diverged."""
+        """The model that answers; raises UnknownModel, and Unanswerable, also if the model diverged."""
         _, a = self._models.answering(name)
         if a.learner.diverged:
             raise Unanswerable(str(Diverged(name, a.learner.diverged)))

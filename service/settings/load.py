@@ -169,7 +169,7 @@ class Settings(BaseSettings):
 
     @property
     def origins(self) -> Sources:
-        """Where each setting comes from."""
+        """The source of each setting."""
         return self._origins
 
 

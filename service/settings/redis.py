@@ -25,7 +25,7 @@ class RedisSettings(TlsSection):
     sentinels: Texts = Field([])
     """HOST:PORT of each sentinel. `url` then has only its scheme and database, as `redis:///0`."""
     sentinel_service: str = Field("perceptron", min_length=1)
-    """What the sentinels call the primary."""
+    """The name of the primary in the sentinels' configuration."""
     sentinel_username: str | None = None
     """The user at the sentinels, if they have one."""
     sentinel_password: SecretStr | None = None

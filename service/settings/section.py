@@ -1,4 +1,4 @@
-"""What all tables of the settings file share: known names only, secrets in files too, the files of TLS."""
+"""The base of all tables of the settings file: known names only, secrets in files too, the files of TLS."""
 
 import re
 from collections.abc import Iterable, Iterator

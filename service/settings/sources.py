@@ -1,4 +1,4 @@
-"""Where a setting comes from: a flag, a variable of the environment, the file, or its default."""
+"""The source of each setting: a flag, a variable of the environment, the file, or its default."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -37,7 +37,7 @@ class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where learning goes on in a partition."""
+    """The next offset of a partition, and its last learned record."""
 
     offset: int
     fingerprint: Fingerprint | None = None
@@ -79,7 +79,7 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is stored next to the state, and is no part of it."""
+    """Figures that are stored next to the state, and are not part of it."""
 
     squared_steps: float
     """The start's squared norm, and the most that the updates can have added to it: see `observations`."""
@@ -272,7 +272,7 @@ def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
 
 
 def observations(learner: Classifier) -> Observations:
-    """What a head has next to the state."""
+    """The observations of a classifier, as a head stores them."""
     watch = learner.observations
     recent, sums = watch.recent, copy(watch.stretch.sums) if watch.stretch else None
     is_binary, truth = recent.classes == 2, recent.truth.last

@@ -29,7 +29,7 @@ def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
 
 
 def _like(reference: Array, before: Stored) -> Encoded:
-    """What a reader has of a reference: the one before, or the weights, since a kept version's become the reference.
+    """The part of a reference that a reader has: the previous one, or weights: a kept version's become it.
 
     No digest covers a reference, so it has to begin with all deltas of what the reader has.
     """

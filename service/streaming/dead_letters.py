@@ -26,7 +26,7 @@ MAX_LENGTH_BYTES = 5
 
 
 class DeadLetter(NamedTuple):
-    """What is published to `{topic}.dead-letters`. A letter that was written twice has the same key."""
+    """The record published to `{topic}.dead-letters`. A letter that was written twice has the same key."""
 
     key: bytes
     value: bytes | None

@@ -59,7 +59,7 @@ StartAt = str | Mapping[int, int] | None
 
 
 class State(Enum):
-    """Where the loop is. In all states but STOPPED it keeps its model, and continues if the model's head is current."""
+    """The state of the loop. Unless STOPPED it keeps its model, and continues if the model's head is current."""
 
     WAITING = "the topic is not ours"
     RESTORING = "the topic is ours: read the current head, or write a first one"

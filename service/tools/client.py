@@ -18,7 +18,7 @@ TIMEOUT = 30.0
 
 
 def service_url(settings: Settings, url: str | None) -> str:
-    """Where the service is: `url`, which may leave out `http://`, or what its settings say."""
+    """The URL of the service: `url`, which may leave out `http://`, or what its settings say."""
     if url:
         full = url if "://" in url else f"http://{url}"
         if "@" in url:  # it is said in errors

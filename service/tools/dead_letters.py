@@ -33,7 +33,7 @@ class Letter(NamedTuple):
 
     @property
     def truncated(self) -> str:
-        """What was cut from the record, which then cannot be sent again; '' if it is whole."""
+        """The parts cut from the record, which then cannot be sent again; '' if it is whole."""
         return ", ".join(
             text.format(self.about[name]) for name, text in TRUNCATION_HEADERS.items() if name in self.about
         )

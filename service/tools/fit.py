@@ -57,7 +57,7 @@ class FitOptions(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What was learned, and how it ended."""
+    """The learned weights, and how learning ended."""
 
     data: Data
     places: list[str]

@@ -21,6 +21,6 @@ async def _reset(settings: Settings, name: str, yes: bool) -> None:
             raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")
         await store.delete(name)
         typer.echo(
-            f"model {name} is forgotten: a running learner begins it anew at the log's start, "
+            f"model {name} is forgotten: a running learner learns it again from the log's start, "
             "one that is started where --start-at says"
         )

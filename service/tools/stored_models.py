@@ -18,6 +18,6 @@ async def newest_snapshot(store: RedisStore, name: str, options: Options) -> Ser
 
 
 async def none_stored(store: RedisStore, name: str) -> DataError:
-    """What to say where a model has no snapshot."""
+    """The error for a model without a snapshot."""
     known = ", ".join(await store.models()) or "none"
     return DataError(f"model {name} has no snapshot in Redis at {store.address}; it has: {known}")

@@ -187,7 +187,7 @@ WRONG: list[tuple[list[Any], str | None, str]] = [
     ([{"a": 1, "b": 3.5}, {"a": 2, "b": 4.5}, {"a": 3, "b": 5}], None, "no member looks like a label"),
     ([{"features": {"a": i}, "label": i // 2} for i in range(2002)], None, "/label has 1,001 values"),
     ([{"features": {"a": i}, "label": 1} for i in range(9)], None, "/label is always 1"),
-    ([{"a": 1, "y": True}, {"a": 1, "y": False}], None, "no member beside the label /y is a feature: a (constant)"),
+    ([{"a": 1, "y": True}, {"a": 1, "y": False}], None, "no member besides the label /y is a feature: a (constant)"),
     (clicks(9), "/user/contry", "no record of the test has '/user/contry': perhaps user.country"),
     (clicks(9), "/user", "/user has values of kind object"),
     ([{"a": i, "price": i * 1.5} for i in range(40)], "price", "/price has 40 values"),

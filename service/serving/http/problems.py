@@ -53,7 +53,7 @@ EXPECTED = {
     "greater_than_equal": "at least {ge}, got less",
     "less_than_equal": "at most {le}, got more",
 }
-"""What a parameter must be, by the type of pydantic's error."""
+"""The expected value of a parameter, by the type of pydantic's error."""
 
 
 def problem(status: int, detail: str, *faults: Fault) -> Problem:

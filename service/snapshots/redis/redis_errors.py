@@ -20,7 +20,7 @@ WAYS_OUT = {
     REPLICA: "it is a replica, which takes no saves: name its primary, or its sentinels (redis.sentinels)",
     "ConnectionReset|InvalidResponse|closed by": "if it speaks TLS, redis.url is rediss://; if it is Kafka, another",
 }
-"""What to do, by a pattern over an error's class and text. `{login}` is the prefix of the settings of a login."""
+"""Advice by a pattern over an error's class and text. `{login}` is the prefix of the settings of a login."""
 
 
 class NoPrimary(RedisConnectionError):

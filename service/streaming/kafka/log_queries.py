@@ -113,7 +113,7 @@ async def log_bounds(
 
 
 async def fetch_once(client: AIOKafkaClient, tp: TopicPartition, offset: int, max_bytes: int) -> PartitionResponse:
-    """What the log has from this offset on now; raises KafkaError."""
+    """The records that the log has now, from this offset on; raises KafkaError."""
     node = (await find_leaders(client, [tp]))[tp]
     if node is None:
         raise LeaderNotAvailableError(f"partition {tp.partition} of topic {tp.topic} has no leader")

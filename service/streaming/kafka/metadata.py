@@ -16,7 +16,7 @@ from service.streaming.kafka.log_queries import find_leaders
 
 KEY, VERSION = 3, 10
 UNSUPPORTED = IncompatibleBrokerVersion, NotImplementedError
-"""What aiokafka raises if a broker does not have this version."""
+"""The error of aiokafka if a broker does not have this version."""
 
 
 def _compact(**fields: Any) -> tuple[tuple[str, Any], ...]:

@@ -17,7 +17,7 @@ from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import Identity, Places
 
 EMPTY_CELLS = ("", "nan", "-nan")
-"""What a cell says, in lower case, when there is nothing."""
+"""The content of empty cells, in lower case."""
 
 
 class BadLine(Exception):

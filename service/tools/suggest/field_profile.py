@@ -16,13 +16,13 @@ from service.tools.formats.readers import at
 MAX_MEMBERS = 10_000
 EXAMPLE_CHARACTERS = 28
 ENOUGH_VALUES = 20
-"""Of fewer values, the number of different ones says nothing."""
+"""With fewer values, the number of different ones says nothing."""
 
 _DATE = re.compile(r"(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[/.]\d\d?[/.]\d{4})([T ].*)?")
 _ID_NAME = re.compile(r"(.*[_.-])?(id|uuid|guid)|.*[a-z](Id|ID|Uuid|UUID)", re.DOTALL)
 _TIME_NAME = re.compile(r"(.*[_.-])?(ts|time|timestamp|date|datetime|at|ms)|.*[a-z](Time|Timestamp|Date|At)", re.DOTALL)
 _EPOCH_SECONDS = (946_684_800, 4_102_444_800)
-"""Of the years 2000 and 2100."""
+"""The years 2000 and 2100, in seconds since 1970."""
 
 _flattener = Flattener(Identity())
 

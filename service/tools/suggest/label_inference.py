@@ -19,7 +19,7 @@ NAMES = GENERAL_NAMES | {
     "default", "defaulted", "purchased", "bought", "cancelled", "canceled", "returned", "survived", "success",
     "responded", "subscribed", "approved", "won", "result", "status", "verdict", "decision",
 }  # fmt: skip
-"""What labels are often called."""
+"""Frequent names of labels."""
 MAX_TEXTS = 20
 """A member with more texts is no likely label unless its name is one of a label."""
 MAX_AMOUNTS = 50
@@ -30,7 +30,7 @@ POSITIVE_TEXTS = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won"
 
 
 class LabelChoice(NamedTuple):
-    """Where the label is, and why it is taken for the label."""
+    """The path of the label, and why it is taken for the label."""
 
     path: Path
     """From the whole record on."""

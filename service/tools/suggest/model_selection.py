@@ -37,7 +37,7 @@ class Trial(NamedTuple):
     scale: str
     weights: str
     margin: float = 0.0
-    """Of the positive label."""
+    """F1 of the positive label."""
     accuracy: float | None = None
     later: float | None = None
     """The accuracy in the later half of the events, when the beginning is forgotten."""

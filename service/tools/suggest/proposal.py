@@ -27,11 +27,11 @@ OPERATIONS = ["c", "u", "r"]
 TYPE_NAMES = ("type", "event_type", "eventType", "event")
 MAX_TYPES = 50
 ENOUGH_TO_HASH = 2000
-"""Of fewer records it is unknown whether categories go on coming."""
+"""With fewer records it is unknown whether new categories keep coming."""
 NEW_CATEGORIES = 0.1
 """With more new ones a record, the columns of named features are used up after ten million records."""
 BITS, MAX_BITS = 20, 24
-"""Of the hash table's columns; of its weights, which are 128 MB."""
+"""Bits of the number of columns: the proposed ones, and the most, with which weights are 128 MB."""
 
 
 class Choice(NamedTuple):
@@ -51,13 +51,13 @@ class EventChoices(NamedTuple):
     labels: list[Any]
     label: FieldProfile
     members: list[tuple[FieldProfile, str]]
-    """The label and what stands beside it, each with the name of its mark if it is left out."""
+    """The label and the members next to it, each with the name of its mark if it is left out."""
     others: list[str]
     """Other members that may be the label, the likeliest first."""
 
 
 class Layout(NamedTuple):
-    """Where features and label stand in a record, and why."""
+    """The places of features and label in a record, and why."""
 
     form: str
     """One of FORMS."""
@@ -100,7 +100,7 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     features = [member for member in members.values() if member.name not in marks]
     if not features:
         left = ", ".join(f"{plain_value(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
-        raise DataError(f"{sample.name}: no member beside the label {layout.called} is a feature: {left}")
+        raise DataError(f"{sample.name}: no member besides the label {layout.called} is a feature: {left}")
     choices += _positional(events) if is_list else _mode(features, len(events), len(labels))
     if marks:
         why = "\n".join(f"{plain_value(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())

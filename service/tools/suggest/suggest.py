@@ -32,7 +32,7 @@ MAX_ROWS = 40
 NUMBER_COLUMNS = ("present", "distinct", "right", "later half", "F1")
 """Columns that are aligned to the right."""
 FEW_EVENTS = 1000
-"""Of fewer events, accuracies differ by chance."""
+"""With fewer events, accuracies differ by chance."""
 PIPE_WIDTH = 160
 
 

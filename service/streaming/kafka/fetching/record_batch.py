@@ -85,7 +85,7 @@ class FetchedBatches:
     batches: list[RecordBatch]
     """The complete batches with the right checksum, up to the first damaged one."""
     damage: str = ""
-    """What is wrong with the next batch; "" if nothing is."""
+    """The fault of the next batch; "" if it has none."""
     cut_start: int | None = None
     """The first offset of the next batch, if the response has only the beginning of it."""
     cut_size: int = 0

@@ -81,7 +81,7 @@ class Kafka(ConsumerRebalanceListener):
         return not self._health.joined or bool(self.logs[topic].assigned)
 
     def missing_resource(self, topic: str) -> str:
-        """What somebody must create before this topic's model can be learned, as a sentence; "" if nothing."""
+        """A sentence that says what is missing before this topic's model can be learned; "" if nothing is."""
         return _NOT_THERE if topic in self._not_there else ""
 
     async def connect(self) -> None:
