@@ -196,7 +196,7 @@ def configuration() -> str:
         ),
         (
             "`[models.NAME.candidates.CANDIDATE]`",
-            "Candidates, which learn next to the model from the same events: [model.md](model.md#candidates). What is not\n"
+            "Candidates learn next to the model from the same events: [model.md](model.md#candidates). What is not\n"
             "set is as the model has it; what belongs to a rule is another rule's own default.",
             "MODEL__CANDIDATES__CANDIDATE__",
             CandidateSettings,
