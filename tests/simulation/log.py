@@ -101,6 +101,11 @@ class SimulatedLog:
     def positions(self) -> dict[int, int]:
         return {p: reading.position for p, reading in self._readings.items() if p in self.partitions}
 
+    def has_read_into(self, partition: int, start: int, to: int) -> bool:
+        """Whether the last batch read of a partition ends between these offsets."""
+        reading = self._readings.get(partition)
+        return reading is not None and start < reading.sequence.position < to
+
     def take_gaps(self) -> Sequence[Gap]:
         gaps = [Gap(p, *gap) for p, reading in self._readings.items() for gap in reading.sequence.gaps]
         for reading in self._readings.values():

@@ -409,7 +409,10 @@ class Simulation:
             self._note(f"trim: partition {self.world.topic.partitions.index(part)} to {part.begin}")
 
     def flip(self) -> None:
-        """Flip a bit of the base offset, which no checksum covers, of a batch with a record."""
+        """Flip a bit of the base offset, which no checksum covers, of a batch with a record.
+
+        The damaged batch is made of several: it does not join one that a process has read with a later one.
+        """
         topic = self.world.topic
         part = self.flips.choice(topic.partitions)
         start = self.flips.choice([o for o in part.records if o >= part.begin] or [-1])
@@ -418,9 +421,11 @@ class Simulation:
             says = start ^ 1 << self.flips.choice((0, 1, 2, 3, 4, 5, 8, 40))
             after = min((o for o in part.records if o >= to), default=says + to - start)
             # In a compacted log, only other batches that it overlaps show that a batch is misplaced.
-            if not topic.compacted or (start < says and after < says + to - start):
+            index = topic.partitions.index(part)
+            joins = any(process.log.has_read_into(index, start, to) for process in self.processes)
+            if not joins and (not topic.compacted or (start < says and after < says + to - start)):
                 part.flipped = start, to, says
-                self._note(f"base offset flipped: {topic.partitions.index(part)}:{part.flipped}")
+                self._note(f"base offset flipped: {index}:{part.flipped}")
 
     def recreate(self) -> None:
         world = self.world
