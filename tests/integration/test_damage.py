@@ -44,7 +44,7 @@ async def test_a_header_name_that_is_not_utf_8_is_no_reason_to_stop(run: Run, ka
     [letter] = await read_all(kafka, f"{topic}.dead-letters")
     assert (letter.key, letter.value) == (f"{topic}-0-{offset}".encode(), b"no event")
     headers = dict(letter.headers)
-    assert headers["caf\\xe9zz"] == b"1"
+    assert (headers["header-names-in-hex"], headers[b"caf\xe9zz".hex()]) == (b"1", b"1")
 
 
 async def test_a_damaged_blob_is_said_once_with_the_ways_out(

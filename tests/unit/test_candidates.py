@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from service.errors import SnapshotDamaged
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
-from service.snapshots import blobs, codec, restore
+from service.snapshots import blobs, codec, head, restore
 from service.snapshots.rollback import restore_version as restored_version
 from tests.checks import learner_of, restored, state_digest
 from tests.conftest import event
@@ -166,3 +167,10 @@ async def test_a_kept_version_is_gone_back_to_with_its_candidates() -> None:
     assert found.candidates["wide"].since == {0: 0, 1: 5}
     assert found.candidates["wide"].weights.tolist() == weights
     assert found.reconcile() == ([], [])
+
+
+def test_a_state_that_does_not_match_its_digest_is_damaged() -> None:
+    content = head.snapshot_content(learner_of(Identity(), [event({"a": 1.0}, 1)]))
+    changed = msgspec.structs.replace(content.head, state_digest="0" * 64)
+    with pytest.raises(SnapshotDamaged):
+        restore.restore_learner(changed, content.blobs, Options())

@@ -111,6 +111,13 @@ def test_a_seek_beyond_a_gap_looks_back_and_goes_on(broker: Broker, start: int) 
     assert read(broker, start, [1, 2, 3]) == [batch for batch in broker.batches if batch.end > start]
 
 
+def test_a_batch_that_stays_beyond_the_high_watermark_is_damage() -> None:
+    sequence: OffsetSequence[Batch] = OffsetSequence(0)
+    assert sequence.admit([Batch(256, 261)], None, 5, 5) == []
+    with pytest.raises(OffsetDamage):
+        sequence.admit([Batch(256, 261)], None, 5, 5)
+
+
 def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned() -> None:
     """One of the two is misplaced; only a batch before the first one could show which."""
     broker = Broker([Batch(0, 5), Batch(5, 10), Batch(8, 12)], 12)
