@@ -181,14 +181,10 @@ def labels_of_chance(trial: Trial) -> Broken:
     """Labels become independent of the features, and nine in ten are positive."""
     begin(trial)
     yield
-    trial.make = lambda rng: (_relabelled(separable(rng)[0], int(rng.random() < 0.9)), None)
+    trial.make = lambda rng: (event(json.loads(separable(rng)[0])["features"], int(rng.random() < 0.9)), None)
     yield
     trial.make = separable
     yield
-
-
-def _relabelled(raw: bytes, label: int) -> bytes:
-    return event(json.loads(raw)["features"], label)
 
 
 def too_many_requests(trial: Trial) -> Broken:

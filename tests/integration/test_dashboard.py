@@ -80,7 +80,8 @@ async def test_every_query_of_every_panel_finds_something(
             answer = await asyncio.to_thread(service.predict, {"features": {"a": n - 10, "b": 1}})
             assert answer.status_code == 200
         for counter, count in ("events", 100 * wave), ("predictions", 20 * wave), ("rejected_events", 2 * wave):
-            await asyncio.to_thread(_seen, server, f"sum(perceptron_{counter}_total)", count)
+            query = f"sum(perceptron_{counter}_total)"
+            await asyncio.to_thread(wait, lambda: server.value(query) == count, query)  # noqa: B023 - called at once
         # The dashboard samples learners' counters every five seconds: they must rise between two samples.
         if wave != 2:
             await asyncio.to_thread(_looked, server, "count_over_time" if wave == 1 else "rate")
@@ -110,10 +111,6 @@ def _looked(prometheus: Prometheus, how: str) -> None:
     """Wait until this is above 0 for each reason of rejection; their series begin last."""
     query = f"min({how}(max by (reason) (perceptron_rejected_events_total)[1m:5s] offset 1s))"
     wait(lambda: (prometheus.value(query) or 0) > 0, f"{how} of the dashboard's samples")
-
-
-def _seen(prometheus: Prometheus, query: str, count: int) -> None:
-    wait(lambda: prometheus.value(query) == count, f"{query} is {count} in Prometheus")
 
 
 def test_promtool_accepts_the_configuration_of_prometheus() -> None:

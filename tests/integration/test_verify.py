@@ -41,10 +41,6 @@ def raw_events(count: int) -> list[bytes]:
     return events
 
 
-def something_learned(service: Running) -> None:
-    wait(lambda: service.model()["events"] > 0, "something is learned")
-
-
 @pytest.mark.nightly
 async def test_verify_after_kills_and_with_bad_records_and_gaps(
     run: Run, tool: Tool, kafka: Server, topic: str
@@ -63,7 +59,7 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
             await client.send(topic, b"no event")
             rejected += 1
         if i % 150 == 100:
-            await asyncio.to_thread(something_learned, service)
+            await asyncio.to_thread(wait, lambda: service.model()["events"] > 0, "some are learned")  # noqa: B023 - at once
             service.kill()
             service = await asyncio.to_thread(run(keeping, session_timeout=TAKEOVER_SECONDS).up)
     await client.stop()

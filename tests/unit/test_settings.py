@@ -274,9 +274,8 @@ def test_a_setting_of_an_earlier_release_is_ignored_with_one_warning(monkeypatch
     monkeypatch.setenv("PERCEPTRON_KAFKA__GONE", "1")
     settings = load(None, {})
     assert settings.kafka.group_id == "g"
-    assert [warning.split(": ")[0] for warning in settings.warnings] == [
-        "reader (perceptron.toml)", "kafka.gone (environment PERCEPTRON_KAFKA__GONE)"
-    ]  # fmt: skip
+    names = [warning.split(": ")[0] for warning in settings.warnings]
+    assert names == ["reader (perceptron.toml)", "kafka.gone (environment PERCEPTRON_KAFKA__GONE)"]
 
 
 def test_what_a_candidate_does_not_say_is_what_the_model_says_of_the_same_rule() -> None:
