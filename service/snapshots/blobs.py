@@ -166,7 +166,7 @@ class EncodedNames(NamedTuple):
     blobs: list[str]
 
 
-def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
+def encode_name_blobs(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
     """`encode_array` for names. Stored names never change: the last blob gets longer, and others follow it."""
     if len(names) == before.total:
         return before, {}
@@ -177,7 +177,7 @@ def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNam
     return EncodedNames(len(names), before.blobs[:full] + digests), dict(zip(digests, new, strict=True))
 
 
-def missing_names(names: list[str], before: EncodedNames) -> list[str]:
+def missing_name_blobs(names: list[str], before: EncodedNames) -> list[str]:
     """The blobs of names that a reader with `before` has to fetch: none, the last ones, or all."""
     full = before.total // BLOCK_NAMES
     if names[:full] != before.blobs[:full]:
@@ -185,9 +185,11 @@ def missing_names(names: list[str], before: EncodedNames) -> list[str]:
     return names[full:] if names != before.blobs else []
 
 
-def decode_names(names: list[str], parts: Mapping[str, bytes], before: EncodedNames, held: Sequence[str]) -> list[str]:
+def decode_name_blobs(
+    names: list[str], parts: Mapping[str, bytes], before: EncodedNames, held: Sequence[str]
+) -> list[str]:
     """The names after the `held` ones, which `before` has; raises SnapshotDamaged if they do not go on from these."""
-    fetched = missing_names(names, before)
+    fetched = missing_name_blobs(names, before)
     try:
         joined = [name for digest in fetched for name in _names.decode(parts[digest])]
     except msgspec.DecodeError as error:

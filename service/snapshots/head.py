@@ -211,7 +211,7 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         values = learner.observations.stretch.reference[: len(learner.columns)].ravel()
         reference, more = blobs.encode_array(values, like, constant=True)
         new |= more
-    names, more = blobs.encode_names(learner.columns.names, before.names)
+    names, more = blobs.encode_name_blobs(learner.columns.names, before.names)
     new |= more
     runs, rest, more = blobs.encode_runs(learner.runs, before.runs)
     new |= more
