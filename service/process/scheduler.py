@@ -15,8 +15,8 @@ ANSWER_TURNS = 8
 BUSY_SECONDS = 0.02
 """Two requests within this time make slices short for as long. A client that polls ten times a second does not: short
 slices cost a tenth more."""
-SHORT, LONG = 0.0002, AIM_SECONDS
-"""How long a slice may take, in seconds. A slice costs a tenth of a long one by itself."""
+SHORT_SLICE_SECONDS, LONG_SLICE_SECONDS = 0.0002, AIM_SECONDS
+"""The time of a slice while many requests come, and else. What each slice costs is a tenth of a long one."""
 
 
 class SystemClock:
@@ -24,9 +24,9 @@ class SystemClock:
 
     def __init__(self) -> None:
         self.under_way: Collection[object] = ()
-        """Requests."""
+        """The requests that are being answered."""
         self.answered: Callable[[], int] = int
-        """How many, so far."""
+        """Returns the number of requests answered so far."""
         self._seen = 0
         self._turn = asyncio.Lock()
         self._requested_at = self._busy_at = -BUSY_SECONDS
@@ -63,4 +63,4 @@ class SystemClock:
 
     def slice_seconds(self) -> float:
         """How long a slice of learning may take now."""
-        return SHORT if self.is_busy() else LONG
+        return SHORT_SLICE_SECONDS if self.is_busy() else LONG_SLICE_SECONDS

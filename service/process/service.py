@@ -54,7 +54,7 @@ STOP_SECONDS = 4.0
 """Time for the last saves."""
 ANSWER_SECONDS = 2
 """Time for requests in flight. A stop takes at most ten seconds, leaving the group included."""
-LONGEST_PAUSE = 5.0
+MAX_RETRY_SECONDS = 5.0
 """Seconds between two tries of a dependency: it is seen soon once it answers, and not flooded while it does not."""
 SWITCH_SECONDS = 0.001
 """The longest time that the event loop waits for a thread that holds the interpreter."""
@@ -284,7 +284,7 @@ class Service:
                     said = str(error)
                     self._log.error(f"{said}; trying again")
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_RETRY_SECONDS)
 
     async def _measure_loop(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import astuple
+from msgspec.structs import asdict
 
 from service.learning.classifier import Classifier
 from service.learning.evaluation.advice import advice
@@ -78,8 +78,8 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True):
     @classmethod
     def of(cls, pair: PairedComparison) -> Self:
         """The comparison of a pair."""
-        figures: Any = *astuple(pair), pair.difference, pair.interval() if pair.events else None, pair.better()
-        return cls(*figures)
+        interval = pair.interval() if pair.events else None
+        return cls(**asdict(pair), difference=pair.difference, interval=interval, better=pair.better())
 
 
 class LabelRecall(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,7 +142,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             against_the_model=Comparison.of(pair) if pair else None,
             diverged=candidate.diverged,
             **_counted(candidate),
-            **_shares(candidate),
+            **_shares(_confusion(candidate), candidate.observations.recent.confusion(candidate.averaged)),
         )
 
     @classmethod
@@ -259,7 +259,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             learning_here=model.learning_here,
             stopped=model.stopped or model.unusable,
             **_counted(learner, "confusion", "rejected", "ignored_features", "skipped"),
-            **_shares(serving, "balanced_accuracy"),
+            **_shares(overall, recent, "balanced_accuracy"),
         )
 
 
@@ -294,12 +294,12 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
     @classmethod
     def of(cls, model: Model) -> Self:
         """A line of the list."""
-        figures: Any = (None,) * 5
-        if a := model.answering:
-            identity, counts = a.learner.identity, a.learner.counts
-            figures = identity.rule, identity.features, a.head.version, counts.events, counts.mistakes
-        members = *figures, model.learning_here
-        return cls(model.name, *members)
+        if (a := model.answering) is None:
+            return cls(model.name, None, None, None, None, None, model.learning_here)
+        identity, counts, version = a.learner.identity, a.learner.counts, a.head.version
+        return cls(
+            model.name, identity.rule, identity.features, version, counts.events, counts.mistakes, model.learning_here
+        )
 
 
 def _weights(classifier: Classifier) -> str:
@@ -324,9 +324,8 @@ def _counted(classifier: Classifier, *more: str) -> dict[str, Any]:
     return {name: getattr(classifier.counts, name) for name in names}
 
 
-def _shares(classifier: Classifier, *more: str) -> dict[str, Any]:
-    """How well the weights that answer find positive events, and `more` shares of the confusion, by name."""
-    overall, recent = _confusion(classifier), classifier.observations.recent.confusion(classifier.averaged)
+def _shares(overall: Confusion, recent: Confusion, *more: str) -> dict[str, Any]:
+    """How well positive events are found, and `more` shares of the confusions, by name."""
     names = "precision", "recall", "f1", *more
     return {name: Share(getattr(overall, name), getattr(recent, name)) for name in names}
 

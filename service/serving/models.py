@@ -207,9 +207,9 @@ class Models:
         own = busy = 0.0
         while True:
             # A learner knows its model's head, unless the model was reset.
-            if all_ := clock.now() >= own:
+            if own_due := clock.now() >= own:
                 own = clock.now() + OWN_SECONDS
-            wanted = [model for model in self if (all_ or not model.learning_here) and model.name in tell]
+            wanted = [model for model in self if (own_due or not model.learning_here) and model.name in tell]
             try:
                 looks = await store.digests([model.name for model in wanted]) if wanted else []
             except errors.DependencyError as error:

@@ -6,14 +6,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 PredictedLabel = Annotated[bool | int | float | str, Meta(examples=[1])]
-
-
 Score = Annotated[float, Meta(examples=[3.45])]
-
-
 UnknownFeatures = Annotated[int, Meta(examples=[0])]
-
-
 Probability = Annotated[float, Meta(examples=[0.93], description="of the positive label, with rule logistic-delta")]
 
 
@@ -38,8 +32,6 @@ class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 AnsweringCandidate = Annotated[
     str, Meta(examples=["logistic"], description="the candidate that answered, if it was not the model itself")
 ]
-
-
 Contributions = Annotated[
     list[Contribution],
     Meta(
@@ -47,13 +39,9 @@ Contributions = Annotated[
         "runner-up's; a hashed feature's weight has the sign of its hash"
     ),
 ]
-
-
 Ranking = Annotated[
     list[LabelScore], Meta(description="with three labels and more: the ?top=10 largest, largest first")
 ]
-
-
 RunnerUp = Annotated[
     bool | int | float | str, Meta(examples=[2], description="with ?explain=true: the label with the next score")
 ]

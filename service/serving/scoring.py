@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import prometheus_client
 from msgspec import UNSET
-from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
@@ -104,8 +103,19 @@ class Predictor:
         if answers.form in LIST_FORMS:
             return BatchPredictionResponse(name, a.head.version, ahead, answers.predictions, answered_by)
         (one,) = answers.predictions
-        figures: Any = *astuple(one), answered_by
-        return PredictionResponse(name, a.head.version, ahead, *figures)
+        return PredictionResponse(
+            name,
+            a.head.version,
+            ahead,
+            one.label,
+            one.score,
+            one.unknown_features,
+            one.probability,
+            one.scores,
+            one.runner_up,
+            one.contributions,
+            answered_by,
+        )
 
     def _count(self, name: str, identity: Identity, label: Any, n: int) -> None:
         key = name, label.__class__, label  # in Python 1 and True are equal

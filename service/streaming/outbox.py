@@ -47,7 +47,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Whether so many letters are unwritten that learning must wait."""
+        """Whether the unwritten letters take so much memory that learning must wait."""
         return self._bytes > MAX_LETTER_BYTES
 
     async def flush(self) -> None:

@@ -20,7 +20,7 @@ from service.snapshots.head import Source
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import missing_right
-from service.streaming.kafka.membership.coordinator import coordinator_failure
+from service.streaming.kafka.membership.coordinator import find_coordinator
 from service.streaming.records import value_of
 from service.streaming.resume_check import same_settings
 from service.tools.formats.readers import at
@@ -83,7 +83,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     if topics is None:
         return report.failed
     with report.failing():
-        broker, _ = await coordinator_failure(cluster, group, settings.kafka.session_timeout)
+        broker, _ = await find_coordinator(cluster, group, settings.kafka.session_timeout)
         report.say("ok", f"group {group}: broker {broker} coordinates it")
     for topic in settings.topics:
         for name, right in ((topic, "Read"), (topic_of(topic), "Write")):

@@ -15,7 +15,7 @@ from service.embedded.servers import PROPERTIES, Server
 from service.errors import DependencyError
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.membership.assignor import whole_topics
-from service.streaming.kafka.membership.coordinator import coordinator_failure
+from service.streaming.kafka.membership.coordinator import find_coordinator
 from service.streaming.kafka.membership.group import Kafka
 from tests.conftest import DEADLINE, Running, create_topic, perceptron, wait
 from tests.faults.proxy import KafkaProxy
@@ -147,8 +147,7 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
                 assert member.kafka.missing_since
             # `check` calls the same function.
             checks = [
-                coordinator_failure(Cluster(kafka_proxy.address), f"{name}-{topic}", SESSION_SECONDS)
-                for name in members
+                find_coordinator(Cluster(kafka_proxy.address), f"{name}-{topic}", SESSION_SECONDS) for name in members
             ]
             for error in await asyncio.gather(*checks, return_exceptions=True):
                 assert isinstance(error, DependencyError)
@@ -174,7 +173,7 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
             async with asyncio.timeout(DEADLINE):  # two members may hold a topic each before the third joins
                 state = ""
                 while state != "Stable":
-                    _, state = await coordinator_failure(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)
+                    _, state = await find_coordinator(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)
                 await until(lambda: sorted(m.holds for m in members) == [0, 1, 1], "two hold a topic each")
             await asyncio.sleep(SESSION_SECONDS)  # longer than a member may be outside its group
             assert [m.said for m in members] == [[], [], []]

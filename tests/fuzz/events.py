@@ -281,7 +281,7 @@ def learned(identity: Identity, records: list[bytes | None], way: Any) -> tuple[
 
 
 def fuzz(events: int, seed: int = 0) -> Counter[str]:
-    """Streams of seeds from `seed` on, until there were so many events."""
+    """Run streams of the seeds from `seed` on, until they had this many events."""
     counted = Counter[str]()
     for i in range(-(-events // STREAM)):
         counted += run(seed + i)

@@ -261,7 +261,7 @@ def check_prediction(asked: Asked, answered: Answered, learner: Learner, known: 
 
 
 async def fuzz(requests: int, seed: int = 0) -> Counter[int]:
-    """So many requests of one seed; returns how many got each status."""
+    """Send this many requests of one seed; returns how many got each status."""
     app, learners = application()
     document = json.loads(json.dumps(app.api.openapi()))
     texts, counted = Texts(Random(seed)), Counter[int]()

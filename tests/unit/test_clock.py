@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.process.scheduler import LONG, SHORT, SystemClock
+from service.process.scheduler import LONG_SLICE_SECONDS, SHORT_SLICE_SECONDS, SystemClock
 
 
 class SetClock(SystemClock):
@@ -24,6 +24,8 @@ async def slice_seconds(interval: float) -> float:
     return clock.slice_seconds()
 
 
-@pytest.mark.parametrize(("interval", "seconds"), [(0.001, SHORT), (0.1, LONG)], ids=["many", "one that polls"])
+@pytest.mark.parametrize(
+    ("interval", "seconds"), [(0.001, SHORT_SLICE_SECONDS), (0.1, LONG_SLICE_SECONDS)], ids=["many", "one that polls"]
+)
 async def test_slices_are_short_while_many_requests_come(interval: float, seconds: float) -> None:
     assert await slice_seconds(interval) == seconds

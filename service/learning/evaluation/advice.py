@@ -82,9 +82,9 @@ def _tries(learner: Learner) -> str:
     tries = []
     if not learner.averaged and (recent.average_accuracy or 0.0) > (recent.accuracy or 0.0):
         tries.append(f'serve = "average", which was right in {recent.average_accuracy:.1%}')
-    anew = [] if identity.scale == "standard" else ['scale = "standard"']
-    anew += [] if identity.average else ['average = "recent" with serve = "average"']
-    anew += [] if identity.rule == "logistic-delta" else ['rule = "logistic-delta"']
-    if anew:
-        tries.append(f"{' or '.join(anew)} {RESET_HINT}")
+    retrained = [] if identity.scale == "standard" else ['scale = "standard"']
+    retrained += [] if identity.average else ['average = "recent" with serve = "average"']
+    retrained += [] if identity.rule == "logistic-delta" else ['rule = "logistic-delta"']
+    if retrained:
+        tries.append(f"{' or '.join(retrained)} {RESET_HINT}")
     return ", or ".join(tries) or "other features"

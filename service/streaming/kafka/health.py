@@ -22,7 +22,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from service.errors import DependencyError, Stuck
 from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, unreadable
 from service.streaming.kafka.log_queries import LATEST, fetch_once, list_offsets
-from service.streaming.kafka.membership.coordinator import coordinator_failure
+from service.streaming.kafka.membership.coordinator import find_coordinator
 from service.streaming.kafka.membership.group_clients import GroupClients
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Health:
     async def _why_outside(self, seconds: float) -> DependencyError | None:
         """Why we are not in the group; None if the coordinator answers, so that we must wait."""
         try:
-            broker, state = await coordinator_failure(self._clients.cluster, self._group, self._session_timeout)
+            broker, state = await find_coordinator(self._clients.cluster, self._group, self._session_timeout)
         except DependencyError as error:
             self._say_once(str(error))
             return error

@@ -174,7 +174,7 @@ def _positional(lists: Sequence[Any]) -> list[Choice]:
     (length, count), *_ = Counter(map(len, lists)).most_common(1)
     return [
         Choice("features", "positional", "features are lists of numbers"),
-        Choice("dimension", length, f"so many numbers have {count:,} of {len(lists):,} lists"),
+        Choice("dimension", length, f"{count:,} of {len(lists):,} lists have this many numbers"),
     ]
 
 

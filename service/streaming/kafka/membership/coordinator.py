@@ -24,7 +24,7 @@ PROBE_MEMBER = "nobody"
 """A member that no group has: the coordinator refuses its request at once, and the group does not change."""
 
 
-async def coordinator_failure(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
+async def find_coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
     """Find a group's coordinator and ask to join; raises DependencyError with the likely cause.
 
     Returns the number of the coordinator's broker, and Kafka's name of the group's state, such as Stable.
