@@ -69,18 +69,11 @@ class EventSettings(Section):
 
     def places(self) -> Places:
         """These settings as a part of the identity."""
-        return Places(
-            features=self.features,
-            label=self.label,
-            weight=self.weight or None,
-            id=self.id or None,
-            only=self.only,
-            without=self.without,
-            where={
-                pointer: tuple(map(_by_value, value if isinstance(value, list) else [value]))
-                for pointer, value in sorted(self.where.items())
-            },
-        )
+        where = {
+            pointer: tuple(map(_by_value, value if isinstance(value, list) else [value]))
+            for pointer, value in sorted(self.where.items())
+        }
+        return Places(**dict(self) | {"weight": self.weight or None, "id": self.id or None, "where": where})
 
 
 class CandidateSettings(Section):
