@@ -79,14 +79,10 @@ class RedisSettings(TlsSection):
         from service.snapshots.redis.connection import Endpoint
         from service.snapshots.redis.store import RedisStore
 
-        endpoint = Endpoint(
-            self.url,
-            self.username,
-            self.secret("password"),
-            self.tls,
-            tuple(self.sentinels),
-            self.sentinel_service,
-            self.sentinel_username,
-            self.secret("sentinel_password"),
-        )
+        login, sentinel_login = self._login(), self._login("sentinel_")
+        endpoint = Endpoint(self.url, login, self.tls, tuple(self.sentinels), self.sentinel_service, sentinel_login)
         return RedisStore(endpoint, timeout)
+
+    def _login(self, prefix: str = "") -> dict[str, str | None]:
+        password = self.secret(f"{prefix}password")
+        return {"username": getattr(self, f"{prefix}username"), "password": password} if password else {}

@@ -189,11 +189,6 @@ class Content(NamedTuple):
     stored: Stored
     blobs: dict[str, bytes]
 
-    @property
-    def state_digest(self) -> str:
-        """The digest of the state."""
-        return self.head.state_digest
-
 
 def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Content:
     """Cut a learner's state into blobs, for a store that has `before`, and digest it.
@@ -226,7 +221,7 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         order="log" if len(learner.covered) <= 1 else "arrival",
         source=Source(),
         next={},
-        covered=covered_as_json(learner),
+        covered={str(partition): list(ranges) for partition, ranges in sorted(learner.covered.items())},
         counts=learner.counts.copy(),
         observations=observations(learner),
         runs=rest,
@@ -264,11 +259,6 @@ def digest_of(head: Head, stored: Stored) -> str:
         members = ("identity", "since", "counts", "diverged_at")
         state["candidates"] = {name: {m: getattr(c, m) for m in members} for name, c in head.candidates.items()}
     return blobs.digest(msgspec.json.encode(msgspec.to_builtins(state), order="sorted"))
-
-
-def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
-    """Covered ranges with partitions as decimal strings, in ascending order."""
-    return {str(partition): list(ranges) for partition, ranges in sorted(learner.covered.items())}
 
 
 def observations(learner: Classifier) -> Observations:

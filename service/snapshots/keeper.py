@@ -134,16 +134,6 @@ class SaveBudget:
         self.models, self.under_way = models, 0
 
 
-def _is_small(learner: Learner) -> bool:
-    """Whether a save is composed in less time than a thread takes to begin."""
-    weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
-    return weights <= MAX_INLINE_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS
-
-
-async def _nothing() -> Snapshot | None:
-    return None
-
-
 class Keeper:
     """Saves one model. From `restore` to the first refusal it knows the head that its learner goes on from."""
 
@@ -159,7 +149,7 @@ class Keeper:
         keep_every: float = 300.0,
         keep: int = 12,
         writer: Writer = UNKNOWN_WRITER,
-        followed: Callable[[], Awaitable[Snapshot | None]] = _nothing,
+        followed: Callable[[], Awaitable[Snapshot | None]] | None = None,
         budget: SaveBudget | None = None,
     ) -> None:
         """`writer` names this process in heads. `followed` returns the current snapshot if it was read already.
@@ -181,7 +171,9 @@ class Keeper:
 
     async def compute(self, learner: Learner, function: Callable[[], T]) -> T:
         """Call a function of a learner's state: in a thread if the state is large."""
-        return function() if _is_small(learner) else await self._offload(function)
+        weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
+        is_small = weights <= MAX_INLINE_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS
+        return function() if is_small else await self._offload(function)
 
     async def new_learner(self, identity: Identity) -> Learner:
         """A learner that has learned nothing, with its candidates.
@@ -199,7 +191,8 @@ class Keeper:
 
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None if there is no head."""
-        snapshot = await self._followed() or await fetch_newest(self._store, self.model, self._offload, self.options)
+        snapshot = await self._followed() if self._followed else None
+        snapshot = snapshot or await fetch_newest(self._store, self.model, self._offload, self.options)
         self._doubtful = None
         if snapshot is None:
             self.head, self.digest, self._stored = None, "", head.NOTHING_STORED

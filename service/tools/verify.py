@@ -57,7 +57,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     steps = _steps(snapshot, learner)
     events, records = learner.counts.events, learner.counts.records
     diverged = await _replay(settings.kafka.cluster, name, snapshot, steps, learner)
-    digest = heads.snapshot_content(learner).state_digest
+    digest = heads.snapshot_content(learner).head.state_digest
     equal, replayed = digest == head.state_digest, learner.counts.records - records
     empty = sum(to - start for _, start, to in steps) - replayed
     if not equal and learner.observations.gaps and learner.counts.records < stored.counts.records and not diverged:

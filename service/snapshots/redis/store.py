@@ -8,10 +8,10 @@ perceptron:models   the set of model names
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.resources import files
 from itertools import chain
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -47,7 +47,7 @@ def _text(raw: bytes) -> str:
     return repr(raw)[2:-1]
 
 
-class RedisStore:
+class RedisStore(AbstractAsyncContextManager["RedisStore"]):
     """The store on one Redis, at a URL or an endpoint."""
 
     def __init__(self, where: str | Endpoint, timeout: float = 3.0) -> None:
@@ -140,9 +140,6 @@ class RedisStore:
         async with self._translated_errors():
             await self._redis.delete(key(model))
             await self._redis.srem(MODELS, model)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
