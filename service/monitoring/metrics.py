@@ -7,6 +7,7 @@ them twice, and a counter never goes back within a process. Only the learner exp
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -117,32 +118,24 @@ class Metrics(Collector):
         self._highest: dict[tuple[str, ...], int] = {}
         self.registry.register(self)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"perceptron_{name}", text, labels, registry=self.registry)
-
-        self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", "model", "label")
-        self.snapshots = counter("snapshots", "Saves, by result.", "model", "result")
-        self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", "model")
-        self.rewinds = counter("rewinds", "Times that state was dropped and restored.", "model", "cause")
-        self.offset_gaps = counter("offset_gaps", "Gaps between two batches, as compaction leaves them.", "model")
-        self.gaps = counter("unexplained_gaps", "Stops at batches that do not follow on each other.", "model")
-        self.dead_letters = counter("dead_letters", "Records set aside by this process.", "model")
-        self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", "cause")
-
-        def histogram(name: str, text: str, *labels: str, buckets: Sequence[float] = FAST_BUCKETS) -> Histogram:
-            return Histogram(f"perceptron_{name}", text, labels, registry=self.registry, buckets=buckets)
-
-        self.requests = histogram("http_request_duration_seconds", "Requests, by route.", "route", "method", "code")
-        self.saving = histogram("snapshot_duration_seconds", "Accepted saves.", "model", buckets=SAVE_BUCKETS)
-        self.slices = histogram("slice_duration_seconds", "Slices: records learned in one turn.", "model")
+        shared: dict[str, Any] = {"namespace": "perceptron", "registry": self.registry}
+        counter: Callable[..., Counter] = partial(Counter, **shared)
+        self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", ["model", "label"])
+        self.snapshots = counter("snapshots", "Saves, by result.", ["model", "result"])
+        self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", ["model"])
+        self.rewinds = counter("rewinds", "Times that state was dropped and restored.", ["model", "cause"])
+        self.offset_gaps = counter("offset_gaps", "Gaps between two batches, as compaction leaves them.", ["model"])
+        self.gaps = counter("unexplained_gaps", "Stops at batches that do not follow on each other.", ["model"])
+        self.dead_letters = counter("dead_letters", "Records set aside by this process.", ["model"])
+        self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", ["cause"])
+        histogram: Callable[..., Histogram] = partial(Histogram, buckets=FAST_BUCKETS, **shared)
+        self.requests = histogram("http_request_duration_seconds", "Requests, by route.", ["route", "method", "code"])
+        self.saving = histogram("snapshot_duration_seconds", "Accepted saves.", ["model"], buckets=SAVE_BUCKETS)
+        self.slices = histogram("slice_duration_seconds", "Slices: records learned in one turn.", ["model"])
         delay = "From the timestamp to learning, for the last record of each slice."
-        self.delays = histogram("event_delay_seconds", delay, "model", buckets=DELAY_BUCKETS)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"perceptron_{name}", text, labels, registry=self.registry)
-
-        self.loop_lag = gauge("event_loop_lag_seconds", "How late the event loop last woke up.")
-        gauge("build_info", "The running release.", "version").labels(version).set(1)
+        self.delays = histogram("event_delay_seconds", delay, ["model"], buckets=DELAY_BUCKETS)
+        self.loop_lag = Gauge("event_loop_lag_seconds", "How late the event loop last woke up.", **shared)
+        Gauge("build_info", "The running release.", ["version"], **shared).labels(version).set(1)
 
     async def render(self) -> bytes:
         """All metrics in Prometheus' text format (`CONTENT_TYPE`).

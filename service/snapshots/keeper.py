@@ -67,12 +67,6 @@ class AcceptedSave(NamedTuple):
     """Its seconds without the turn of the event loop that predictions have during it."""
 
 
-class SaveRefused(NamedTuple):
-    """A refused save: its parent is not current any more."""
-
-    parent: str
-
-
 class BlobMissing(SnapshotDamaged):
     """A blob of a head is not in the store. That is damage, unless the head has moved on meanwhile."""
 
@@ -231,14 +225,14 @@ class Keeper:
         finally:
             self._budget.under_way -= 1
 
-    async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | SaveRefused:
-        """Save the learner's state as the child of the head it goes on from.
+    async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | None:
+        """Save the learner's state as the child of the head it goes on from; None if that head is not current any more.
 
         Raises DependencyError if the store did not answer. The next save then includes this one.
         """
         saved = await self._save(learner, fingerprints, source)
         self._failures, self._missed = 0, False
-        if isinstance(saved, AcceptedSave):
+        if saved is not None:
             # A save that waited for a store that hung does not tell the cost of the next one: the smaller of the last
             # two costs counts.
             cost, self._cost = min(saved.cost, self._cost), saved.cost
@@ -253,7 +247,7 @@ class Keeper:
         self._failures, self._missed = self._failures + 1, bool(self._store.missing_since)
         self._next_save = self._clock.now() + min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**self._failures)
 
-    async def _save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | SaveRefused:
+    async def _save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | None:
         started = self._clock.now()
         await self._resolve()
         keep = self._keeping(learner)
@@ -288,7 +282,7 @@ class Keeper:
             raise DependencyError(f"model {self.model}: Redis loses blobs as soon as they are written", "redis")
         self._doubtful = None
         if verdict == "CONFLICT":
-            return SaveRefused(self.digest)
+            return None
         self.head, self.digest, self._stored = new, digest, content.stored
         written = len(data) + blob_bytes
         seconds = self._clock.now() - started

@@ -31,7 +31,7 @@ from service.errors import (
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Fingerprint, Source
-from service.snapshots.keeper import Keeper, SaveRefused
+from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Log, Observer
@@ -259,7 +259,7 @@ class LearnLoop:
         # `start_at` is meant for new models. A model that was lost is learned again from offset 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self._start_at))
         saved = await self._keeper.save(learner, {}, source)
-        if isinstance(saved, SaveRefused):
+        if saved is None:
             return None
         self._tell.saved(saved)
         return learner
@@ -358,7 +358,7 @@ class LearnLoop:
             self._keeper.postpone()
             self._tell.save_failed(error)
             return
-        if isinstance(saved, SaveRefused):
+        if saved is None:
             self._drop("refused")
             return
         self._tell.saved(saved)
