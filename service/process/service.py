@@ -207,7 +207,7 @@ class Service:
             def learn(model: Model) -> None:
                 self._learners.append(tasks.create_task(self._learning(model).run()))
 
-            def found(topic: str) -> None:
+            def add_topic(topic: str) -> None:
                 self._log.info("topic found", topic=topic)
                 model = self._models.add(self._model(topic))
                 if settings.learn:
@@ -219,16 +219,16 @@ class Service:
                 await self._insist(self._kafka.connect, settings.fail_fast)
                 for model in self._models.listed:
                     learn(model)
-                await self._kafka.run(found)
+                await self._kafka.run(add_topic)
             elif settings.patterns:
-                await self._find_stored(found)
+                await self._find_stored(add_topic)
 
-    async def _find_stored(self, found: Callable[[str], None]) -> None:
+    async def _find_stored(self, add_topic: Callable[[str], None]) -> None:
         """For a replica, which needs no Kafka: find the models in the store whose names match a pattern."""
         while True:
             for name in await self._insist(self._store.models, fail_fast=False):
                 if self._settings.requests_topic(name) and self._models.get(name) is None:
-                    found(name)
+                    add_topic(name)
             await asyncio.sleep(FIND_SECONDS)
 
     def _model(self, topic: str) -> Model:
@@ -271,16 +271,16 @@ class Service:
 
     async def _insist(self, ask: Callable[[], Awaitable[T]], fail_fast: bool) -> T:
         """Ask until a dependency answers, and log each error once; raises DependencyError if `fail_fast`."""
-        pause, said = 0.1, ""
+        pause, logged = 0.1, ""
         while True:
             try:
                 return await ask()
             except DependencyError as error:
                 if fail_fast:
                     raise
-                if str(error) != said:
-                    said = str(error)
-                    self._log.error(f"{said}; trying again")
+                if str(error) != logged:
+                    logged = str(error)
+                    self._log.error(f"{logged}; trying again")
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_RETRY_SECONDS)
 

@@ -1,8 +1,8 @@
 """The head of a snapshot: small JSON that names all parts of the state, with their digests.
 
 `state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, covered ranges, counts, and the digests
-of names and arrays in fixed cuts. What depends on a clock or on how the state was reached (version, times, runs,
-windows) is not in it. The name of a head is the SHA-256 of its own bytes, parent included.
+of names and arrays in fixed cuts. Members that depend on a clock or on how the state was reached (version, times,
+runs, windows) are not in it. The name of a head is the SHA-256 of its own bytes, parent included.
 """
 
 from copy import copy
@@ -91,12 +91,12 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """The sums of the mistake bound. Its reference array is `Head.reference`."""
     recent_positive: str = ""
     recent_averaged: str = ""
-    """Empty if they are not known of each event of the window: see `Recent`."""
+    """Empty unless each event of the window has them: see `PrequentialWindow`."""
     averaged: AverageCounts = AverageCounts()
     pairs: list[PairedComparison] = []
-    """Comparisons of predictions by two weights: see `learning.confidence`."""
+    """Comparisons of predictions by two weights: see `learning.evaluation.confidence_sequences`."""
     averaged_missed: int | list[int] | None = None
-    """See `Recent.missed`: with two labels that of the positive one. Also None if no average is kept."""
+    """`PrequentialWindow.missed`, with two labels that of the positive one. None if no average is kept."""
     recent_truth: str = ""
     """The place of each event's label as little-endian u2, hexadecimal; only for three and more labels."""
     diverged: str | None = None

@@ -199,10 +199,6 @@ class Keeper:
         await self._resolve()
         return await self._store.digest(self.model) == self.digest
 
-    async def stored_digest(self) -> str:
-        """The digest of the store's head, or ''."""
-        return await self._store.digest(self.model)
-
     def ahead(self, learner: Learner) -> bool:
         """Whether the learner covers records that the current head does not."""
         return self.head is None or {str(p): o for p, o in learner.next.items()} != {

@@ -1,4 +1,4 @@
-"""Snapshots in Redis: every key name, every command. What a save means is in `commit.lua`.
+"""Snapshots in Redis: every key name, every command. `commit.lua` is a save.
 
 perceptron:{m}      one hash a model (the braces keep it in one Cluster slot):
                     head, digest, v:<version> (kept heads), b:<digest> (blobs)
