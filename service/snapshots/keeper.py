@@ -12,7 +12,7 @@ The keeper has no asyncio and no clock of its own. It gets `Clock` and `offload`
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -109,14 +109,8 @@ async def read_snapshot(
     parts = await store.blobs(current.model, names)
     if lost := [name for name in names if name not in parts]:
         raise BlobMissing(f"blob {lost[0][:12]} is missing")
-
-    def decode() -> Any:
-        for name, blob in parts.items():
-            if blobs.digest(blob) != name:
-                raise SnapshotDamaged(f"blob {name[:12]} of version {current.version} does not match its digest")
-        return restore.restore_learner(current, parts, options, (before.learner, before.stored) if before else None)
-
-    decoded: tuple[Stored, Callable[[], Learner]] = await offload(decode)
+    arguments = current, parts, options, (before.learner, before.stored) if before else None
+    decoded: tuple[Stored, Callable[[], Learner]] = await offload(restore.restore_learner, *arguments)
     return decoded
 
 

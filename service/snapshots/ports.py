@@ -1,7 +1,6 @@
 """Interfaces that keeping snapshots needs: time, another thread, and a store. With them a test can step every await."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 Verdict = Literal["OK", "CONFLICT", "MISSING"]
@@ -36,7 +35,7 @@ class Commit(NamedTuple):
     """The version to keep the head as, or ''."""
     evict: str = ""
     """The kept version to remove, or ''."""
-    blobs: Mapping[str, bytes] = MappingProxyType({})
+    blobs: Mapping[str, bytes] = {}
     """The blobs that are uploaded with the head."""
 
 
