@@ -67,10 +67,6 @@ class AcceptedSave(NamedTuple):
     """Its seconds without the turn of the event loop that predictions have during it."""
 
 
-class BlobMissing(SnapshotDamaged):
-    """A blob of a head is not in the store. That is damage, unless the head has moved on meanwhile."""
-
-
 async def fetch_newest(
     store: Store, model: str, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> Snapshot | None:
@@ -79,36 +75,32 @@ async def fetch_newest(
     With the one fetched `before`, only blobs that it lacks are read, and its learner is brought up to date. Raises
     SnapshotDamaged if the current head, or a blob of it, is missing or differs from its digest, and SnapshotForeign.
     """
-    newest = await store.head(model)
-    while newest is not None:
+    tried, damage = "", None
+    while newest := await store.head(model):
         digest, current = newest[0], codec.readable(model, *newest)
+        if digest == tried:  # the head has not moved on meanwhile, which would have taken blobs away
+            if before is None:
+                raise SnapshotDamaged(
+                    f"model {model}: {damage}: go back with `perceptron rollback -t {model} --to VERSION --yes`, or "
+                    f"start again with `perceptron reset -t {model} --yes`"
+                ) from damage
+            before = None  # another history, such as a rollback: decode all of it
         try:
             stored, finish = await read_snapshot(store, current, offload, options, before)
             return Snapshot(current, digest, finish(), stored)
         except SnapshotDamaged as error:
-            damage = error
-        if isinstance(damage, BlobMissing):
-            newest = await store.head(model)
-            if newest is None or newest[0] != digest:
-                continue  # the head has moved on, and took the blob away
-        elif before is not None:
-            before = None  # another history, such as a rollback: decode all of it
-            continue
-        raise SnapshotDamaged(
-            f"model {model}: {damage}: go back with `perceptron rollback -t {model} --to VERSION --yes`, or start "
-            f"again with `perceptron reset -t {model} --yes`"
-        ) from damage
+            tried, damage = digest, error
     return None
 
 
 async def read_snapshot(
     store: Store, current: Head, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
-    """Fetch the blobs that `restore_learner` needs and call it; raises BlobMissing and SnapshotDamaged."""
+    """Fetch the blobs that `restore_learner` needs and call it; raises SnapshotDamaged."""
     names = restore.missing_blobs(current, before.stored if before else head.NOTHING_STORED)
     parts = await store.blobs(current.model, names)
     if lost := [name for name in names if name not in parts]:
-        raise BlobMissing(f"blob {lost[0][:12]} is missing")
+        raise SnapshotDamaged(f"blob {lost[0][:12]} is missing")
     arguments = current, parts, options, (before.learner, before.stored) if before else None
     decoded: tuple[Stored, Callable[[], Learner]] = await offload(restore.restore_learner, *arguments)
     return decoded
