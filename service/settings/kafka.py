@@ -68,9 +68,8 @@ class KafkaSettings(TlsSection):
         use = mechanism or f"security_protocol = {self.security_protocol}"
         needed = _SASL_SETTINGS.get(mechanism, ("sasl_username", "sasl_password"))
         present = {name.removesuffix("_file") for name, value in self if value is not None}
-        for name in needed:
-            if name not in present:
-                raise ValueError(f"{name}: is needed for {use}")
+        if missing := [name for name in needed if name not in present]:
+            raise ValueError(f"{missing[0]}: is needed for {use}")
         if mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
             raise ValueError("sasl_mechanism: AWS_MSK_IAM needs the extra: pip install 'perceptron-service[msk]'")
         allowed = {*needed, *(("sasl_mechanism", "oauth_scope") if mechanism else ())}

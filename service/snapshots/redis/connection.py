@@ -4,7 +4,6 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis, SSLConnection
 from redis.asyncio.connection import parse_url
@@ -22,14 +21,6 @@ SENTINEL_SECONDS = 1.0
 """Seconds for a sentinel to answer before the next one is asked."""
 PROTOCOL = 2
 """Every server and proxy speaks RESP 2, and nothing here needs more."""
-
-
-def redacted(url: str) -> str:
-    """A Redis address without its credentials."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return parts.path
-    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.resources import files
 from itertools import chain
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -19,7 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 from service.errors import DependencyError
 from service.snapshots.codec import damaged
 from service.snapshots.ports import Commit, Verdict
-from service.snapshots.redis.connection import Endpoint, redacted
+from service.snapshots.redis.connection import Endpoint
 from service.snapshots.redis.preflight import check_server
 from service.snapshots.redis.redis_errors import is_not_primary, redis_failure
 
@@ -60,11 +61,12 @@ class RedisStore(AbstractAsyncContextManager["RedisStore"]):
 
     @property
     def address(self) -> str:
-        """The address of Redis, for messages; with sentinels, the primary that they named last."""
-        if not self._endpoint.sentinels:
-            return redacted(self._endpoint.url)
-        primary = self._redis.connection_pool.master_address
-        return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"
+        """The address of Redis without credentials, for messages; with sentinels, the primary that they named last."""
+        if self._endpoint.sentinels:
+            primary = self._redis.connection_pool.master_address
+            return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"
+        url = urlsplit(self._endpoint.url)
+        return url.path if url.scheme == "unix" else f"{url.hostname or 'localhost'}:{url.port or 6379}{url.path}"
 
     async def check(self, learn: bool = True) -> list[str]:
         """Refuse a Redis that is not fit for learning, or only for following: see `check_server`."""
