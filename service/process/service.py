@@ -78,7 +78,7 @@ class Service:
         self._stop = asyncio.Event()
         self._signal = 0
         self._clock = SystemClock()
-        self._metrics = Metrics(__version__, self._figures, lambda: self.ready, self._missing)
+        self._metrics = Metrics(__version__, self._figures, self.is_ready, self._missing)
         self._observers: dict[str, ModelObserver] = {}
         self._models = Models(map(self._model, settings.listed))
         for name in settings.threshold_units:
@@ -101,8 +101,7 @@ class Service:
             predictions_wait=self._clock.is_busy,
         )
 
-    @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether every model can answer, and we are not stopping."""
         return self._models.ready and not self._stop.is_set()
 
@@ -167,7 +166,7 @@ class Service:
         app = Application(
             self._models,
             self._metrics,
-            lambda: self.ready,
+            self.is_ready,
             stopping,
             self._store,
             limits,
