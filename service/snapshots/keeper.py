@@ -23,7 +23,7 @@ from service.learning.options import DEFAULT, Options
 from service.learning.weights_file import WeightsFile
 from service.snapshots import blobs, codec, head, restore
 from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, Source, Stored, Writer
-from service.snapshots.ports import Clock, Commit, Offload, Store
+from service.snapshots.ports import Clock, Commit, ModelStore, Offload
 
 T = TypeVar("T")
 Fingerprints = Mapping[int, Fingerprint]
@@ -68,7 +68,7 @@ class AcceptedSave(NamedTuple):
 
 
 async def fetch_newest(
-    store: Store, model: str, offload: Offload, options: Options, before: Snapshot | None = None
+    store: ModelStore, model: str, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> Snapshot | None:
     """The newest snapshot of a model, verified; None if there is none.
 
@@ -94,7 +94,7 @@ async def fetch_newest(
 
 
 async def read_snapshot(
-    store: Store, current: Head, offload: Offload, options: Options, before: Snapshot | None = None
+    store: ModelStore, current: Head, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
     """Fetch the blobs that `restore_learner` needs and call it; raises SnapshotDamaged."""
     names = restore.missing_blobs(current, before.stored if before else head.NOTHING_STORED)
@@ -120,7 +120,7 @@ class Keeper:
     def __init__(
         self,
         model: str,
-        store: Store,
+        store: ModelStore,
         clock: Clock,
         offload: Offload,
         *,

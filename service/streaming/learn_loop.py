@@ -11,7 +11,7 @@
 7. Revoked or stopping: save a last time, release the topic, and go to 1 or end.
 8. STOPPED: report an error that waiting does not mend, and watch the stored model until it is another one.
 
-The loop awaits only `Log`, the keeper's `Store` and `Clock`, so one test can drive it through any interleaving. It
+The loop awaits only `Log`, the keeper's `ModelStore` and `Clock`, so one test can drive it through any interleaving. It
 reports events to an `Observer`; nothing here logs, counts or serves.
 """
 

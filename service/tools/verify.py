@@ -23,7 +23,7 @@ from service.settings.load import Settings
 from service.snapshots import head as heads
 from service.snapshots.head import Head
 from service.snapshots.keeper import Snapshot, fetch_newest
-from service.snapshots.redis.store import RedisStore
+from service.snapshots.ports import Store
 from service.snapshots.rollback import kept_snapshot
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.resume_check import fingerprint
@@ -84,7 +84,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     }
 
 
-async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snapshot, Learner, int | None]:
+async def _begin(store: Store, settings: Settings, name: str) -> tuple[Snapshot, Learner, int | None]:
     """The newest snapshot, the learner that its replay begins with, and the kept version that this is, if any."""
     snapshot = await fetch_newest(store, name, asyncio.to_thread, UNWATCHED)
     if snapshot is None:

@@ -8,7 +8,7 @@ perceptron:models   the set of model names
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from itertools import chain
 from typing import Any, cast
@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from service.errors import DependencyError
 from service.snapshots.codec import damaged
-from service.snapshots.ports import Commit, Verdict
+from service.snapshots.ports import Commit, Store, Verdict
 from service.snapshots.redis.connection import Endpoint
 from service.snapshots.redis.preflight import check_server
 from service.snapshots.redis.redis_errors import is_not_primary, redis_failure
@@ -48,7 +48,7 @@ def _text(raw: bytes) -> str:
     return repr(raw)[2:-1]
 
 
-class RedisStore(AbstractAsyncContextManager["RedisStore"]):
+class RedisStore(Store):
     """The store on one Redis, at a URL or an endpoint."""
 
     def __init__(self, where: str | Endpoint, timeout: float = 3.0) -> None:
@@ -61,7 +61,7 @@ class RedisStore(AbstractAsyncContextManager["RedisStore"]):
 
     @property
     def address(self) -> str:
-        """The address of Redis without credentials, for messages; with sentinels, the primary that they named last."""
+        """With sentinels, the primary that they named last."""
         if self._endpoint.sentinels:
             primary = self._redis.connection_pool.master_address
             return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"
@@ -69,7 +69,6 @@ class RedisStore(AbstractAsyncContextManager["RedisStore"]):
         return url.path if url.scheme == "unix" else f"{url.hostname or 'localhost'}:{url.port or 6379}{url.path}"
 
     async def check(self, learn: bool = True) -> list[str]:
-        """Refuse a Redis that is not fit for learning, or only for following: see `check_server`."""
         async with self._translated_errors():
             return await check_server(self._redis, f"Redis at {self.address}", learn)
 
@@ -128,26 +127,19 @@ class RedisStore(AbstractAsyncContextManager["RedisStore"]):
             return [data for data in await self._redis.hmget(key(model), fields) if data is not None]
 
     async def models(self) -> list[str]:
-        """The names of all models that have a snapshot."""
         async with self._translated_errors():
             return sorted(map(_text, await self._redis.smembers(MODELS)))
 
     async def there(self, model: str) -> bool:
-        """Whether Redis holds anything under the model's key."""
         async with self._translated_errors():
             return bool(await self._redis.exists(key(model)))
 
     async def delete(self, model: str) -> None:
-        """Forget a model: head, kept versions, blobs."""
         async with self._translated_errors():
             await self._redis.delete(key(model))
             await self._redis.srem(MODELS, model)
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def close(self) -> None:
-        """Close all connections."""
         await self._redis.aclose()
 
     @asynccontextmanager
