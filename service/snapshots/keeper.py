@@ -63,8 +63,6 @@ class AcceptedSave(NamedTuple):
     digest: str
     written: int
     seconds: float
-    cost: float
-    """Its seconds without the turn of the event loop that predictions have during it."""
 
 
 async def fetch_newest(
@@ -212,24 +210,6 @@ class Keeper:
 
         Raises DependencyError if the store did not answer. The next save then includes this one.
         """
-        saved = await self._save(learner, fingerprints, source)
-        self._failures, self._missed = 0, False
-        if saved is not None:
-            # A save that waited for a store that hung does not tell the cost of the next one: the smaller of the last
-            # two costs counts.
-            cost, self._cost = min(saved.cost, self._cost), saved.cost
-            pause = PAUSE_PER_COST * cost * max(1.0, self._budget.models() / UNPACED_MODELS)
-            pause = min(max(pause, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
-            pause = max(pause, saved.written / MAX_BYTES_PER_SECOND)
-            self._next_save = self._clock.now() + pause
-        return saved
-
-    def postpone(self) -> None:
-        """Put off the next save after a failed one, for longer each time."""
-        self._failures, self._missed = self._failures + 1, bool(self._store.missing_since)
-        self._next_save = self._clock.now() + min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**self._failures)
-
-    async def _save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | None:
         started = self._clock.now()
         await self._resolve()
         keep = self._keeping(learner)
@@ -263,12 +243,28 @@ class Keeper:
         else:
             raise DependencyError(f"model {self.model}: Redis loses blobs as soon as they are written", "redis")
         self._doubtful = None
+        self._failures, self._missed = 0, False
         if verdict == "CONFLICT":
             return None
         self.head, self.digest, self._stored = new, digest, content.stored
         written = len(data) + blob_bytes
         seconds = self._clock.now() - started
-        return AcceptedSave(new, digest, written, seconds, seconds - turn)
+        self._pace(seconds - turn, written)
+        return AcceptedSave(new, digest, written, seconds)
+
+    def _pace(self, cost: float, written: int) -> None:
+        """Set the time of the next save. `cost` is the seconds of this one without the turn that predictions had."""
+        # A save that waited for a store that hung does not tell the cost of the next one: the smaller of the last two
+        # costs counts.
+        least, self._cost = min(cost, self._cost), cost
+        pause = PAUSE_PER_COST * least * max(1.0, self._budget.models() / UNPACED_MODELS)
+        pause = min(max(pause, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
+        self._next_save = self._clock.now() + max(pause, written / MAX_BYTES_PER_SECOND)
+
+    def postpone(self) -> None:
+        """Put off the next save after a failed one, for longer each time."""
+        self._failures, self._missed = self._failures + 1, bool(self._store.missing_since)
+        self._next_save = self._clock.now() + min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**self._failures)
 
     def _most_kept(self, learner: Learner) -> int:
         """The number of versions to keep: at least one if there are several partitions, even if `keep` is 0.
