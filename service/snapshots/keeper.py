@@ -11,6 +11,7 @@ The keeper has no asyncio and no clock of its own. It gets `Clock` and `offload`
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -84,24 +85,23 @@ async def fetch_newest(
                 ) from damage
             before = None  # another history, such as a rollback: decode all of it
         try:
-            stored, finish = await read_snapshot(store, current, offload, options, before)
-            return Snapshot(current, digest, finish(), stored)
+            return await read_snapshot(store, current, digest, offload, options, before)
         except SnapshotDamaged as error:
             tried, damage = digest, error
     return None
 
 
 async def read_snapshot(
-    store: ModelStore, current: Head, offload: Offload, options: Options, before: Snapshot | None = None
-) -> tuple[Stored, Callable[[], Learner]]:
-    """Fetch the blobs that `restore_learner` needs and call it; raises SnapshotDamaged."""
+    store: ModelStore, current: Head, digest: str, offload: Offload, options: Options, before: Snapshot | None = None
+) -> Snapshot:
+    """The snapshot of a head with this digest; raises SnapshotDamaged."""
     names = restore.missing_blobs(current, before.stored if before else head.NOTHING_STORED)
     parts = await store.blobs(current.model, names)
     if lost := [name for name in names if name not in parts]:
         raise SnapshotDamaged(f"blob {lost[0][:12]} is missing")
-    arguments = current, parts, options, (before.learner, before.stored) if before else None
-    decoded: tuple[Stored, Callable[[], Learner]] = await offload(restore.restore_learner, *arguments)
-    return decoded
+    base = (before.learner, before.stored) if before else None
+    stored, finish = await offload(restore.restore_learner, current, parts, options, base)
+    return Snapshot(current, digest, finish(), stored)
 
 
 class SaveBudget:
@@ -112,32 +112,26 @@ class SaveBudget:
         self.models, self.under_way = models, 0
 
 
+@dataclass
 class Keeper:
     """Saves one model. From `restore` to the first refusal it knows the head that its learner goes on from."""
 
-    def __init__(
-        self,
-        model: str,
-        store: ModelStore,
-        clock: Clock,
-        offload: Offload,
-        *,
-        options: Options = DEFAULT,
-        start: WeightsFile | None = None,
-        keep_every: float = 300.0,
-        keep: int = 12,
-        writer: Writer = UNKNOWN_WRITER,
-        followed: Callable[[], Awaitable[Snapshot | None]] | None = None,
-        budget: SaveBudget | None = None,
-    ) -> None:
-        """`writer` names this process in heads. `followed` returns the current snapshot if it was read already.
+    model: str
+    store: ModelStore
+    clock: Clock
+    offload: Offload
+    options: Options = DEFAULT
+    start: WeightsFile | None = None
+    keep_every: float = 300.0
+    keep: int = 12
+    writer: Writer = UNKNOWN_WRITER
+    """Names this process in heads."""
+    followed: Callable[[], Awaitable[Snapshot | None]] | None = None
+    """Returns the current snapshot if it was read already."""
+    budget: SaveBudget = field(default_factory=SaveBudget)
+    """Shared with the other keepers of the process."""
 
-        `budget` is shared with the other keepers of the process.
-        """
-        self.model, self.options, self.start, self.writer = model, options, start, writer
-        self._store, self._clock, self._offload, self._followed = store, clock, offload, followed
-        self._budget = budget or SaveBudget()
-        self._keep_every, self._keep = keep_every, keep
+    def __post_init__(self) -> None:
         self.head: Head | None = None
         self.digest = ""
         self._stored = head.NOTHING_STORED
@@ -151,7 +145,7 @@ class Keeper:
         """Call a function of a learner's state: in a thread if the state is large."""
         weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
         is_small = weights <= MAX_INLINE_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS
-        return function() if is_small else await self._offload(function)
+        return function() if is_small else await self.offload(function)
 
     async def new_learner(self, identity: Identity) -> Learner:
         """A learner that has learned nothing, with its candidates.
@@ -164,13 +158,13 @@ class Keeper:
             learner.reconcile()
             return learner
 
-        learner: Learner = make() if identity.features == "named" else await self._offload(make)
+        learner: Learner = make() if identity.features == "named" else await self.offload(make)
         return learner
 
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None if there is no head."""
-        snapshot = await self._followed() if self._followed else None
-        snapshot = snapshot or await fetch_newest(self._store, self.model, self._offload, self.options)
+        snapshot = await self.followed() if self.followed else None
+        snapshot = snapshot or await fetch_newest(self.store, self.model, self.offload, self.options)
         self._doubtful = None
         if snapshot is None:
             self.head, self.digest, self._stored = None, "", head.NOTHING_STORED
@@ -181,7 +175,7 @@ class Keeper:
     async def current(self) -> bool:
         """Whether the store's head is still the one that our learner goes on from."""
         await self._resolve()
-        return await self._store.digest(self.model) == self.digest
+        return await self.store.digest(self.model) == self.digest
 
     def ahead(self, learner: Learner) -> bool:
         """Whether the learner covers records that the current head does not."""
@@ -191,26 +185,26 @@ class Keeper:
 
     def due(self, learner: Learner) -> bool:
         """Whether it is time to save. It is also time as soon as a missing store answers anyone in this process."""
-        if self._budget.under_way >= MAX_PARALLEL_SAVES:
+        if self.budget.under_way >= MAX_PARALLEL_SAVES:
             return False
-        back = self._missed and not self._store.missing_since
-        return (back or self._clock.now() >= self._next_save) and self.ahead(learner)
+        back = self._missed and not self.store.missing_since
+        return (back or self.clock.now() >= self._next_save) and self.ahead(learner)
 
     @contextmanager
     def saving(self) -> Iterator[None]:
         """Count a save as under way, from its first look at Kafka on."""
-        self._budget.under_way += 1
+        self.budget.under_way += 1
         try:
             yield
         finally:
-            self._budget.under_way -= 1
+            self.budget.under_way -= 1
 
     async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | None:
         """Save the learner's state as the child of the head it goes on from; None if that head is not current any more.
 
         Raises DependencyError if the store did not answer. The next save then includes this one.
         """
-        started = self._clock.now()
+        started = self.clock.now()
         await self._resolve()
         keep = self._keeping(learner)
         cut = blobs.Runs()
@@ -224,9 +218,9 @@ class Keeper:
         # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
         for before in (stored, head.NOTHING_STORED):
             content = await self.compute(learner, partial(head.snapshot_content, learner, before))
-            began = self._clock.now()
-            await self._clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
-            turn += self._clock.now() - began
+            began = self.clock.now()
+            await self.clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
+            turn += self.clock.now() - began
             new, evict = self._compose(learner, content, fingerprints, source, keep)
             data = codec.encode_head(new)
             digest = blobs.digest(data)
@@ -235,9 +229,9 @@ class Keeper:
             blob_bytes = sum(map(len, content.blobs.values()))
             inline = content.blobs if blob_bytes <= MAX_INLINE_BLOB_BYTES else {}
             if not inline:
-                await self._store.put(self.model, content.blobs)
+                await self.store.put(self.model, content.blobs)
             commit = Commit(self.digest, digest, data, new.refs, str(new.version) if keep else "", evict, inline)
-            verdict = await self._store.commit(self.model, commit)
+            verdict = await self.store.commit(self.model, commit)
             if verdict != "MISSING":
                 break
         else:
@@ -248,7 +242,7 @@ class Keeper:
             return None
         self.head, self.digest, self._stored = new, digest, content.stored
         written = len(data) + blob_bytes
-        seconds = self._clock.now() - started
+        seconds = self.clock.now() - started
         self._pace(seconds - turn, written)
         return AcceptedSave(new, digest, written, seconds)
 
@@ -257,21 +251,21 @@ class Keeper:
         # A save that waited for a store that hung does not tell the cost of the next one: the smaller of the last two
         # costs counts.
         least, self._cost = min(cost, self._cost), cost
-        pause = PAUSE_PER_COST * least * max(1.0, self._budget.models() / UNPACED_MODELS)
+        pause = PAUSE_PER_COST * least * max(1.0, self.budget.models() / UNPACED_MODELS)
         pause = min(max(pause, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
-        self._next_save = self._clock.now() + max(pause, written / MAX_BYTES_PER_SECOND)
+        self._next_save = self.clock.now() + max(pause, written / MAX_BYTES_PER_SECOND)
 
     def postpone(self) -> None:
         """Put off the next save after a failed one, for longer each time."""
-        self._failures, self._missed = self._failures + 1, bool(self._store.missing_since)
-        self._next_save = self._clock.now() + min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**self._failures)
+        self._failures, self._missed = self._failures + 1, bool(self.store.missing_since)
+        self._next_save = self.clock.now() + min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**self._failures)
 
     def _most_kept(self, learner: Learner) -> int:
         """The number of versions to keep: at least one if there are several partitions, even if `keep` is 0.
 
         `verify` needs the order in which their records were learned, which is recorded since the last kept version.
         """
-        return max(self._keep, int(len(learner.covered) > 1))
+        return max(self.keep, int(len(learner.covered) > 1))
 
     def _keeping(self, learner: Learner) -> bool:
         """Whether the next head is to be kept for rollback."""
@@ -279,16 +273,16 @@ class Keeper:
             return False  # if there are too many, each save lets one go
         if len(learner.runs) > MAX_RUNS:
             return True
-        if not self._keep or not self.head.kept:
-            return bool(self._keep)
+        if not self.keep or not self.head.kept:
+            return bool(self.keep)
         # A clock that was wrong then, or is now, may put that into the future: the distance counts as the age.
-        return abs(self._clock.time() - self.head.kept[-1].saved_at) >= self._keep_every
+        return abs(self.clock.time() - self.head.kept[-1].saved_at) >= self.keep_every
 
     def _compose(
         self, learner: Learner, content: head.Content, fingerprints: Fingerprints, source: Source, keep: bool
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
-        before, now = self.head, self._clock.time()
+        before, now = self.head, self.clock.time()
         version = before.version + 1 if before else 1
         kept = [k if k.digest else replace(k, digest=self.digest) for k in before.kept] if before else []
         evict = ""
@@ -320,7 +314,7 @@ class Keeper:
         if self._doubtful is None:
             return
         new, cut = self._doubtful
-        if await self._store.digest(self.model) == new.digest:
+        if await self.store.digest(self.model) == new.digest:
             self.head, self.digest, self._stored = new.head, new.digest, new.stored
         else:
             new.learner.runs[:0] = cut

@@ -41,12 +41,11 @@ async def kept_snapshot(
         if not data:
             raise SnapshotDamaged("its head is missing")
         kept = codec.decode_head(data[0], digests[version])
-        stored, finish = await read_snapshot(store, kept, offload, options)
+        return await read_snapshot(store, kept, digests[version], offload, options)
     except SnapshotDamaged as error:
         raise DataError(f"{name}: kept version {version} is damaged ({error}): others are {others}") from error
     except SnapshotForeign as error:
         raise SnapshotForeign(f"{name}: kept version {version}: {error}") from error
-    return Snapshot(kept, digests[version], finish(), stored)
 
 
 async def before_growth(store: Store, diverged: Snapshot, offload: Offload, options: Options) -> Snapshot | None:

@@ -271,7 +271,7 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
             learner = await ours.restore() or saving.fresh()
             version = (await saving.save(ours, learner)).head.version
             saving.learn(learner, "a")
-            ours._store = saving.Losing(store, call, carried_out)
+            ours.store = saving.Losing(store, call, carried_out)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(keepers, "MAX_INLINE_BLOB_BYTES", along)
                 with pytest.raises(DependencyError):
