@@ -213,22 +213,24 @@ def _shares(name: str, text: str, values: Sequence[Any], labels: Sequence[str] =
         yield _gauge(name + suffix, text + words, shares, labels)
 
 
+def _intervals(name: str, text: str, values: Sequence[Any], labels: Sequence[str]) -> Iterator[Metric]:
+    """Shares, with the ends of the interval of each."""
+    yield from _shares(name, text, values, labels)
+    for i, (suffix, end) in enumerate((("_low", "lower"), ("_high", "upper"))):
+        ends = [(series, share and share.all_interval and share.all_interval[i]) for series, share in values]
+        words = f": the {end} end of an interval that holds at all times (95 %)."
+        yield _gauge(name + suffix, text + words, ends, labels)
+
+
 def _accuracies(rows: Sequence[ModelFigures]) -> Iterator[Metric]:
     """The accuracies of weights and candidates, with the ends of their intervals, and the gauges of candidates."""
     models = [row.about for row in rows]
     weights = [((m.model, name), getattr(m, member)) for m in models for name, member in WEIGHTS.items()]
     candidates = [((m.model, candidate.name), candidate) for m in models for candidate in m.candidates]
     accuracies = [(series, candidate.accuracy) for series, candidate in candidates]
-    by_weights = "Share of right predictions by these weights (last, average, served), each made before learning"
-    by_candidate = "Share of right predictions by the weights that a candidate would answer with, since it began"
-    for name, text, labels, values in (
-        ("prequential_accuracy", by_weights, ("model", "weights"), weights),
-        ("candidate_accuracy", by_candidate, ("model", "candidate"), accuracies),
-    ):
-        yield from _shares(name, text, values, labels)
-        for i, (suffix, end) in enumerate((("_low", "lower"), ("_high", "upper"))):
-            ends = [(series, share and share.all_interval and share.all_interval[i]) for series, share in values]
-            words = f": the {end} end of an interval that holds at all times (95 %)."
-            yield _gauge(name + suffix, text + words, ends, labels)
+    text = "Share of right predictions by these weights (last, average, served), each made before learning"
+    yield from _intervals("prequential_accuracy", text, weights, ["model", "weights"])
+    text = "Share of right predictions by the weights that a candidate would answer with, since it began"
+    yield from _intervals("candidate_accuracy", text, accuracies, ["model", "candidate"])
     for name, text in CANDIDATE_GAUGES.items():
         yield _gauge(f"candidate_{name}", text, ((s, getattr(c, name)) for s, c in candidates), ("model", "candidate"))

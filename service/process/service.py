@@ -295,8 +295,8 @@ class Service:
             if a := model.answering:
                 saved = {int(p): position.offset for p, position in a.head.next.items()}
                 unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
-                about, lag = Description.of(model, a), self._lag(model) or {}
-                yield ModelFigures(about, a.head.counts, a.head.saved_at, lag, unsaved)
+                lag = self._lag(model) or {}
+                yield ModelFigures(Description.of(model, a), a.head.counts, a.head.saved_at, lag, unsaved)
 
     def _lag(self, model: Model) -> dict[int, int] | None:
         """Records that are still to be learned, by partition; None if another process learns the model."""

@@ -175,10 +175,9 @@ def encode_name_blobs(names: Sequence[str], before: EncodedNames) -> tuple[Encod
 
 def missing_name_blobs(names: list[str], before: EncodedNames) -> list[str]:
     """The blobs of names that a reader with `before` has to fetch: none, the last ones, or all."""
-    full = before.total // BLOCK_NAMES
-    if names[:full] != before.blobs[:full]:
-        return names
-    return names[full:] if names != before.blobs else []
+    if names == before.blobs:
+        return []
+    return missing_runs(names, before.blobs[: before.total // BLOCK_NAMES])
 
 
 def decode_name_blobs(

@@ -162,6 +162,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The candidates."""
         return self.candidates or {}
 
+    def kept_by(self, digest: str) -> list[KeptVersion]:
+        """The kept versions with their digests, this head's own included, which is `digest`."""
+        return [k if k.digest else replace(k, digest=digest) for k in self.kept]
+
     @property
     def refs(self) -> list[str]:
         """The digests of all blobs of this snapshot."""

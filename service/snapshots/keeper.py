@@ -284,7 +284,7 @@ class Keeper:
         """The new head, and the kept version to evict or ''."""
         before, now = self.head, self.clock.time()
         version = before.version + 1 if before else 1
-        kept = [k if k.digest else replace(k, digest=self.digest) for k in before.kept] if before else []
+        kept = before.kept_by(self.digest) if before else []
         evict = ""
         if keep:
             kept.append(KeptVersion(version, now))

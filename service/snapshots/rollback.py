@@ -32,7 +32,7 @@ async def kept_snapshot(
     store: Store, current: Head, digest: str, version: int, offload: Offload, options: Options
 ) -> Snapshot:
     """A version that this head keeps, verified; raises DataError that names the other versions."""
-    name, digests = f"model {current.model}", {k.version: k.digest or digest for k in current.kept}
+    name, digests = f"model {current.model}", {k.version: k.digest for k in current.kept_by(digest)}
     others = ", ".join(str(other) for other in digests if other != version) or "none"
     if version not in digests:
         raise DataError(f"{name} has no kept version {version}: it has {others}")
@@ -82,7 +82,7 @@ async def roll_back(store: ModelStore, kept: Snapshot, resume_at: Mapping[int, i
     model, version = kept.head.model, kept.head.version
     for _ in range(TRIES):
         current, digest = await current_head(store, model) or (None, "")
-        if current is None or not any((k.digest or digest) == kept.digest for k in current.kept):
+        if current is None or kept.digest not in [k.digest for k in current.kept_by(digest)]:
             raise DataError(f"model {model} does not keep version {version} any more: it moved on meanwhile")
         new = restore_version(kept.head, kept.stored, current, digest, resume_at, now)
         data = codec.encode_head(new)
@@ -133,9 +133,6 @@ def restore_version(
         # may be one more than `keep` allows; the next save lets one go.
         runs=[],
         run_blobs=[],
-        kept=[
-            *(k if k.digest else replace(k, digest=digest) for k in current.kept),
-            KeptVersion(current.version + 1, now),
-        ],
+        kept=[*current.kept_by(digest), KeptVersion(current.version + 1, now)],
     )
     return replace(new, state_digest=digest_of(new, stored))
