@@ -32,7 +32,7 @@ from service.settings.load import Settings, SnapshotSettings
 from service.settings.model import CandidateSettings, EventSettings, ModelSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import TlsSection
-from service.snapshots.redis.store import RedisStore
+from service.snapshots.ports import Store
 
 FOLDER = Path(__file__).parent
 MADE = "<!-- Made by `python -m docs.generate`: change the code that it reads. -->"
@@ -313,9 +313,7 @@ def _metric(family: Any, labels: Iterable[str], kept: str, by: str) -> tuple[str
 def api() -> str:
     """Each route: its parameters, an example of each answer, and its problems."""
     registered = Metrics("0", list, lambda: True, dict)
-    app = Application(
-        Models([]), registered, lambda: True, lambda: False, cast(RedisStore, None), Limits(), version="0"
-    )
+    app = Application(Models([]), registered, lambda: True, lambda: False, cast(Store, None), Limits(), version="0")
     document = app.api.openapi()
     shapes = document["components"]["schemas"]
     parts = [API]

@@ -116,7 +116,7 @@ def models(rule: str, mode: str) -> Iterator[Model]:
 
 def state_digest(learner: Learner) -> str:
     """The parts of a state that equal states share."""
-    return heads.snapshot_content(learner).state_digest
+    return heads.snapshot_content(learner).head.state_digest
 
 
 def restored(learner: Learner, options: Options = DEFAULT) -> Learner:

@@ -50,14 +50,12 @@ class Tls:
                     Path(file).read_bytes()  # OpenSSL's error for a missing file does not name it
             except OSError as error:
                 raise ConfigurationError(f"{setting}: {file}: {os_cause(error)}") from None
-        if self.server:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        else:
-            try:
-                context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.cafile)
-            except ssl.SSLError:
-                raise ConfigurationError(f"ssl_cafile: {self.cafile}: expected certificates in PEM") from None
-            context.check_hostname = self.check_hostname
+        purpose = ssl.Purpose.CLIENT_AUTH if self.server else ssl.Purpose.SERVER_AUTH
+        try:
+            context = ssl.create_default_context(purpose, cafile=self.cafile)
+        except ssl.SSLError:
+            raise ConfigurationError(f"ssl_cafile: {self.cafile}: expected certificates in PEM") from None
+        context.check_hostname = self.check_hostname and not self.server
         if self.certfile is not None:
             try:
                 # If there is no password OpenSSL asks for one at the terminal.

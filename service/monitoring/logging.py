@@ -9,15 +9,12 @@ import structlog
 
 def configure_logging(form: str) -> Any:
     """Configure logging for the process; `form` is `text` or `json`. Returns the service's logger."""
-    last: list[Any]
-    if form == "json":
-        last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    else:
-        plain, colors = structlog.dev.plain_traceback, sys.stderr.isatty()
-        last = [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=28, exception_formatter=plain)]
+    json: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    plain, colors = structlog.dev.plain_traceback, sys.stderr.isatty()
+    text: list[Any] = [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=28, exception_formatter=plain)]
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
     structlog.configure(
-        processors=[structlog.processors.add_log_level, stamp, *last],
+        processors=[structlog.processors.add_log_level, stamp, *(json if form == "json" else text)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,

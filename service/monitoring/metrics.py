@@ -7,6 +7,7 @@ them twice, and a counter never goes back within a process. Only the learner exp
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -92,7 +93,7 @@ CANDIDATE_GAUGES = {
 """Gauges of candidates, by member. They are not counters, since a candidate that begins again counts from 0."""
 
 MetricValues = Iterable[tuple[tuple[str, ...], Any]]
-"""The labels of each series, the model's name first, and its value."""
+"""The label values of each series, and its value."""
 
 
 class Metrics(Collector):
@@ -117,32 +118,24 @@ class Metrics(Collector):
         self._highest: dict[tuple[str, ...], int] = {}
         self.registry.register(self)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"perceptron_{name}", text, labels, registry=self.registry)
-
-        self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", "model", "label")
-        self.snapshots = counter("snapshots", "Saves, by result.", "model", "result")
-        self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", "model")
-        self.rewinds = counter("rewinds", "Times that state was dropped and restored.", "model", "cause")
-        self.offset_gaps = counter("offset_gaps", "Gaps between two batches, as compaction leaves them.", "model")
-        self.gaps = counter("unexplained_gaps", "Stops at batches that do not follow on each other.", "model")
-        self.dead_letters = counter("dead_letters", "Records set aside by this process.", "model")
-        self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", "cause")
-
-        def histogram(name: str, text: str, *labels: str, buckets: Sequence[float] = FAST_BUCKETS) -> Histogram:
-            return Histogram(f"perceptron_{name}", text, labels, registry=self.registry, buckets=buckets)
-
-        self.requests = histogram("http_request_duration_seconds", "Requests, by route.", "route", "method", "code")
-        self.saving = histogram("snapshot_duration_seconds", "Accepted saves.", "model", buckets=SAVE_BUCKETS)
-        self.slices = histogram("slice_duration_seconds", "Slices: records learned in one turn.", "model")
+        shared: dict[str, Any] = {"namespace": "perceptron", "registry": self.registry}
+        counter: Callable[..., Counter] = partial(Counter, **shared)
+        self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", ["model", "label"])
+        self.snapshots = counter("snapshots", "Saves, by result.", ["model", "result"])
+        self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", ["model"])
+        self.rewinds = counter("rewinds", "Times that state was dropped and restored.", ["model", "cause"])
+        self.offset_gaps = counter("offset_gaps", "Gaps between two batches, as compaction leaves them.", ["model"])
+        self.gaps = counter("unexplained_gaps", "Stops at batches that do not follow on each other.", ["model"])
+        self.dead_letters = counter("dead_letters", "Records set aside by this process.", ["model"])
+        self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", ["cause"])
+        histogram: Callable[..., Histogram] = partial(Histogram, buckets=FAST_BUCKETS, **shared)
+        self.requests = histogram("http_request_duration_seconds", "Requests, by route.", ["route", "method", "code"])
+        self.saving = histogram("snapshot_duration_seconds", "Accepted saves.", ["model"], buckets=SAVE_BUCKETS)
+        self.slices = histogram("slice_duration_seconds", "Slices: records learned in one turn.", ["model"])
         delay = "From the timestamp to learning, for the last record of each slice."
-        self.delays = histogram("event_delay_seconds", delay, "model", buckets=DELAY_BUCKETS)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"perceptron_{name}", text, labels, registry=self.registry)
-
-        self.loop_lag = gauge("event_loop_lag_seconds", "How late the event loop last woke up.")
-        gauge("build_info", "The running release.", "version").labels(version).set(1)
+        self.delays = histogram("event_delay_seconds", delay, ["model"], buckets=DELAY_BUCKETS)
+        self.loop_lag = Gauge("event_loop_lag_seconds", "How late the event loop last woke up.", **shared)
+        Gauge("build_info", "The running release.", ["version"], **shared).labels(version).set(1)
 
     async def render(self) -> bytes:
         """All metrics in Prometheus' text format (`CONTENT_TYPE`).
@@ -161,35 +154,31 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """The models' metrics, from the figures that `render` took: family by family, each with all models."""
         rows = self._rows
-        yield GaugeMetricFamily("perceptron_ready", "Whether every model can answer.", value=float(self._ready()))
-        since = GaugeMetricFamily(
-            "perceptron_missing_since_timestamp_seconds",
-            "Since when Redis, Kafka or its group's coordinator does not answer; 0 while it does.",
-            labels=["dependency"],
-        )
-        for dependency, seconds in self.missing().items():
-            since.add_metric([dependency], seconds)
-        yield since
+        yield _gauge("ready", "Whether every model can answer.", [((), self._ready())], ())
+        text = "Since when Redis, Kafka or its group's coordinator does not answer; 0 while it does."
+        since = [((dependency,), seconds) for dependency, seconds in self.missing().items()]
+        yield _gauge("missing_since_timestamp_seconds", text, since, ["dependency"])
 
         learned = [row for row in rows if row.about.learning_here]
         for name, text in COUNTERS.items():
             count = attrgetter(name.removesuffix("_events"))
-            yield self._counter(name, text, [], [((row.about.model,), count(row.durable)) for row in learned])
+            yield self._counter(name, text, [((row.about.model,), count(row.durable)) for row in learned])
         rejected = [((r.about.model, reason), n) for r in learned for reason, n in sorted(r.durable.rejected.items())]
-        yield self._counter("rejected_events", "Records that are not an event, by reason.", ["reason"], rejected)
+        text = "Records that are not an event, by reason."
+        yield self._counter("rejected_events", text, rejected, ["model", "reason"])
 
         logged = [row for row in rows if row.about.next]
         for table, exported in ((GAUGES, rows), (LEARNER_GAUGES, learned), (LOG_GAUGES, logged)):
             for name, (path, text) in table.items():
                 value = attrgetter(path)
-                yield _gauge(name, text, [], [((row.about.model,), value(row)) for row in exported])
+                yield _gauge(name, text, [((row.about.model,), value(row)) for row in exported])
         for member, (name, text) in SHARES.items():
-            yield from _shares(name, text, [], [((r.about.model,), getattr(r.about, member)) for r in learned])
+            yield from _shares(name, text, [((r.about.model,), getattr(r.about, member)) for r in learned])
         yield from _accuracies(learned)
         few = [row.about for row in learned if len(row.about.labels) <= MAX_LABELS]
         recalls = [((m.model, m.identity.text_of(label.label)), label.recall) for m in few for label in m.labels]
         text = "Share of right predictions among the events of the label, as served"
-        yield from _shares("label_recall", text, ["label"], recalls)
+        yield from _shares("label_recall", text, recalls, ["model", "label"])
         # This is a summary, since in the exposition format only summaries have quantiles.
         margins = Metric("perceptron_margin", "Quantiles of y*s/|x| over the recent window.", "summary")
         for row in learned:
@@ -197,31 +186,40 @@ class Metrics(Collector):
                 margins.add_sample("perceptron_margin", {"model": row.about.model, "quantile": quantile}, value)
         yield margins
         lags = [((row.about.model, str(p)), n) for row in learned for p, n in sorted(row.lag.items())]
-        yield _gauge("lag_records", "Records not learned yet.", ["partition"], lags)
+        yield _gauge("lag_records", "Records not learned yet.", lags, ["model", "partition"])
 
-    def _counter(self, name: str, text: str, labels: list[str], values: MetricValues) -> CounterMetricFamily:
+    def _counter(self, name: str, text: str, values: MetricValues, labels: Sequence[str] = ("model",)) -> Metric:
         """A counter of models. It never goes back: a Redis that was rolled back must not look like a new process."""
-        family = CounterMetricFamily(f"perceptron_{name}", text, labels=["model", *labels])
+        family = CounterMetricFamily(f"perceptron_{name}", text, labels=labels)
         for series, value in values:
             self._highest[name, *series] = max(value, self._highest.get((name, *series), 0))
             family.add_metric(series, self._highest[name, *series])
         return family
 
 
-def _gauge(name: str, text: str, labels: list[str], values: MetricValues) -> GaugeMetricFamily:
-    """A gauge of models; a value that is None or infinite has no series."""
-    family = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model", *labels])
+def _gauge(name: str, text: str, values: MetricValues, labels: Sequence[str] = ("model",)) -> GaugeMetricFamily:
+    """A gauge; a value that is None or infinite has no series."""
+    family = GaugeMetricFamily(f"perceptron_{name}", text, labels=labels)
     for series, value in values:
         if value is not None and math.isfinite(value):
             family.add_metric(series, float(value))
     return family
 
 
-def _shares(name: str, text: str, labels: list[str], values: Sequence[tuple[tuple[str, ...], Any]]) -> Iterator[Metric]:
+def _shares(name: str, text: str, values: Sequence[Any], labels: Sequence[str] = ("model",)) -> Iterator[Metric]:
     """Shares (`serving.model_info.Share`) over the recent window and overall; a share that is None has no series."""
     for suffix, member, words in (("", "recent", ", over the recent window."), ("_overall", "all", ".")):
         shares = ((series, share and getattr(share, member)) for series, share in values)
-        yield _gauge(name + suffix, text + words, labels, shares)
+        yield _gauge(name + suffix, text + words, shares, labels)
+
+
+def _intervals(name: str, text: str, values: Sequence[Any], labels: Sequence[str]) -> Iterator[Metric]:
+    """Shares, with the ends of the interval of each."""
+    yield from _shares(name, text, values, labels)
+    for i, (suffix, end) in enumerate((("_low", "lower"), ("_high", "upper"))):
+        ends = [(series, share and share.all_interval and share.all_interval[i]) for series, share in values]
+        words = f": the {end} end of an interval that holds at all times (95 %)."
+        yield _gauge(name + suffix, text + words, ends, labels)
 
 
 def _accuracies(rows: Sequence[ModelFigures]) -> Iterator[Metric]:
@@ -230,16 +228,9 @@ def _accuracies(rows: Sequence[ModelFigures]) -> Iterator[Metric]:
     weights = [((m.model, name), getattr(m, member)) for m in models for name, member in WEIGHTS.items()]
     candidates = [((m.model, candidate.name), candidate) for m in models for candidate in m.candidates]
     accuracies = [(series, candidate.accuracy) for series, candidate in candidates]
-    by_weights = "Share of right predictions by these weights (last, average, served), each made before learning"
-    by_candidate = "Share of right predictions by the weights that a candidate would answer with, since it began"
-    for name, text, label, values in (
-        ("prequential_accuracy", by_weights, "weights", weights),
-        ("candidate_accuracy", by_candidate, "candidate", accuracies),
-    ):
-        yield from _shares(name, text, [label], values)
-        for i, (suffix, end) in enumerate((("_low", "lower"), ("_high", "upper"))):
-            ends = [(series, share and share.all_interval and share.all_interval[i]) for series, share in values]
-            words = f": the {end} end of an interval that holds at all times (95 %)."
-            yield _gauge(name + suffix, text + words, [label], ends)
+    text = "Share of right predictions by these weights (last, average, served), each made before learning"
+    yield from _intervals("prequential_accuracy", text, weights, ["model", "weights"])
+    text = "Share of right predictions by the weights that a candidate would answer with, since it began"
+    yield from _intervals("candidate_accuracy", text, accuracies, ["model", "candidate"])
     for name, text in CANDIDATE_GAUGES.items():
-        yield _gauge(f"candidate_{name}", text, ["candidate"], ((s, getattr(c, name)) for s, c in candidates))
+        yield _gauge(f"candidate_{name}", text, ((s, getattr(c, name)) for s, c in candidates), ("model", "candidate"))

@@ -1,5 +1,5 @@
 """One running process.
 
-Start with `service`, the composition root: it makes all parts and runs their tasks. `observer` and `figures` report on
-models, `scheduler` decides who has the event loop's next turn, and `memory` gives free memory back to the system.
+Start with `service`, the composition root: it makes all parts and runs their tasks. `observer` reports on models,
+`scheduler` decides who has the event loop's next turn, and `memory` gives free memory back to the system.
 """

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -26,8 +26,7 @@ from service.learning.jit.jit import NOTHING_KEPT
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.logging import configure_logging
-from service.monitoring.metrics import Metrics
-from service.process.figures import lag, model_metrics
+from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.memory import release_memory
 from service.process.observer import ModelObserver
 from service.process.scheduler import SystemClock
@@ -36,6 +35,7 @@ from service.serving.http.app import Application
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
 from service.serving.http.server import HttpServer
+from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
@@ -78,9 +78,7 @@ class Service:
         self._stop = asyncio.Event()
         self._signal = 0
         self._clock = SystemClock()
-        self._metrics = Metrics(
-            __version__, lambda: model_metrics(self._models, self._kafka), lambda: self.ready, self._missing
-        )
+        self._metrics = Metrics(__version__, self._figures, self.is_ready, self._missing)
         self._observers: dict[str, ModelObserver] = {}
         self._models = Models(map(self._model, settings.listed))
         for name in settings.threshold_units:
@@ -103,8 +101,7 @@ class Service:
             predictions_wait=self._clock.is_busy,
         )
 
-    @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether every model can answer, and we are not stopping."""
         return self._models.ready and not self._stop.is_set()
 
@@ -121,7 +118,7 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
         # While Kafka does not answer, the end of its log is not known.
-        history = History(self._models, lambda model: None if self._kafka.missing_since else lag(model, self._kafka))
+        history = History(self._models, lambda model: None if self._kafka.missing_since else self._lag(model))
         server = self._server(history)
         self._clock.under_way = server.server_state.tasks
         self._clock.answered = lambda: server.server_state.total_requests
@@ -169,7 +166,7 @@ class Service:
         app = Application(
             self._models,
             self._metrics,
-            lambda: self.ready,
+            self.is_ready,
             stopping,
             self._store,
             limits,
@@ -209,7 +206,7 @@ class Service:
             def learn(model: Model) -> None:
                 self._learners.append(tasks.create_task(self._learning(model).run()))
 
-            def found(topic: str) -> None:
+            def add_topic(topic: str) -> None:
                 self._log.info("topic found", topic=topic)
                 model = self._models.add(self._model(topic))
                 if settings.learn:
@@ -221,16 +218,16 @@ class Service:
                 await self._insist(self._kafka.connect, settings.fail_fast)
                 for model in self._models.listed:
                     learn(model)
-                await self._kafka.run(found)
+                await self._kafka.run(add_topic)
             elif settings.patterns:
-                await self._find_stored(found)
+                await self._find_stored(add_topic)
 
-    async def _find_stored(self, found: Callable[[str], None]) -> None:
+    async def _find_stored(self, add_topic: Callable[[str], None]) -> None:
         """For a replica, which needs no Kafka: find the models in the store whose names match a pattern."""
         while True:
             for name in await self._insist(self._store.models, fail_fast=False):
                 if self._settings.requests_topic(name) and self._models.get(name) is None:
-                    found(name)
+                    add_topic(name)
             await asyncio.sleep(FIND_SECONDS)
 
     def _model(self, topic: str) -> Model:
@@ -273,16 +270,16 @@ class Service:
 
     async def _insist(self, ask: Callable[[], Awaitable[T]], fail_fast: bool) -> T:
         """Ask until a dependency answers, and log each error once; raises DependencyError if `fail_fast`."""
-        pause, said = 0.1, ""
+        pause, logged = 0.1, ""
         while True:
             try:
                 return await ask()
             except DependencyError as error:
                 if fail_fast:
                     raise
-                if str(error) != said:
-                    said = str(error)
-                    self._log.error(f"{said}; trying again")
+                if str(error) != logged:
+                    logged = str(error)
+                    self._log.error(f"{logged}; trying again")
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_RETRY_SECONDS)
 
@@ -291,6 +288,21 @@ class Service:
             due = time.monotonic() + 0.5
             await asyncio.sleep(0.5)
             self._metrics.loop_lag.set(max(0.0, time.monotonic() - due))
+
+    def _figures(self) -> Iterator[ModelFigures]:
+        """The figures of each model that answers, at the moment of a scrape."""
+        for model in self._models:
+            if a := model.answering:
+                saved = {int(p): position.offset for p, position in a.head.next.items()}
+                unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
+                lag = self._lag(model) or {}
+                yield ModelFigures(Description.of(model, a), a.head.counts, a.head.saved_at, lag, unsaved)
+
+    def _lag(self, model: Model) -> dict[int, int] | None:
+        """Records that are still to be learned, by partition; None if another process learns the model."""
+        if model.answering is None or not model.learning_here:
+            return None
+        return self._kafka.logs[model.name].lag(model.answering.learner.next)
 
     def _missing(self) -> dict[str, float]:
         """Since when each dependency does not answer, or 0."""

@@ -14,7 +14,7 @@ from service.snapshots import head as heads
 from service.snapshots.blobs import digest
 from service.snapshots.head import Head
 from service.snapshots.keeper import Snapshot, fetch_newest
-from service.snapshots.ports import Clock, DigestReader, KeptStore, Offload
+from service.snapshots.ports import Clock, Offload, Store
 from service.snapshots.rollback import before_growth
 
 POLL_SECONDS, SOON_SECONDS, BUSY_SECONDS = 0.1, 0.025, 0.5
@@ -104,7 +104,7 @@ class Model:
         a = self.answering  # a learner is ahead of its head, and that head is not news to it
         return bool(a and a.digest == digest and (self.learning_here or not a.ahead) and not a.learner.diverged)
 
-    async def catch_up(self, store: KeptStore, clock: Clock, offload: Offload, tell: Any) -> None:
+    async def catch_up(self, store: Store, clock: Clock, offload: Offload, tell: Any) -> None:
         """Swap in the newest snapshot. After an error the model that answers stays.
 
         If the newest snapshot diverged, the last one kept from before its weights grew answers. Without one the
@@ -131,7 +131,7 @@ class Model:
         finally:
             self._catching_up = False
 
-    async def hand_over(self, store: KeptStore, clock: Clock) -> Snapshot | None:
+    async def hand_over(self, store: Store, clock: Clock) -> Snapshot | None:
         """Give the followed snapshot to a learner that continues it, if it is the newest, so that it is not read twice.
 
         It goes on answering. From now on the learner owns its state, so following does not build on it any more.
@@ -144,7 +144,7 @@ class Model:
         snapshot, self._followed = self._followed, None
         return snapshot
 
-    async def _swap_in(self, snapshot: Snapshot, store: KeptStore, offload: Offload, tell: Any) -> None:
+    async def _swap_in(self, snapshot: Snapshot, store: Store, offload: Offload, tell: Any) -> None:
         diverged, instead = snapshot.learner.diverged, snapshot
         if diverged:
             instead = await before_growth(store, snapshot, offload, self._options) or snapshot
@@ -194,7 +194,7 @@ class Models:
 
     async def follow(
         self,
-        store: DigestReader,
+        store: Store,
         clock: Clock,
         offload: Offload,
         tell: Mapping[str, Any],

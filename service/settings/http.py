@@ -9,8 +9,6 @@ from service.credentials.tls import Tls
 from service.serving.http.auth import BearerTokens
 from service.settings.section import Section, as_value_error, loopback
 
-ORIGIN = re.compile(r"https?://[^/\s?#@]+")
-
 
 class HttpSettings(Section):
     """`[http]`: where predictions are asked for."""
@@ -58,7 +56,7 @@ class HttpSettings(Section):
                 with as_value_error(f"{name}: "):
                     BearerTokens(file)
         for origin in self.allowed_origins:
-            if origin != "*" and not ORIGIN.fullmatch(origin):
+            if origin != "*" and not re.fullmatch(r"https?://[^/\s?#@]+", origin):
                 raise ValueError(f"allowed_origins: expected origins such as https://example.com or *, got {origin!r}")
         if self.tls is not None:
             with as_value_error():

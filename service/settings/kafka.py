@@ -10,7 +10,6 @@ from service.settings.section import TlsSection, check_addresses, loopback
 
 if TYPE_CHECKING:
     from service.streaming.kafka.cluster import Cluster
-    from service.streaming.kafka.oauth import TokenSource
 
 _SASL_SETTINGS: dict[str | None, tuple[str, ...]] = {
     None: (),
@@ -69,9 +68,8 @@ class KafkaSettings(TlsSection):
         use = mechanism or f"security_protocol = {self.security_protocol}"
         needed = _SASL_SETTINGS.get(mechanism, ("sasl_username", "sasl_password"))
         present = {name.removesuffix("_file") for name, value in self if value is not None}
-        for name in needed:
-            if name not in present:
-                raise ValueError(f"{name}: is needed for {use}")
+        if missing := [name for name in needed if name not in present]:
+            raise ValueError(f"{missing[0]}: is needed for {use}")
         if mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
             raise ValueError("sasl_mechanism: AWS_MSK_IAM needs the extra: pip install 'perceptron-service[msk]'")
         allowed = {*needed, *(("sasl_mechanism", "oauth_scope") if mechanism else ())}
@@ -93,21 +91,14 @@ class KafkaSettings(TlsSection):
         """The cluster that these settings name."""
         # Half of the commands need no Kafka client, and do not import one.
         from service.streaming.kafka.cluster import Cluster
+        from service.streaming.kafka.oauth import ClientCredentials, MskIam, TokenSource
         from service.streaming.kafka.security import Security
 
         tls = self.tls if self.security_protocol.endswith("SSL") else None
-        password, tokens = self.secret("sasl_password"), self._tokens
+        tokens: TokenSource | None = MskIam(self.aws_region) if self.aws_region else None
+        url, client, secret = self.oauth_token_url, self.oauth_client_id, self.secret("oauth_client_secret")
+        if url is not None and client is not None and secret is not None:
+            tokens = ClientCredentials(url, client, secret, self.oauth_scope, self.ssl_cafile)
+        password = self.secret("sasl_password")
         security = Security(self.security_protocol, tls, self.sasl_mechanism, self.sasl_username, password, tokens)
         return Cluster(self.bootstrap_servers, self.max_batch_bytes, security)
-
-    @property
-    def _tokens(self) -> "TokenSource | None":
-        """The source of tokens, for the mechanisms that use them."""
-        from service.streaming.kafka.oauth import ClientCredentials, MskIam
-
-        if self.aws_region:
-            return MskIam(self.aws_region)
-        url, client, secret = self.oauth_token_url, self.oauth_client_id, self.secret("oauth_client_secret")
-        if url is None or client is None or secret is None:
-            return None
-        return ClientCredentials(url, client, secret, self.oauth_scope, self.ssl_cafile)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from service.errors import ConfigurationError
 from service.learning.identity import (
@@ -22,9 +22,8 @@ from service.learning.identity import (
 from service.learning.options import MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
-from service.settings.pointers import Pointer, PointerOrRecord
 from service.settings.section import Section, as_value_error
-from service.text import format_error
+from service.text import format_error, short_json
 
 HALF_LIFE_EVENTS = 1000
 """The default of `half_life`."""
@@ -33,7 +32,27 @@ RULE_SETTINGS = ("eta", "outputs", "slope", "margin", "tie")
 _CANDIDATE_NAME = re.compile("(?!(last|average|baseline)$)[A-Za-z0-9_-]{1,64}")
 """The reserved names belong to something else that predicts."""
 _RANDOM_START = re.compile("random:[0-9]{1,19}")
+_POINTER = re.compile("(/([^~\0]|~[01])*)?")
+_EXPECTED_POINTER = "expected a JSON Pointer, such as /label or /after/label"
 
+
+def _pointer(text: str) -> str:
+    if not _POINTER.fullmatch(text):
+        meant = "/" + text.strip("./").replace(".", "/")  # a feature's name has dots
+        hint = f": perhaps {meant}" if _POINTER.fullmatch(meant) else ""
+        raise ValueError(f"{_EXPECTED_POINTER}, got {short_json(text)}{hint}")
+    return text
+
+
+def _not_the_record(text: str) -> str:
+    if not text:
+        raise ValueError(f'{_EXPECTED_POINTER}, got "": only features can be the whole record')
+    return text
+
+
+PointerOrRecord = Annotated[str, AfterValidator(_pointer)]
+"""A JSON Pointer to a part of a record, or the empty string, which is the whole record."""
+Pointer = Annotated[PointerOrRecord, AfterValidator(_not_the_record)]
 LabelSetting = bool | int | float | str
 OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
 MarginSetting = OneMargin | tuple[OneMargin, OneMargin] | None
@@ -69,18 +88,11 @@ class EventSettings(Section):
 
     def places(self) -> Places:
         """These settings as a part of the identity."""
-        return Places(
-            features=self.features,
-            label=self.label,
-            weight=self.weight or None,
-            id=self.id or None,
-            only=self.only,
-            without=self.without,
-            where={
-                pointer: tuple(map(_by_value, value if isinstance(value, list) else [value]))
-                for pointer, value in sorted(self.where.items())
-            },
-        )
+        where = {
+            pointer: tuple(map(_by_value, value if isinstance(value, list) else [value]))
+            for pointer, value in sorted(self.where.items())
+        }
+        return Places(**dict(self) | {"weight": self.weight or None, "id": self.id or None, "where": where})
 
 
 class CandidateSettings(Section):

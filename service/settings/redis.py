@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 from service.settings.section import Texts, TlsSection, check_addresses, loopback
 
 if TYPE_CHECKING:
-    from service.snapshots.redis.store import RedisStore
+    from service.snapshots.ports import Store
 
 
 class RedisSettings(TlsSection):
@@ -73,20 +73,16 @@ class RedisSettings(TlsSection):
             return []
         return ["redis.url begins with redis://: the password crosses the network unencrypted; use rediss://"]
 
-    def store(self, timeout: float = 3.0) -> "RedisStore":
+    def store(self, timeout: float = 3.0) -> "Store":
         """The store, which answers within `timeout` seconds; the caller closes it."""
         # Half of the commands need no Redis client, and do not import one.
         from service.snapshots.redis.connection import Endpoint
         from service.snapshots.redis.store import RedisStore
 
-        endpoint = Endpoint(
-            self.url,
-            self.username,
-            self.secret("password"),
-            self.tls,
-            tuple(self.sentinels),
-            self.sentinel_service,
-            self.sentinel_username,
-            self.secret("sentinel_password"),
-        )
+        login, sentinel_login = self._login(), self._login("sentinel_")
+        endpoint = Endpoint(self.url, login, self.tls, tuple(self.sentinels), self.sentinel_service, sentinel_login)
         return RedisStore(endpoint, timeout)
+
+    def _login(self, prefix: str = "") -> dict[str, str | None]:
+        password = self.secret(f"{prefix}password")
+        return {"username": getattr(self, f"{prefix}username"), "password": password} if password else {}

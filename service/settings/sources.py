@@ -2,18 +2,16 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Sources:
+class Sources(NamedTuple):
     """The values of each source, as tables within tables. The first source that has a value wins."""
 
-    flags: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    file: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, Any] = {}
+    environment: Mapping[str, Any] = {}
+    file: Mapping[str, Any] = {}
     path: Path = Path()
 
     def merged(self) -> dict[str, Any]:
@@ -23,20 +21,17 @@ class Sources:
     def of(self, where: Sequence[str]) -> tuple[Sequence[str], str]:
         """The place of a setting or table, and its source. A model's may be in `[model]`, which is for all models."""
         for place in (where, ("model", *where[2:])) if len(where) > 1 and where[0] == "models" else (where,):
-            if _within(self.flags, place) is not None:
-                return place, "flag"
-            if _within(self.environment, place) is not None:
-                return place, f"environment {_variable(place)}"
-            if _within(self.file, place) is not None:
-                return place, str(self.path)
+            environment = f"environment {_variable(place)}"
+            for source, values in (("flag", self.flags), (environment, self.environment), (str(self.path), self.file)):
+                if _within(values, place) is not None:
+                    return place, source
         return where, "default"
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; what is in both is a table of both, or else the value of `over`."""
-    pairs = {name: (under[name], over[name]) for name in under.keys() & over.keys()}
-    tables = {name: _merge(*pair) for name, pair in pairs.items() if all(isinstance(value, dict) for value in pair)}
-    return {**under, **over, **tables}
+    """Both; a name that both have is a merged table if both values are tables, else the value of `over`."""
+    shared = [name for name, value in over.items() if isinstance(value, dict) and isinstance(under.get(name), dict)]
+    return {**under, **over, **{name: _merge(under[name], over[name]) for name in shared}}
 
 
 def _variable(place: Sequence[str]) -> str:

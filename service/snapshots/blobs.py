@@ -63,24 +63,15 @@ def encode_array(array: NDArray[Any], before: Encoded, constant: bool = False) -
     writes about as much as changed. Values are compared by their bits with those of the last accepted save, so a save
     that failed needs no merging back: its changes are still changes.
     """
-    old = before.values.astype(array.dtype, copy=False)
-    if len(old) < len(array):
-        old = np.concatenate([old, np.zeros(len(array) - len(old), array.dtype)])
-    bits = f"u{array.itemsize}"
-    changed = np.flatnonzero(array.view(bits) != old.view(bits)).astype(np.uint32)
+    changed, blocks = _compare(array, before)
     if len(array) == len(before.values) and not len(changed):
         return (before._replace(values=array) if constant else before), {}  # keep one of two equal arrays
-    grown = range(len(before.values) // BLOCK_COLUMNS, -(-len(array) // BLOCK_COLUMNS))
-    dirty = {*_blocks_of(changed), *(grown if len(array) > len(before.values) else ())}
-    blocks = before.blocks + [""] * (-(-len(array) // BLOCK_COLUMNS) - len(before.blocks))
-    for i in dirty:
-        blocks[i] = digest(_block(array, i))
     values = array if constant else array.copy()
     deltas, columns = list(before.deltas), changed
     while deltas and len(deltas[-1][1]) <= len(columns):
         columns = np.union1d(deltas.pop()[1], columns)
     in_deltas = DELTA.itemsize * (len(columns) + sum(len(covered) for _, covered in deltas))
-    touched = sum(len(_block(array, i)) for i in dirty)
+    touched = sum(len(_block(array, i)) for i, name in enumerate(blocks) if before.blocks[i : i + 1] != [name])
     if (
         before.base
         and DELTA.itemsize * len(columns) <= touched
@@ -118,24 +109,34 @@ def decode_array(
             for i, name in enumerate(base)
         )
         before = Encoded(_rows(b"".join(blocks), np.dtype("<f8")), base, base, [])
-    start, common, digests = len(before.values), common_deltas(deltas, before), list(before.blocks)
+    start, common = len(before.values), common_deltas(deltas, before)
     if start > columns:
         raise SnapshotDamaged(f"an array has {start} columns where the head says {columns}")
     values = np.zeros(columns)
     values[:start] = before.values
     covered = before.deltas[:common]
-    dirty = set(range(start // BLOCK_COLUMNS, -(-columns // BLOCK_COLUMNS)) if columns > start else ())
     for name in deltas[common:]:
         delta = _rows(parts[name], DELTA)
         if len(delta) and int(delta["column"].max()) >= columns:
             raise SnapshotDamaged(f"delta {name[:12]} has a column beyond the {columns} of the head")
         values[delta["column"]] = delta["value"]
         covered.append((name, delta["column"].astype(np.uint32)))
-        dirty.update(_blocks_of(delta["column"]))
-    digests += [""] * (-(-columns // BLOCK_COLUMNS) - len(digests))
-    for i in dirty:
-        digests[i] = digest(_block(values, i))
-    return Encoded(values, digests, base, covered)
+    return Encoded(values, _compare(values, before)[1], base, covered)
+
+
+def _compare(values: NDArray[Any], before: Encoded) -> tuple[NDArray[np.uint32], list[str]]:
+    """The columns whose bits differ from those of `before`, which is not longer, and the digest of each block."""
+    old = before.values.astype(values.dtype, copy=False)
+    if len(old) < len(values):
+        old = np.concatenate([old, np.zeros(len(values) - len(old), values.dtype)])
+    bits = f"u{values.itemsize}"
+    changed = np.flatnonzero(values.view(bits) != old.view(bits)).astype(np.uint32)
+    count = -(-len(values) // BLOCK_COLUMNS)
+    grown = range(len(before.values) // BLOCK_COLUMNS, count) if len(values) > len(before.values) else ()
+    blocks = before.blocks + [""] * (count - len(before.blocks))
+    for i in {*np.flatnonzero(np.bincount(changed // BLOCK_COLUMNS)).tolist(), *grown}:
+        blocks[i] = digest(_block(values, i))
+    return changed, blocks
 
 
 def _rows(blob: bytes, kind: np.dtype[Any]) -> NDArray[Any]:
@@ -148,11 +149,6 @@ def common_deltas(deltas: list[str], before: Encoded) -> int:
     """The number of deltas that `before` begins with too. Later ones cover the rest of it (see `encode_array`)."""
     pairs = zip(deltas, before.deltas, strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1][0], pairs)))
-
-
-def _blocks_of(columns: NDArray[np.uint32]) -> list[int]:
-    """The numbers of the blocks with these columns."""
-    return np.flatnonzero(np.bincount(columns // BLOCK_COLUMNS)).tolist()
 
 
 def _block(array: NDArray[Any], i: int) -> bytes:
@@ -179,10 +175,9 @@ def encode_name_blobs(names: Sequence[str], before: EncodedNames) -> tuple[Encod
 
 def missing_name_blobs(names: list[str], before: EncodedNames) -> list[str]:
     """The blobs of names that a reader with `before` has to fetch: none, the last ones, or all."""
-    full = before.total // BLOCK_NAMES
-    if names[:full] != before.blobs[:full]:
-        return names
-    return names[full:] if names != before.blobs else []
+    if names == before.blobs:
+        return []
+    return missing_runs(names, before.blobs[: before.total // BLOCK_NAMES])
 
 
 def decode_name_blobs(

@@ -60,7 +60,7 @@ def damaged(model: str, what: str) -> SnapshotDamaged:
 
 def kept_versions(head: Head, digest: str, stored: Iterable[bytes]) -> list[tuple[str, Head]]:
     """The kept versions of this head, with their digests, from their stored bytes. Other bytes are left out."""
-    digests = {k.digest or digest for k in head.kept}
+    digests = {k.digest for k in head.kept_by(digest)}
     versions = list[tuple[str, Head]]()
     for data in stored:
         if (name := blobs.digest(data)) in digests:

@@ -1,8 +1,8 @@
 """The head of a snapshot: small JSON that names all parts of the state, with their digests.
 
 `state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, covered ranges, counts, and the digests
-of names and arrays in fixed cuts. What depends on a clock or on how the state was reached (version, times, runs,
-windows) is not in it. The name of a head is the SHA-256 of its own bytes, parent included.
+of names and arrays in fixed cuts. Members that depend on a clock or on how the state was reached (version, times,
+runs, windows) are not in it. The name of a head is the SHA-256 of its own bytes, parent included.
 """
 
 from copy import copy
@@ -91,12 +91,12 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """The sums of the mistake bound. Its reference array is `Head.reference`."""
     recent_positive: str = ""
     recent_averaged: str = ""
-    """Empty if they are not known of each event of the window: see `Recent`."""
+    """Empty unless each event of the window has them: see `PrequentialWindow`."""
     averaged: AverageCounts = AverageCounts()
     pairs: list[PairedComparison] = []
-    """Comparisons of predictions by two weights: see `learning.confidence`."""
+    """Comparisons of predictions by two weights: see `learning.evaluation.confidence_sequences`."""
     averaged_missed: int | list[int] | None = None
-    """See `Recent.missed`: with two labels that of the positive one. Also None if no average is kept."""
+    """`PrequentialWindow.missed`, with two labels that of the positive one. None if no average is kept."""
     recent_truth: str = ""
     """The place of each event's label as little-endian u2, hexadecimal; only for three and more labels."""
     diverged: str | None = None
@@ -162,6 +162,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The candidates."""
         return self.candidates or {}
 
+    def kept_by(self, digest: str) -> list[KeptVersion]:
+        """The kept versions with their digests, this head's own included, which is `digest`."""
+        return [k if k.digest else replace(k, digest=digest) for k in self.kept]
+
     @property
     def refs(self) -> list[str]:
         """The digests of all blobs of this snapshot."""
@@ -188,11 +192,6 @@ class Content(NamedTuple):
     """All but what a save says of itself: model, version, parent, time, source, writer, next offsets, kept versions."""
     stored: Stored
     blobs: dict[str, bytes]
-
-    @property
-    def state_digest(self) -> str:
-        """The digest of the state."""
-        return self.head.state_digest
 
 
 def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Content:
@@ -226,7 +225,7 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         order="log" if len(learner.covered) <= 1 else "arrival",
         source=Source(),
         next={},
-        covered=covered_as_json(learner),
+        covered={str(partition): list(ranges) for partition, ranges in sorted(learner.covered.items())},
         counts=learner.counts.copy(),
         observations=observations(learner),
         runs=rest,
@@ -264,11 +263,6 @@ def digest_of(head: Head, stored: Stored) -> str:
         members = ("identity", "since", "counts", "diverged_at")
         state["candidates"] = {name: {m: getattr(c, m) for m in members} for name, c in head.candidates.items()}
     return blobs.digest(msgspec.json.encode(msgspec.to_builtins(state), order="sorted"))
-
-
-def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
-    """Covered ranges with partitions as decimal strings, in ascending order."""
-    return {str(partition): list(ranges) for partition, ranges in sorted(learner.covered.items())}
 
 
 def observations(learner: Classifier) -> Observations:

@@ -11,8 +11,9 @@ The keeper has no asyncio and no clock of its own. It gets `Clock` and `offload`
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from service.learning.options import DEFAULT, Options
 from service.learning.weights_file import WeightsFile
 from service.snapshots import blobs, codec, head, restore
 from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, Source, Stored, Writer
-from service.snapshots.ports import Clock, Commit, Offload, Store
+from service.snapshots.ports import Clock, Commit, ModelStore, Offload
 
 T = TypeVar("T")
 Fingerprints = Mapping[int, Fingerprint]
@@ -63,67 +64,44 @@ class AcceptedSave(NamedTuple):
     digest: str
     written: int
     seconds: float
-    cost: float
-    """Its seconds without the turn of the event loop that predictions have during it."""
-
-
-class SaveRefused(NamedTuple):
-    """A refused save: its parent is not current any more."""
-
-    parent: str
-
-
-class BlobMissing(SnapshotDamaged):
-    """A blob of a head is not in the store. That is damage, unless the head has moved on meanwhile."""
 
 
 async def fetch_newest(
-    store: Store, model: str, offload: Offload, options: Options, before: Snapshot | None = None
+    store: ModelStore, model: str, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> Snapshot | None:
     """The newest snapshot of a model, verified; None if there is none.
 
     With the one fetched `before`, only blobs that it lacks are read, and its learner is brought up to date. Raises
     SnapshotDamaged if the current head, or a blob of it, is missing or differs from its digest, and SnapshotForeign.
     """
-    newest = await store.head(model)
-    while newest is not None:
+    tried, damage = "", None
+    while newest := await store.head(model):
         digest, current = newest[0], codec.readable(model, *newest)
-        try:
-            stored, finish = await read_snapshot(store, current, offload, options, before)
-            return Snapshot(current, digest, finish(), stored)
-        except SnapshotDamaged as error:
-            damage = error
-        if isinstance(damage, BlobMissing):
-            newest = await store.head(model)
-            if newest is None or newest[0] != digest:
-                continue  # the head has moved on, and took the blob away
-        elif before is not None:
+        if digest == tried:  # the head has not moved on meanwhile, which would have taken blobs away
+            if before is None:
+                raise SnapshotDamaged(
+                    f"model {model}: {damage}: go back with `perceptron rollback -t {model} --to VERSION --yes`, or "
+                    f"start again with `perceptron reset -t {model} --yes`"
+                ) from damage
             before = None  # another history, such as a rollback: decode all of it
-            continue
-        raise SnapshotDamaged(
-            f"model {model}: {damage}: go back with `perceptron rollback -t {model} --to VERSION --yes`, or start "
-            f"again with `perceptron reset -t {model} --yes`"
-        ) from damage
+        try:
+            return await read_snapshot(store, current, digest, offload, options, before)
+        except SnapshotDamaged as error:
+            tried, damage = digest, error
     return None
 
 
 async def read_snapshot(
-    store: Store, current: Head, offload: Offload, options: Options, before: Snapshot | None = None
-) -> tuple[Stored, Callable[[], Learner]]:
-    """Fetch the blobs that `restore_learner` needs and call it; raises BlobMissing and SnapshotDamaged."""
+    store: ModelStore, current: Head, digest: str, offload: Offload, options: Options, before: Snapshot | None = None
+) -> Snapshot:
+    """The snapshot of a head with this digest; raises SnapshotDamaged."""
     names = restore.missing_blobs(current, before.stored if before else head.NOTHING_STORED)
     parts = await store.blobs(current.model, names)
     if lost := [name for name in names if name not in parts]:
-        raise BlobMissing(f"blob {lost[0][:12]} is missing")
-
-    def decode() -> Any:
-        for name, blob in parts.items():
-            if blobs.digest(blob) != name:
-                raise SnapshotDamaged(f"blob {name[:12]} of version {current.version} does not match its digest")
-        return restore.restore_learner(current, parts, options, (before.learner, before.stored) if before else None)
-
-    decoded: tuple[Stored, Callable[[], Learner]] = await offload(decode)
-    return decoded
+        raise SnapshotDamaged(f"blob {lost[0][:12]} is missing")
+    base = (before.learner, before.stored) if before else None
+    stored, finish = await offload(restore.restore_learner, current, parts, options, base)
+    return Snapshot(current, digest, finish(), stored)
 
 
 class SaveBudget:
@@ -134,42 +112,26 @@ class SaveBudget:
         self.models, self.under_way = models, 0
 
 
-def _is_small(learner: Learner) -> bool:
-    """Whether a save is composed in less time than a thread takes to begin."""
-    weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
-    return weights <= MAX_INLINE_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS
-
-
-async def _nothing() -> Snapshot | None:
-    return None
-
-
+@dataclass
 class Keeper:
     """Saves one model. From `restore` to the first refusal it knows the head that its learner goes on from."""
 
-    def __init__(
-        self,
-        model: str,
-        store: Store,
-        clock: Clock,
-        offload: Offload,
-        *,
-        options: Options = DEFAULT,
-        start: WeightsFile | None = None,
-        keep_every: float = 300.0,
-        keep: int = 12,
-        writer: Writer = UNKNOWN_WRITER,
-        followed: Callable[[], Awaitable[Snapshot | None]] = _nothing,
-        budget: SaveBudget | None = None,
-    ) -> None:
-        """`writer` names this process in heads. `followed` returns the current snapshot if it was read already.
+    model: str
+    store: ModelStore
+    clock: Clock
+    offload: Offload
+    options: Options = DEFAULT
+    start: WeightsFile | None = None
+    keep_every: float = 300.0
+    keep: int = 12
+    writer: Writer = UNKNOWN_WRITER
+    """Names this process in heads."""
+    followed: Callable[[], Awaitable[Snapshot | None]] | None = None
+    """Returns the current snapshot if it was read already."""
+    budget: SaveBudget = field(default_factory=SaveBudget)
+    """Shared with the other keepers of the process."""
 
-        `budget` is shared with the other keepers of the process.
-        """
-        self.model, self.options, self.start, self.writer = model, options, start, writer
-        self._store, self._clock, self._offload, self._followed = store, clock, offload, followed
-        self._budget = budget or SaveBudget()
-        self._keep_every, self._keep = keep_every, keep
+    def __post_init__(self) -> None:
         self.head: Head | None = None
         self.digest = ""
         self._stored = head.NOTHING_STORED
@@ -181,7 +143,9 @@ class Keeper:
 
     async def compute(self, learner: Learner, function: Callable[[], T]) -> T:
         """Call a function of a learner's state: in a thread if the state is large."""
-        return function() if _is_small(learner) else await self._offload(function)
+        weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
+        is_small = weights <= MAX_INLINE_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS
+        return function() if is_small else await self.offload(function)
 
     async def new_learner(self, identity: Identity) -> Learner:
         """A learner that has learned nothing, with its candidates.
@@ -194,12 +158,13 @@ class Keeper:
             learner.reconcile()
             return learner
 
-        learner: Learner = make() if identity.features == "named" else await self._offload(make)
+        learner: Learner = make() if identity.features == "named" else await self.offload(make)
         return learner
 
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None if there is no head."""
-        snapshot = await self._followed() or await fetch_newest(self._store, self.model, self._offload, self.options)
+        snapshot = await self.followed() if self.followed else None
+        snapshot = snapshot or await fetch_newest(self.store, self.model, self.offload, self.options)
         self._doubtful = None
         if snapshot is None:
             self.head, self.digest, self._stored = None, "", head.NOTHING_STORED
@@ -210,11 +175,7 @@ class Keeper:
     async def current(self) -> bool:
         """Whether the store's head is still the one that our learner goes on from."""
         await self._resolve()
-        return await self._store.digest(self.model) == self.digest
-
-    async def stored_digest(self) -> str:
-        """The digest of the store's head, or ''."""
-        return await self._store.digest(self.model)
+        return await self.store.digest(self.model) == self.digest
 
     def ahead(self, learner: Learner) -> bool:
         """Whether the learner covers records that the current head does not."""
@@ -224,44 +185,26 @@ class Keeper:
 
     def due(self, learner: Learner) -> bool:
         """Whether it is time to save. It is also time as soon as a missing store answers anyone in this process."""
-        if self._budget.under_way >= MAX_PARALLEL_SAVES:
+        if self.budget.under_way >= MAX_PARALLEL_SAVES:
             return False
-        back = self._missed and not self._store.missing_since
-        return (back or self._clock.now() >= self._next_save) and self.ahead(learner)
+        back = self._missed and not self.store.missing_since
+        return (back or self.clock.now() >= self._next_save) and self.ahead(learner)
 
     @contextmanager
     def saving(self) -> Iterator[None]:
         """Count a save as under way, from its first look at Kafka on."""
-        self._budget.under_way += 1
+        self.budget.under_way += 1
         try:
             yield
         finally:
-            self._budget.under_way -= 1
+            self.budget.under_way -= 1
 
-    async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | SaveRefused:
-        """Save the learner's state as the child of the head it goes on from.
+    async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | None:
+        """Save the learner's state as the child of the head it goes on from; None if that head is not current any more.
 
         Raises DependencyError if the store did not answer. The next save then includes this one.
         """
-        saved = await self._save(learner, fingerprints, source)
-        self._failures, self._missed = 0, False
-        if isinstance(saved, AcceptedSave):
-            # A save that waited for a store that hung does not tell the cost of the next one: the smaller of the last
-            # two costs counts.
-            cost, self._cost = min(saved.cost, self._cost), saved.cost
-            pause = PAUSE_PER_COST * cost * max(1.0, self._budget.models() / UNPACED_MODELS)
-            pause = min(max(pause, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
-            pause = max(pause, saved.written / MAX_BYTES_PER_SECOND)
-            self._next_save = self._clock.now() + pause
-        return saved
-
-    def postpone(self) -> None:
-        """Put off the next save after a failed one, for longer each time."""
-        self._failures, self._missed = self._failures + 1, bool(self._store.missing_since)
-        self._next_save = self._clock.now() + min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**self._failures)
-
-    async def _save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | SaveRefused:
-        started = self._clock.now()
+        started = self.clock.now()
         await self._resolve()
         keep = self._keeping(learner)
         cut = blobs.Runs()
@@ -275,9 +218,9 @@ class Keeper:
         # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
         for before in (stored, head.NOTHING_STORED):
             content = await self.compute(learner, partial(head.snapshot_content, learner, before))
-            began = self._clock.now()
-            await self._clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
-            turn += self._clock.now() - began
+            began = self.clock.now()
+            await self.clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
+            turn += self.clock.now() - began
             new, evict = self._compose(learner, content, fingerprints, source, keep)
             data = codec.encode_head(new)
             digest = blobs.digest(data)
@@ -286,27 +229,43 @@ class Keeper:
             blob_bytes = sum(map(len, content.blobs.values()))
             inline = content.blobs if blob_bytes <= MAX_INLINE_BLOB_BYTES else {}
             if not inline:
-                await self._store.put(self.model, content.blobs)
+                await self.store.put(self.model, content.blobs)
             commit = Commit(self.digest, digest, data, new.refs, str(new.version) if keep else "", evict, inline)
-            verdict = await self._store.commit(self.model, commit)
+            verdict = await self.store.commit(self.model, commit)
             if verdict != "MISSING":
                 break
         else:
             raise DependencyError(f"model {self.model}: Redis loses blobs as soon as they are written", "redis")
         self._doubtful = None
+        self._failures, self._missed = 0, False
         if verdict == "CONFLICT":
-            return SaveRefused(self.digest)
+            return None
         self.head, self.digest, self._stored = new, digest, content.stored
         written = len(data) + blob_bytes
-        seconds = self._clock.now() - started
-        return AcceptedSave(new, digest, written, seconds, seconds - turn)
+        seconds = self.clock.now() - started
+        self._pace(seconds - turn, written)
+        return AcceptedSave(new, digest, written, seconds)
+
+    def _pace(self, cost: float, written: int) -> None:
+        """Set the time of the next save. `cost` is the seconds of this one without the turn that predictions had."""
+        # A save that waited for a store that hung does not tell the cost of the next one: the smaller of the last two
+        # costs counts.
+        least, self._cost = min(cost, self._cost), cost
+        pause = PAUSE_PER_COST * least * max(1.0, self.budget.models() / UNPACED_MODELS)
+        pause = min(max(pause, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
+        self._next_save = self.clock.now() + max(pause, written / MAX_BYTES_PER_SECOND)
+
+    def postpone(self) -> None:
+        """Put off the next save after a failed one, for longer each time."""
+        self._failures, self._missed = self._failures + 1, bool(self.store.missing_since)
+        self._next_save = self.clock.now() + min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**self._failures)
 
     def _most_kept(self, learner: Learner) -> int:
         """The number of versions to keep: at least one if there are several partitions, even if `keep` is 0.
 
         `verify` needs the order in which their records were learned, which is recorded since the last kept version.
         """
-        return max(self._keep, int(len(learner.covered) > 1))
+        return max(self.keep, int(len(learner.covered) > 1))
 
     def _keeping(self, learner: Learner) -> bool:
         """Whether the next head is to be kept for rollback."""
@@ -314,18 +273,18 @@ class Keeper:
             return False  # if there are too many, each save lets one go
         if len(learner.runs) > MAX_RUNS:
             return True
-        if not self._keep or not self.head.kept:
-            return bool(self._keep)
+        if not self.keep or not self.head.kept:
+            return bool(self.keep)
         # A clock that was wrong then, or is now, may put that into the future: the distance counts as the age.
-        return abs(self._clock.time() - self.head.kept[-1].saved_at) >= self._keep_every
+        return abs(self.clock.time() - self.head.kept[-1].saved_at) >= self.keep_every
 
     def _compose(
         self, learner: Learner, content: head.Content, fingerprints: Fingerprints, source: Source, keep: bool
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
-        before, now = self.head, self._clock.time()
+        before, now = self.head, self.clock.time()
         version = before.version + 1 if before else 1
-        kept = [k if k.digest else replace(k, digest=self.digest) for k in before.kept] if before else []
+        kept = before.kept_by(self.digest) if before else []
         evict = ""
         if keep:
             kept.append(KeptVersion(version, now))
@@ -355,7 +314,7 @@ class Keeper:
         if self._doubtful is None:
             return
         new, cut = self._doubtful
-        if await self._store.digest(self.model) == new.digest:
+        if await self.store.digest(self.model) == new.digest:
             self.head, self.digest, self._stored = new.head, new.digest, new.stored
         else:
             new.learner.runs[:0] = cut

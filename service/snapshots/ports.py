@@ -1,7 +1,7 @@
 """Interfaces that keeping snapshots needs: time, another thread, and a store. With them a test can step every await."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, NamedTuple, Protocol
 
 Verdict = Literal["OK", "CONFLICT", "MISSING"]
@@ -36,12 +36,12 @@ class Commit(NamedTuple):
     """The version to keep the head as, or ''."""
     evict: str = ""
     """The kept version to remove, or ''."""
-    blobs: Mapping[str, bytes] = MappingProxyType({})
+    blobs: Mapping[str, bytes] = {}
     """The blobs that are uploaded with the head."""
 
 
-class Store(Protocol):
-    """A store of snapshots.
+class ModelStore(Protocol):
+    """The part of a store that one model is learned with: the simulator has no more.
 
     Every method raises DependencyError if the store cannot be reached, and SnapshotDamaged if it holds something else
     under the model's key.
@@ -66,15 +66,33 @@ class Store(Protocol):
         """Make a head the current one if its parent is the current one; see commit.lua."""
 
 
-class DigestReader(Store, Protocol):
-    """A store that is asked for many models in one command."""
+class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
+    """A store of snapshots: all that the product uses of it. As a context manager it closes itself."""
+
+    @property
+    def address(self) -> str:
+        """Its address without credentials, for messages."""
+
+    async def check(self, learn: bool = True) -> list[str]:
+        """Warnings, a line each. Raises ConfigurationError if it is not fit for learning, or else for following."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def digests(self, models: Sequence[str]) -> list[str | None]:
-        """Each model's `digest`, all of one moment; None if something else is under its key."""
-
-
-class KeptStore(Store, Protocol):
-    """A store that also reads kept versions."""
+        """Each model's `digest`, all of one moment, by one command; None if something else is under its key."""
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
         """The heads of the kept versions that the store has."""
+
+    async def models(self) -> list[str]:
+        """The names of all models that have a snapshot."""
+
+    async def there(self, model: str) -> bool:
+        """Whether the store holds anything under the model's key."""
+
+    async def delete(self, model: str) -> None:
+        """Forget a model: head, kept versions, blobs."""

@@ -54,11 +54,14 @@ def _recent(seen: Observations, options: Options, classes: int) -> PrequentialWi
 def restore_learner(
     head: Head, parts: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
-    """The learner that a head describes, from the verified blobs that `missing_blobs` names; raises SnapshotDamaged.
+    """The learner that a head describes, from the blobs that `missing_blobs` names; raises SnapshotDamaged.
 
     A learner `before` is brought up to date, at the cost of what changed. This function does the heavy part and changes
     nothing. The function that it returns finishes the work quickly, in one step.
     """
+    for name, blob in parts.items():
+        if blobs.digest(blob) != name:
+            raise SnapshotDamaged(f"blob {name[:12]} of version {head.version} does not match its digest")
     learner, stored = before or (Learner(head.identity, options=options), NOTHING_STORED)
     if head.identity != learner.identity:
         raise SnapshotDamaged("the identity is not that of the snapshot before")

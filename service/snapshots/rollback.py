@@ -18,7 +18,7 @@ from service.learning.options import Options
 from service.snapshots import blobs, codec
 from service.snapshots.head import UNKNOWN_WRITER, Head, KeptVersion, Position, Stored, digest_of
 from service.snapshots.keeper import Snapshot, read_snapshot
-from service.snapshots.ports import Commit, KeptStore, Offload, Store
+from service.snapshots.ports import Commit, ModelStore, Offload, Store
 
 GROWTH_FACTOR = 1000.0
 """The factor by which the mean square of a model's steps may differ before its weights count as growing without end."""
@@ -29,10 +29,10 @@ TRIES = 20
 
 
 async def kept_snapshot(
-    store: KeptStore, current: Head, digest: str, version: int, offload: Offload, options: Options
+    store: Store, current: Head, digest: str, version: int, offload: Offload, options: Options
 ) -> Snapshot:
     """A version that this head keeps, verified; raises DataError that names the other versions."""
-    name, digests = f"model {current.model}", {k.version: k.digest or digest for k in current.kept}
+    name, digests = f"model {current.model}", {k.version: k.digest for k in current.kept_by(digest)}
     others = ", ".join(str(other) for other in digests if other != version) or "none"
     if version not in digests:
         raise DataError(f"{name} has no kept version {version}: it has {others}")
@@ -41,15 +41,14 @@ async def kept_snapshot(
         if not data:
             raise SnapshotDamaged("its head is missing")
         kept = codec.decode_head(data[0], digests[version])
-        stored, finish = await read_snapshot(store, kept, offload, options)
+        return await read_snapshot(store, kept, digests[version], offload, options)
     except SnapshotDamaged as error:
         raise DataError(f"{name}: kept version {version} is damaged ({error}): others are {others}") from error
     except SnapshotForeign as error:
         raise SnapshotForeign(f"{name}: kept version {version}: {error}") from error
-    return Snapshot(kept, digests[version], finish(), stored)
 
 
-async def before_growth(store: KeptStore, diverged: Snapshot, offload: Offload, options: Options) -> Snapshot | None:
+async def before_growth(store: Store, diverged: Snapshot, offload: Offload, options: Options) -> Snapshot | None:
     """The last version kept from before the weights of a diverged model began to grow; None if none is kept.
 
     Growth shows in the steps: their mean square, which data and rule otherwise hold about equal, rises without end. If
@@ -72,18 +71,18 @@ async def before_growth(store: KeptStore, diverged: Snapshot, offload: Offload, 
     return None
 
 
-async def current_head(store: Store, model: str) -> tuple[Head, str] | None:
+async def current_head(store: ModelStore, model: str) -> tuple[Head, str] | None:
     """The current head and its digest, without its blobs: they may be damaged, which is a reason for a rollback."""
     stored = await store.head(model)
     return (codec.readable(model, *stored), stored[0]) if stored else None
 
 
-async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], now: float) -> Head:
+async def roll_back(store: ModelStore, kept: Snapshot, resume_at: Mapping[int, int], now: float) -> Head:
     """Make a kept version the newest snapshot; raises DataError if the model moves on faster than that."""
     model, version = kept.head.model, kept.head.version
     for _ in range(TRIES):
         current, digest = await current_head(store, model) or (None, "")
-        if current is None or not any((k.digest or digest) == kept.digest for k in current.kept):
+        if current is None or kept.digest not in [k.digest for k in current.kept_by(digest)]:
             raise DataError(f"model {model} does not keep version {version} any more: it moved on meanwhile")
         new = restore_version(kept.head, kept.stored, current, digest, resume_at, now)
         data = codec.encode_head(new)
@@ -134,9 +133,6 @@ def restore_version(
         # may be one more than `keep` allows; the next save lets one go.
         runs=[],
         run_blobs=[],
-        kept=[
-            *(k if k.digest else replace(k, digest=digest) for k in current.kept),
-            KeptVersion(current.version + 1, now),
-        ],
+        kept=[*current.kept_by(digest), KeptVersion(current.version + 1, now)],
     )
     return replace(new, state_digest=digest_of(new, stored))

@@ -11,7 +11,7 @@
 7. Revoked or stopping: save a last time, release the topic, and go to 1 or end.
 8. STOPPED: report an error that waiting does not mend, and watch the stored model until it is another one.
 
-The loop awaits only `Log`, the keeper's `Store` and `Clock`, so one test can drive it through any interleaving. It
+The loop awaits only `Log`, the keeper's `ModelStore` and `Clock`, so one test can drive it through any interleaving. It
 reports events to an `Observer`; nothing here logs, counts or serves.
 """
 
@@ -31,7 +31,7 @@ from service.errors import (
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Fingerprint, Source
-from service.snapshots.keeper import Keeper, SaveRefused
+from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Log, Observer
@@ -152,10 +152,7 @@ class LearnLoop:
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if (
-                    isinstance(self._reason, UNREADABLE_ERRORS)
-                    or await self._keeper.stored_digest() != self._keeper.digest
-                ):
+                if isinstance(self._reason, UNREADABLE_ERRORS) or not await self._keeper.current():
                     break
             except DependencyError as error:
                 self._tell.unavailable(error)
@@ -259,7 +256,7 @@ class LearnLoop:
         # `start_at` is meant for new models. A model that was lost is learned again from offset 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self._start_at))
         saved = await self._keeper.save(learner, {}, source)
-        if isinstance(saved, SaveRefused):
+        if saved is None:
             return None
         self._tell.saved(saved)
         return learner
@@ -358,7 +355,7 @@ class LearnLoop:
             self._keeper.postpone()
             self._tell.save_failed(error)
             return
-        if isinstance(saved, SaveRefused):
+        if saved is None:
             self._drop("refused")
             return
         self._tell.saved(saved)

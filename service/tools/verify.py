@@ -23,7 +23,7 @@ from service.settings.load import Settings
 from service.snapshots import head as heads
 from service.snapshots.head import Head
 from service.snapshots.keeper import Snapshot, fetch_newest
-from service.snapshots.redis.store import RedisStore
+from service.snapshots.ports import Store
 from service.snapshots.rollback import kept_snapshot
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.resume_check import fingerprint
@@ -57,7 +57,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     steps = _steps(snapshot, learner)
     events, records = learner.counts.events, learner.counts.records
     diverged = await _replay(settings.kafka.cluster, name, snapshot, steps, learner)
-    digest = heads.snapshot_content(learner).state_digest
+    digest = heads.snapshot_content(learner).head.state_digest
     equal, replayed = digest == head.state_digest, learner.counts.records - records
     empty = sum(to - start for _, start, to in steps) - replayed
     if not equal and learner.observations.gaps and learner.counts.records < stored.counts.records and not diverged:
@@ -84,7 +84,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     }
 
 
-async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snapshot, Learner, int | None]:
+async def _begin(store: Store, settings: Settings, name: str) -> tuple[Snapshot, Learner, int | None]:
     """The newest snapshot, the learner that its replay begins with, and the kept version that this is, if any."""
     snapshot = await fetch_newest(store, name, asyncio.to_thread, UNWATCHED)
     if snapshot is None:

@@ -12,11 +12,11 @@ from service.embedded.servers import Server
 from service.errors import DependencyError, SnapshotDamaged
 from service.learning.options import DEFAULT
 from service.snapshots import codec
-from service.snapshots import head as heads
 from service.snapshots import keeper as keepers
 from service.snapshots.ports import Commit, Store
 from service.snapshots.redis.store import RedisStore, key
 from tests import saving
+from tests.checks import state_digest
 from tests.conftest import redis_server
 from tests.saving import simulated_store
 from tests.simulation.world import Redis as SimulatedRedis
@@ -271,7 +271,7 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
             learner = await ours.restore() or saving.fresh()
             version = (await saving.save(ours, learner)).head.version
             saving.learn(learner, "a")
-            ours._store = saving.Losing(store, call, carried_out)
+            ours.store = saving.Losing(store, call, carried_out)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(keepers, "MAX_INLINE_BLOB_BYTES", along)
                 with pytest.raises(DependencyError):
@@ -284,7 +284,7 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
             assert restored is not None
             assert restored.counts.events == learner.counts.events
             assert restored.runs == learner.runs
-            assert heads.snapshot_content(restored).state_digest == heads.snapshot_content(learner).state_digest
+            assert state_digest(restored) == state_digest(learner)
 
 
 async def test_a_keeper_uploads_again_what_vanished(store: Store, raw: Raw, topic: str) -> None:

@@ -306,7 +306,7 @@ class Clock:
 
 
 class SimulatedStore:
-    """`snapshots.store.Store` for one process."""
+    """`snapshots.ports.ModelStore` for one process."""
 
     def __init__(self, world: World, name: str, cut: Callable[[], list[tuple[int, int, int]]] = list) -> None:
         """`cut` returns the runs that the head being saved records for its kept version."""

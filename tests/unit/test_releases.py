@@ -66,7 +66,7 @@ async def test_what_a_release_stored_is_restored_and_gone_on_with(file: Path, na
     learner = await ours.restore()
     assert learner is not None
     assert ours.head is not None
-    assert heads.snapshot_content(learner).state_digest == ours.head.state_digest == digest
+    assert heads.snapshot_content(learner).head.state_digest == ours.head.state_digest == digest
     assert ours.head.kept
     assert ours.head.run_blobs or ours.head.runs
     for version in ours.head.kept:
@@ -77,7 +77,7 @@ async def test_what_a_release_stored_is_restored_and_gone_on_with(file: Path, na
     assert isinstance(saved, AcceptedSave)
     again = await keeper(store, "m").restore()
     assert again is not None
-    assert heads.snapshot_content(again).state_digest == heads.snapshot_content(learner).state_digest
+    assert heads.snapshot_content(again).head.state_digest == heads.snapshot_content(learner).head.state_digest
 
 
 async def test_this_release_stores_what_its_file_has() -> None:

@@ -27,7 +27,7 @@ from service.serving.page import routes
 from service.serving.page.history import History
 from service.serving.page.page_state import PageState
 from service.serving.scoring import Predictor
-from service.snapshots.redis.store import RedisStore
+from service.snapshots.ports import Store
 
 PROBES = ("/livez", "/readyz")
 """Paths that need no token: an orchestrator has none."""
@@ -54,7 +54,7 @@ class Application:
         metrics: Metrics,
         ready: Callable[[], bool],
         stopping: Callable[[], bool],
-        store: RedisStore,
+        store: Store,
         limits: Limits,
         *,
         version: str,

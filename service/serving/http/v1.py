@@ -29,7 +29,7 @@ from service.serving.model_info import CandidateInfo, Description, Name, Summary
 from service.serving.models import Models
 from service.serving.predictions import BatchPredictionResponse, PredictionResponse
 from service.snapshots import codec
-from service.snapshots.redis.store import RedisStore
+from service.snapshots.ports import Store
 
 MAX_PAGE = 10_000
 """Weights in one answer."""
@@ -107,7 +107,7 @@ def predict(name: str, parameters: Annotated[PredictParameters, Query()]) -> Non
 
 
 def install_v1(
-    app: FastAPI, models: Models, store: RedisStore, in_flight: InFlight, answer_predict: ASGIApp, max_instances: int
+    app: FastAPI, models: Models, store: Store, in_flight: InFlight, answer_predict: ASGIApp, max_instances: int
 ) -> APIRoute:
     """Add the routes of this protocol to `app`; returns the route of predictions."""
     page_at_a_time = asyncio.Lock()

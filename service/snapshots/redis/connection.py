@@ -1,9 +1,9 @@
 """How to reach the Redis that takes saves: its address or its sentinels, with credentials and TLS."""
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis, SSLConnection
 from redis.asyncio.connection import parse_url
@@ -23,30 +23,21 @@ PROTOCOL = 2
 """Every server and proxy speaks RESP 2, and nothing here needs more."""
 
 
-def redacted(url: str) -> str:
-    """A Redis address without its credentials."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return parts.path
-    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """How to reach Redis.
 
     With `sentinels`, each "host:port", this is the primary of their `service`, and `url` has only scheme and database.
-    `tls` is for `rediss://`. Sentinels are then asked over TLS too.
+    `tls` is for `rediss://`. Sentinels are then asked over TLS too. A login has `username` and `password`, or nothing,
+    since the url may have a login.
     """
 
     url: str
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    login: Mapping[str, str | None] = field(default_factory=dict, repr=False)
     tls: Tls = field(default_factory=Tls)
     sentinels: tuple[str, ...] = ()
     service: str = "perceptron"
-    sentinel_username: str | None = None
-    sentinel_password: str | None = field(default=None, repr=False)
+    sentinel_login: Mapping[str, str | None] = field(default_factory=dict, repr=False)
 
     def pool(self, timeout: float) -> BlockingConnectionPool:
         """A pool of connections, each answered within `timeout` seconds.
@@ -58,7 +49,7 @@ class Endpoint:
         options: dict[str, Any] = {
             **parse_url(self.url),
             **tls,
-            **_login(self.username, self.password),
+            **self.login,
             "max_connections": MAX_CONNECTIONS,
             "timeout": timeout,
             "socket_timeout": timeout,
@@ -70,8 +61,7 @@ class Endpoint:
         if not self.sentinels:
             return BlockingConnectionPool(**options)
         options["service_name"] = self.service
-        login = _login(self.sentinel_username, self.sentinel_password)
-        options["sentinel_manager"] = Sentinels(self.sentinels, tls | login)
+        options["sentinel_manager"] = Sentinels(self.sentinels, {**tls, **self.sentinel_login})
         options["connection_class"] = _SecuredPrimary if secured else SentinelManagedConnection
         return _Primaries(**options)
 
@@ -125,8 +115,3 @@ class _Secured(SSLConnection):
 
 
 class _SecuredPrimary(SentinelManagedConnection, _Secured): ...
-
-
-def _login(username: str | None, password: str | None) -> dict[str, Any]:
-    """The options of a login. There are none without a password, since the url may have a login."""
-    return {"username": username, "password": password} if password else {}

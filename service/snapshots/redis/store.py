@@ -1,4 +1,4 @@
-"""Snapshots in Redis: every key name, every command. What a save means is in `commit.lua`.
+"""Snapshots in Redis: every key name, every command. `commit.lua` is a save.
 
 perceptron:{m}      one hash a model (the braces keep it in one Cluster slot):
                     head, digest, v:<version> (kept heads), b:<digest> (blobs)
@@ -11,15 +11,16 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from itertools import chain
-from typing import Any, Self, cast
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from service.errors import DependencyError
 from service.snapshots.codec import damaged
-from service.snapshots.ports import Commit, Verdict
-from service.snapshots.redis.connection import Endpoint, redacted
+from service.snapshots.ports import Commit, Store, Verdict
+from service.snapshots.redis.connection import Endpoint
 from service.snapshots.redis.preflight import check_server
 from service.snapshots.redis.redis_errors import is_not_primary, redis_failure
 
@@ -47,7 +48,7 @@ def _text(raw: bytes) -> str:
     return repr(raw)[2:-1]
 
 
-class RedisStore:
+class RedisStore(Store):
     """The store on one Redis, at a URL or an endpoint."""
 
     def __init__(self, where: str | Endpoint, timeout: float = 3.0) -> None:
@@ -60,14 +61,14 @@ class RedisStore:
 
     @property
     def address(self) -> str:
-        """The address of Redis, for messages; with sentinels, the primary that they named last."""
-        if not self._endpoint.sentinels:
-            return redacted(self._endpoint.url)
-        primary = self._redis.connection_pool.master_address
-        return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"
+        """With sentinels, the primary that they named last."""
+        if self._endpoint.sentinels:
+            primary = self._redis.connection_pool.master_address
+            return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"
+        url = urlsplit(self._endpoint.url)
+        return url.path if url.scheme == "unix" else f"{url.hostname or 'localhost'}:{url.port or 6379}{url.path}"
 
     async def check(self, learn: bool = True) -> list[str]:
-        """Refuse a Redis that is not fit for learning, or only for following: see `check_server`."""
         async with self._translated_errors():
             return await check_server(self._redis, f"Redis at {self.address}", learn)
 
@@ -126,29 +127,19 @@ class RedisStore:
             return [data for data in await self._redis.hmget(key(model), fields) if data is not None]
 
     async def models(self) -> list[str]:
-        """The names of all models that have a snapshot."""
         async with self._translated_errors():
             return sorted(map(_text, await self._redis.smembers(MODELS)))
 
     async def there(self, model: str) -> bool:
-        """Whether Redis holds anything under the model's key."""
         async with self._translated_errors():
             return bool(await self._redis.exists(key(model)))
 
     async def delete(self, model: str) -> None:
-        """Forget a model: head, kept versions, blobs."""
         async with self._translated_errors():
             await self._redis.delete(key(model))
             await self._redis.srem(MODELS, model)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def close(self) -> None:
-        """Close all connections."""
         await self._redis.aclose()
 
     @asynccontextmanager
