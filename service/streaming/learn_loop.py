@@ -1,23 +1,23 @@
 """The loop that learns one topic.
 
-1. WAITING: wait until Kafka gives us the topic.
-2. RESTORING: restore the current head. If there is none, begin a model and save its first head before its first event.
+1. Wait until Kafka gives us the topic.
+2. Restore the current head. If there is none, begin a model and save its first head before its first event.
 3. Seek to where the head stops.
-4. LEARNING: poll. Apply records in slices, with a turn of the event loop between them, and publish rejected records as
+4. Learn: poll. Apply records in slices, with a turn of the event loop between them, and publish rejected records as
    dead letters. The log returns records in order, and raises if its batches do not follow each other.
 5. When a save is due: flush the dead letters, check that the topic was not recreated, save, and commit the offsets to
    Kafka (advisory: nothing reads them back).
 6. Save refused: somebody else continued from our head. Drop the state and go to 2.
 7. Revoked or stopping: save a last time, release the topic, and go to 1 or end.
-8. STOPPED: report an error that waiting does not mend, and watch the stored model until it is another one.
+8. Stopped: report an error that waiting does not mend, and watch the stored model until it is another one.
 
+Unless it is stopped, the loop keeps its model when it loses the topic, and continues if the model's head is current.
 The loop awaits only `Log`, the keeper's `Store` and `Clock`, so one test can drive it through any interleaving. It
 reports events to an `Observer`; nothing here logs, counts or serves.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from service.errors import (
     ConfigurationError,
@@ -58,16 +58,6 @@ StartAt = str | Mapping[int, int] | None
 """Where a model without a snapshot begins: "earliest", "latest", offsets by partition; None requires a log from 0."""
 
 
-class State(Enum):
-    """The state of the loop. Unless STOPPED it keeps its model, and continues if the model's head is current."""
-
-    WAITING = "the topic is not ours"
-    RESTORING = "the topic is ours: read the current head, or write a first one"
-    LEARNING = "poll, learn and save records"
-    STOPPED = "waiting does not mend the error: watch the stored model"
-    ENDED = "the process is stopping"
-
-
 @dataclass
 class _Model:
     """The model that is learned. It is dropped as a whole."""
@@ -102,10 +92,7 @@ class LearnLoop:
         self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
         self._identity, self._start_at, self._followed, self._aim = identity, start_at, followed, aim
         self._seen_digest = seen_digest
-        self.state = State.WAITING
         self._model: _Model | None = None
-        self._reason: Exception | None = None
-        """Why we are STOPPED."""
         self._began = False
         """Whether we ever learned this model. If the store has none later, it was lost: it is not a new model."""
         self._displaced = False
@@ -116,55 +103,43 @@ class LearnLoop:
         """When we last checked that our head is current, and `seen_digest` at that time."""
 
     async def run(self) -> None:
-        """Step from state to state until the log says that the process is stopping."""
-        steps = {
-            State.WAITING: self._wait,
-            State.RESTORING: self._restore,
-            State.LEARNING: self._learn,
-            State.STOPPED: self._watch_stopped,
-        }
+        """Learn the topic whenever it is ours, until the log says that the process is stopping."""
         try:
-            while self.state is not State.ENDED:
+            while await self._log.acquire():
                 try:
-                    self.state = await steps[self.state]()
+                    while self._log.held:
+                        if model := await self._restore():
+                            await self._learn(model)
                 except (DataError, ConfigurationError) as error:
-                    self._model, self._reason, self.state = None, error, State.STOPPED
+                    self._model = None
+                    await self._watch_stopped(error)
+                self._release()
         finally:
             self._release()
-
-    async def _wait(self) -> State:
-        """Step 1, and the end of step 7."""
-        self._release()
-        return State.RESTORING if await self._log.acquire() else State.ENDED
 
     def _release(self) -> None:
         self._tell.released()
         self._log.release()
 
-    async def _watch_stopped(self) -> State:
+    async def _watch_stopped(self, reason: Exception) -> None:
         """Step 8: wait until the topic is lost, or the stored model is another one, as after a reset or rollback.
 
         A head that could not be read is read again a little later: somebody may have repaired it.
         """
-        assert self._reason is not None  # noqa: S101 - `run` has set it
-        self._tell.stopped(self._reason)
+        self._tell.stopped(reason)
         self._tell.released()
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if (
-                    isinstance(self._reason, UNREADABLE_ERRORS)
-                    or await self._keeper.stored_digest() != self._keeper.digest
-                ):
-                    break
+                if isinstance(reason, UNREADABLE_ERRORS) or await self._keeper.stored_digest() != self._keeper.digest:
+                    return
             except DependencyError as error:
                 self._tell.unavailable(error)
-        return State.WAITING
+            except DataError:
+                return  # the next restore says why
 
-    async def _learn(self) -> State:
+    async def _learn(self, model: _Model) -> None:
         """Steps 4 to 7, until the topic is lost or the state is dropped."""
-        model = self._model
-        assert model is not None  # noqa: S101 - it was restored
         learner, reason = model.learner, None
         try:
             while self._log.held and self._model is not None:
@@ -188,7 +163,6 @@ class LearnLoop:
             await self._save(model)
         if reason is not None:
             raise reason
-        return State.RESTORING if self._log.held else State.WAITING
 
     async def _confirm(self) -> None:
         """While no records arrive, check that our head is still current: the model may have been reset."""
@@ -204,8 +178,8 @@ class LearnLoop:
         except DependencyError as error:
             self._tell.unavailable(error)  # learning does not need the store now
 
-    async def _restore(self) -> State:
-        """Steps 2 and 3, until the log is at the offset where the current head stops, or the topic is lost."""
+    async def _restore(self) -> _Model | None:
+        """Steps 2 and 3, until the log is at the offset where the current head stops; None if the topic is lost."""
         pause = 0.1
         while self._log.held:
             try:
@@ -220,8 +194,7 @@ class LearnLoop:
                 if not self._log.held:  # the bounds may lack partitions
                     continue
                 if self._model is None:
-                    learner = await self._begin(bounds, source)
-                    self._model = _Model(learner, source) if learner is not None else None
+                    self._model = await self._begin(bounds, source)
                 else:
                     await self._check(self._model, bounds)
                 if self._model is None or not self._log.held:
@@ -231,12 +204,12 @@ class LearnLoop:
                 assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
                 self._tell.learning(learner, self._keeper.head, self._keeper.digest)
                 self._began = True
-                return State.LEARNING
+                return self._model
             except DependencyError as error:
                 self._tell.unavailable(error)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
-        return State.WAITING
+        return None
 
     def _drop(self, cause: str) -> None:
         """Step 6: drop the state, because somebody else's head is current."""
@@ -250,7 +223,7 @@ class LearnLoop:
             self._tell.outside_writer(head.writer)
         self._displaced = False
 
-    async def _begin(self, bounds: Mapping[int, tuple[int, int]], source: Source) -> Learner | None:
+    async def _begin(self, bounds: Mapping[int, tuple[int, int]], source: Source) -> _Model | None:
         """Begin a new model and save its first head; None if somebody else began it first."""
         began = self._began or self._followed()
         learner = await self._keeper.new_learner(self._identity)
@@ -262,7 +235,7 @@ class LearnLoop:
         if isinstance(saved, SaveRefused):
             return None
         self._tell.saved(saved)
-        return learner
+        return _Model(learner, source)
 
     async def _check(self, model: _Model, bounds: Mapping[int, tuple[int, int]]) -> None:
         """Raise DataError or ConfigurationError if the log or the settings no longer fit the model."""

@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant("a refused state is kept", f"{LEARN}._drop", "self._model, self._displaced = None, True",
            "self._displaced = True", seed=29),
     Mutant("damage that was mended is not looked at again", f"{LEARN}._watch_stopped",
-           "isinstance(self._reason, UNREADABLE_ERRORS)", "False",
+           "isinstance(reason, UNREADABLE_ERRORS)", "False",
            f"{ALONE}::test_what_was_damaged_and_is_given_back_is_gone_on_with"),
     Mutant("nobody says who is outside the group", f"{LEARN}._name_outside_writer",
            "self._tell.outside_writer(head.writer)", "None",
