@@ -11,18 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    KafkaConnectionError,
-    KafkaError,
-    NodeNotReadyError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    for_code,
-)
+from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, TopicAlreadyExistsError, for_code
+from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, PerceptronError, Unauthorised
@@ -99,17 +91,6 @@ class Cluster:
             raise kind(f"{where}: {kafka_failure(error, right)}", "kafka") from error
 
     @asynccontextmanager
-    async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
-        """A short-lived admin client; raises DependencyError."""
-        async with self.errors():
-            client = AIOKafkaAdminClient(**self._options(ANSWER_SECONDS))
-            try:
-                await client.start()
-                yield client
-            finally:
-                await client.close()
-
-    @asynccontextmanager
     async def connected(self, right: str = "Read") -> AsyncIterator[AIOKafkaClient]:
         """A short-lived client on a fresh connection; raises DependencyError."""
         async with self.errors(right=right):
@@ -120,18 +101,32 @@ class Cluster:
             finally:
                 await client.close()
 
+    async def ask(self, request: Any, right: str = "Read") -> Any:
+        """The answer of any broker, over a fresh connection, to a request that needs this right.
+
+        Raises DependencyError.
+        """
+        async with self.connected(right) as client:
+            return await client.send(client.get_random_node(), request)
+
     async def id(self) -> str:
         """The cluster's id; "" if it has none."""
-        async with self.admin() as client:
-            return str((await client.describe_cluster())["cluster_id"] or "")
+        return (await self.ask(MetadataRequest([]))).cluster_id or ""
+
+    async def topics(self) -> set[str]:
+        """The names of all topics that this user may see."""
+        return {topic for _, topic, *_ in (await self.ask(MetadataRequest(None))).topics}
 
     async def create_topics(self, topics: Sequence[str]) -> None:
         """Create topics with one partition and the broker's default replication, unless they exist."""
-        # NewTopic accepts -1, the broker's default replication, only with an empty assignment.
-        new = [NewTopic(topic, 1, -1, replica_assignments={}) for topic in topics]
-        async with self.admin() as client:
-            for topic, code, *rest in (await client.create_topics(new)).topic_errors:
-                if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
+        new: list[Any] = [(topic, 1, -1, [], []) for topic in topics]
+        async with self.connected("Create") as client:
+            if (controller := client.cluster.controller) is None:
+                raise KafkaError("the cluster has no controller")
+            request = CreateTopicsRequest(new, int(ANSWER_SECONDS * 1000), False)
+            answer = await client.send(controller.nodeId, request)
+            for topic, code, *rest in answer.topic_errors:
+                if for_code(code) in UNAUTHORISED:
                     raise Unauthorised(f"{self}: {missing_right('Create', f'topic {topic}')}", "kafka")
                 if code not in (0, TopicAlreadyExistsError.errno):
                     raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
@@ -141,13 +136,11 @@ class Cluster:
 
         Raises DependencyError: Unauthorised if this user, who needs this right, may not ask.
         """
-        async with self.connected(right=right) as client:
-            # Unlike the client's own request, this one never lets a broker create the topic.
-            answer = await client.send(client.get_random_node(), MetadataRequest([topic], False))
-            [(code, _, _, partitions, *_)] = answer.topics
-            if code == TopicAuthorizationFailedError.errno:
-                raise TopicAuthorizationFailedError(topic)
-            return sorted(partition for _, partition, *_ in partitions)
+        # Unlike the client's own request, this one never lets a broker create the topic.
+        [(code, _, _, partitions, *_)] = (await self.ask(MetadataRequest([topic], False), right)).topics
+        if for_code(code) in UNAUTHORISED:
+            raise Unauthorised(f"{self}: {missing_right(right, f'topic {topic}')}", "kafka")
+        return sorted(partition for _, partition, *_ in partitions)
 
     async def lacking(self, topic: str, *rights: str) -> list[str]:
         """The rights that this user lacks on a topic, if the broker reports them; raises DependencyError."""
@@ -156,18 +149,16 @@ class Cluster:
                 answer = await client.send(client.get_random_node(), MetadataWithRights(topic, rights=True))
             except UNSUPPORTED:
                 return []
-            [(*_, granted, _)] = answer.topics
-            return [right for right in rights if not granted >> RIGHTS[right] & 1]
+        [(*_, granted, _)] = answer.topics
+        return [right for right in rights if not granted >> RIGHTS[right] & 1]
 
     async def largest_batch(self, topic: str) -> int:
         """The largest batch in bytes that a topic accepts; raises DependencyError, also if we may not ask."""
-        names = dict.fromkeys(["max.message.bytes", "segment.bytes"])
-        async with self.admin() as client:
-            [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, names)])
-            code, _, _, _, entries = answer.resources[0]
-            if code:
-                raise for_code(code)(f"the settings of topic {topic} cannot be read")
-            return min(int(value) for _, value, *_ in entries)
+        resource = ConfigResourceType.TOPIC, topic, ["max.message.bytes", "segment.bytes"]
+        [(code, _, _, _, entries)] = (await self.ask(DescribeConfigsRequest([resource], False))).resources
+        if code:
+            raise DependencyError(f"{self}: the settings of topic {topic} cannot be read", "kafka")
+        return min(int(value) for _, value, *_ in entries)
 
     @asynccontextmanager
     async def reader(self, topic: str, missing: PerceptronError) -> AsyncIterator[LogReader]:

@@ -134,11 +134,10 @@ class Health:
 
         If that client gets none either, the log is damaged: only this topic stops.
         """
-        fetcher, watchdog = self._clients.fetcher, self._clients.watchdog
-        seconds = fetcher.starving_seconds(tp, end)
-        if seconds <= watchdog:
+        partition = self._clients.fetcher.partitions.get(tp)
+        if partition is None or (seconds := partition.starving_seconds(end)) <= self._clients.watchdog:
             return
-        offset = fetcher.fetch_offset(tp)
+        offset = partition.sequence.fetch_offset
         try:
             async with self._clients.cluster.connected() as client:
                 await client.set_topics([tp.topic])
@@ -152,4 +151,4 @@ class Health:
             )
         if response.error == 0 and (stable := response.last_stable_offset) > offset:
             reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
-            fetcher.fail(tp, unreadable(tp, offset, reason))
+            partition.fail(unreadable(tp, offset, reason))

@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
@@ -23,8 +23,7 @@ METADATA_SECONDS = 5.0
 class PartitionResponse(NamedTuple):
     """One partition of a fetch response. `aborted` has pairs of producer id and first offset."""
 
-    topic: str
-    partition: int
+    tp: TopicPartition
     error: int
     high_watermark: int
     last_stable_offset: int
@@ -33,13 +32,25 @@ class PartitionResponse(NamedTuple):
     data: bytes
 
 
-def partition_responses(response: Any) -> list[PartitionResponse]:
-    """The partitions of a fetch response, of version 5 (Kafka 1.0) or later."""
-    return [
-        PartitionResponse(topic, partition, error, high_watermark, stable, log_start, aborted or [], data or b"")
+async def fetch(
+    client: AIOKafkaClient, node: int, offsets: Mapping[TopicPartition, int], share: int, max_bytes: int, wait_ms: int
+) -> tuple[list[PartitionResponse], float]:
+    """Fetch partitions that a broker leads from these offsets on, at most `share` bytes of each; raises KafkaError.
+
+    Returns the partitions of the response, and how many seconds the broker's quota requires us to wait. The response
+    has version 5 (Kafka 1.0) or later.
+    """
+    topics: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for tp, offset in offsets.items():
+        topics[tp.topic].append((tp.partition, offset, share))
+    request = FetchRequest(wait_ms, 1, max_bytes, READ_COMMITTED, list(topics.items()))
+    response = await client.send(node, request)
+    parts = [
+        PartitionResponse(TopicPartition(topic, p), error, high_watermark, stable, start, aborted or [], data or b"")
         for topic, partitions in response.topics or ()
-        for partition, error, high_watermark, stable, log_start, aborted, *_, data in partitions
+        for p, error, high_watermark, stable, start, aborted, *_, data in partitions
     ]
+    return parts, response.throttle_time_ms / 1000
 
 
 async def refresh_metadata(client: AIOKafkaClient) -> None:
@@ -101,15 +112,13 @@ async def list_offsets(
     return offsets, errors
 
 
-async def log_bounds(
-    client: AIOKafkaClient, partitions: Collection[TopicPartition]
-) -> Mapping[TopicPartition, tuple[int, int]]:
-    """The first offset and the last stable offset of each log; raises KafkaError if one is unknown."""
+async def log_bounds(client: AIOKafkaClient, partitions: Collection[TopicPartition]) -> dict[int, tuple[int, int]]:
+    """The first and the last stable offset of partitions of one topic; raises KafkaError if one is unknown."""
     begins, errors = await list_offsets(client, partitions, EARLIEST)
     ends, more_errors = await list_offsets(client, partitions, LATEST)
     for error in (errors | more_errors).values():
         raise error
-    return {tp: (begins[tp], ends[tp]) for tp in partitions}
+    return {tp.partition: (begins[tp], ends[tp]) for tp in partitions}
 
 
 async def fetch_once(client: AIOKafkaClient, tp: TopicPartition, offset: int, max_bytes: int) -> PartitionResponse:
@@ -117,6 +126,5 @@ async def fetch_once(client: AIOKafkaClient, tp: TopicPartition, offset: int, ma
     node = (await find_leaders(client, [tp]))[tp]
     if node is None:
         raise LeaderNotAvailableError(f"partition {tp.partition} of topic {tp.topic} has no leader")
-    topics = [(tp.topic, [(tp.partition, offset, max_bytes)])]
-    [part] = partition_responses(await client.send(node, FetchRequest(0, 1, max_bytes, READ_COMMITTED, topics)))
+    [part], _ = await fetch(client, node, {tp: offset}, max_bytes, max_bytes, 0)
     return part

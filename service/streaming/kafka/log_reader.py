@@ -27,8 +27,7 @@ class LogReader:
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """The first offset and the last stable offset of each partition."""
-        bounds = await log_bounds(self._client, [TopicPartition(self._topic, p) for p in self.partitions])
-        return {tp.partition: pair for tp, pair in bounds.items()}
+        return await log_bounds(self._client, [TopicPartition(self._topic, p) for p in self.partitions])
 
     async def read(self, partition: int, start: int, end: int) -> AsyncIterator[KafkaRecords]:
         """The records from offset `start` to before `end`; raises DataError if the log is damaged.
@@ -38,7 +37,7 @@ class LogReader:
         tp, rest = TopicPartition(self._topic, partition), self._rest.get(partition)
         if rest is not None:
             rest = rest[rest.find(start) :]
-        if rest is None or (not len(rest) and self._fetcher.positions([tp])[tp] != start):
+        if rest is None or (not len(rest) and self._fetcher.partitions[tp].position != start):
             rest = RecordsBuilder().build()
             self._fetcher.seek(tp, start)
         while True:
@@ -46,8 +45,8 @@ class LogReader:
             self._rest[partition] = rest[count:]
             if count:
                 yield rest[:count]
-            if len(self._rest[partition]) or self._fetcher.positions([tp])[tp] >= end:
+            if len(self._rest[partition]) or self._fetcher.partitions[tp].position >= end:
                 return
             async with asyncio.timeout(SILENCE_SECONDS):
                 polled = await self._fetcher.poll([tp], POLL_RECORDS)
-            rest = polled.get(tp, self._rest[partition])
+            rest = polled.get(partition, self._rest[partition])

@@ -14,6 +14,7 @@ from service.errors import DependencyError
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.kafka.cluster import ANSWER_SECONDS
+from service.streaming.kafka.fetching.fetcher import Partition
 from service.streaming.kafka.log_queries import log_bounds
 from service.streaming.kafka.membership.group_clients import GroupClients
 from service.streaming.kafka.metadata import topic_id
@@ -87,32 +88,32 @@ class TopicLog:
             return Source(self._clients.cluster_id, await topic_id(self._clients.query_client, self.topic))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
-        partitions = self.assigned
-        if not partitions:
-            return {}
         async with self._clients.cluster.errors():
-            bounds = await log_bounds(self._clients.query_client, partitions)
-        return {tp.partition: pair for tp, pair in bounds.items()}
+            return await log_bounds(self._clients.query_client, self.assigned)
 
     def positions(self) -> dict[int, int]:
-        return {tp.partition: offset for tp, offset in self._clients.fetcher.positions(self.assigned).items()}
+        return {state.tp.partition: state.position for state in self._read_partitions()}
 
     def take_gaps(self) -> list[Gap]:
-        fetcher = self._clients.fetcher
-        return [Gap(tp.partition, *gap) for tp in self.assigned for gap in fetcher.take_gaps(tp)]
+        return [Gap(state.tp.partition, *gap) for state in self._read_partitions() for gap in state.take_gaps()]
+
+    def _read_partitions(self) -> list[Partition]:
+        """The partitions that are read: after an assignment none, until a seek."""
+        partitions = self._clients.fetcher.partitions
+        return [partitions[tp] for tp in self.assigned if tp in partitions]
 
     async def read(self, partition: int, offset: int) -> KafkaRecord | None:
         tp, clients = TopicPartition(self.topic, partition), self._clients
         if not self.held:
             return None
         async with clients.cluster.errors():
-            begin, end = (await log_bounds(clients.query_client, [tp]))[tp]
+            begin, end = (await log_bounds(clients.query_client, [tp]))[partition]
             if not begin <= offset < end:
                 return None
             clients.fetcher.seek(tp, offset)
             async with asyncio.timeout(ANSWER_SECONDS):
                 polled = await clients.fetcher.poll([tp], 1)
-        record = polled[tp].record(0) if tp in polled else None
+        record = polled[partition].record(0) if partition in polled else None
         return record if record is not None and record.offset == offset else None
 
     def seek(self, offsets: Mapping[int, int]) -> None:
@@ -137,7 +138,7 @@ class TopicLog:
             return {}
         for _ in range(YIELDS_AFTER_POLL if polled else 0):
             await asyncio.sleep(0)
-        return {tp.partition: records for tp, records in polled.items()}
+        return polled
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         self._clients.to_commit.update({TopicPartition(self.topic, p): offset for p, offset in offsets.items()})
