@@ -20,7 +20,7 @@ from service.snapshots.head import Source
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import missing_right
-from service.streaming.kafka.membership.coordinator import find_coordinator
+from service.streaming.kafka.health import find_coordinator
 from service.streaming.records import value_of
 from service.streaming.resume_check import same_settings
 from service.tools.formats.readers import at

@@ -1,4 +1,4 @@
-"""Questions to the leaders of partitions: where a log begins and ends, and what it has at an offset."""
+"""Questions to the leaders of partitions: where a log begins and ends, what it has at an offset, which topic it is."""
 
 import asyncio
 from collections import defaultdict
@@ -10,6 +10,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, LeaderNotAvailableError, NoError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
+
+from service.streaming.kafka.metadata import UNSUPPORTED, MetadataRequest
 
 EARLIEST, LATEST = -2, -1
 """The timestamps that ListOffsets uses for the first offset of a log and for its last stable offset."""
@@ -128,3 +130,28 @@ async def fetch_once(client: AIOKafkaClient, tp: TopicPartition, offset: int, ma
         raise LeaderNotAvailableError(f"partition {tp.partition} of topic {tp.topic} has no leader")
     [part], _ = await fetch(client, node, {tp: offset}, max_bytes, max_bytes, 0)
     return part
+
+
+async def topic_id(client: AIOKafkaClient, topic: str) -> str:
+    """The topic's id according to the leaders of its partitions; all ids if they differ, "" if brokers have none.
+
+    Only leaders are asked: other brokers may hear of a new topic after its records were read. Raises KafkaError.
+    """
+    await find_leaders(client, [TopicPartition(topic, 0)])  # now the client knows the topic's partitions
+    partitions = client.cluster.partitions_for_topic(topic) or (0,)
+    leaders = await find_leaders(client, [TopicPartition(topic, partition) for partition in partitions])
+    ids = set[str]()
+    for node in set(leaders.values()):
+        if node is None:
+            raise LeaderNotAvailableError(f"topic {topic} does not exist, or has no leader")
+        try:
+            answer = await client.send(node, MetadataRequest(topic))
+        except UNSUPPORTED:
+            return ""
+        code, _, high, low, *_ = answer.topics[0]
+        if code:
+            raise for_code(code)(f"topic {topic}")
+        if not (high or low):
+            return ""
+        ids.add(f"{high % 2**64:016x}{low % 2**64:016x}")
+    return " ".join(sorted(ids))

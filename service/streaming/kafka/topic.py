@@ -15,9 +15,8 @@ from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.kafka.cluster import ANSWER_SECONDS
 from service.streaming.kafka.fetching.fetcher import Partition
-from service.streaming.kafka.log_queries import log_bounds
+from service.streaming.kafka.log_queries import log_bounds, topic_id
 from service.streaming.kafka.membership.group_clients import GroupClients
-from service.streaming.kafka.metadata import topic_id
 from service.streaming.outbox import Outbox
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
