@@ -19,15 +19,7 @@ reports events to an `Observer`; nothing here logs, counts or serves.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from service.errors import (
-    ConfigurationError,
-    DataError,
-    DependencyError,
-    Diverged,
-    LogLost,
-    SnapshotDamaged,
-    SnapshotForeign,
-)
+from service import errors
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Fingerprint, Source
@@ -51,7 +43,7 @@ MAX_PAUSE_SECONDS = 5.0
 CONFIRM_SECONDS = 1.0
 """How often an idle learner asks whether its head is current, if the process has not read the store's head since."""
 
-UNREADABLE_ERRORS = SnapshotDamaged, SnapshotForeign
+UNREADABLE_ERRORS = errors.SnapshotDamaged, errors.SnapshotForeign
 """Errors of a stored head that somebody may repair."""
 
 StartAt = str | Mapping[int, int] | None
@@ -110,7 +102,7 @@ class LearnLoop:
                     while self._log.held:
                         if model := await self._restore():
                             await self._learn(model)
-                except (DataError, ConfigurationError) as error:
+                except (errors.DataError, errors.ConfigurationError) as error:
                     self._model = None
                     await self._watch_stopped(error)
                 self._release()
@@ -133,9 +125,9 @@ class LearnLoop:
             try:
                 if isinstance(reason, UNREADABLE_ERRORS) or await self._keeper.stored_digest() != self._keeper.digest:
                     return
-            except DependencyError as error:
+            except errors.DependencyError as error:
                 self._tell.unavailable(error)
-            except DataError:
+            except errors.DataError:
                 return  # the next restore says why
 
     async def _learn(self, model: _Model) -> None:
@@ -153,10 +145,10 @@ class LearnLoop:
                     await self._clock.sleep(0)  # the next poll gets a turn of its own
                 elif not polled:
                     await self._confirm()
-        except DependencyError as error:
+        except errors.DependencyError as error:
             self._tell.unavailable(error)
             await self._clock.sleep(0.5)
-        except DataError as error:
+        except errors.DataError as error:
             reason = error  # records before the error are learned, and saved if possible
         # 7. Never save on top of a head that could not be read, even if it was repaired meanwhile: restore it again.
         if self._model is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE_ERRORS):
@@ -175,7 +167,7 @@ class LearnLoop:
             if seen != self._keeper.digest and not await self._keeper.current():
                 self._drop("replaced")
             self._tell.answered()
-        except DependencyError as error:
+        except errors.DependencyError as error:
             self._tell.unavailable(error)  # learning does not need the store now
 
     async def _restore(self) -> _Model | None:
@@ -205,7 +197,7 @@ class LearnLoop:
                 self._tell.learning(learner, self._keeper.head, self._keeper.digest)
                 self._began = True
                 return self._model
-            except DependencyError as error:
+            except errors.DependencyError as error:
                 self._tell.unavailable(error)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
@@ -243,7 +235,7 @@ class LearnLoop:
         assert head is not None  # noqa: S101 - the learner was restored from it
         await check_resumable(self._log, head, self._identity, model.source, learner.next, bounds, self._tell)
         if learner.diverged:
-            raise Diverged(self._log.topic, learner.diverged)
+            raise errors.Diverged(self._log.topic, learner.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
@@ -259,7 +251,7 @@ class LearnLoop:
         for partition, (begin, end) in sorted(bounds.items()):
             offset = chosen.get(partition, 0)
             if not begin <= offset <= end:
-                raise LogLost(
+                raise errors.LogLost(
                     f"topic {self._log.topic}: learning would begin at offset {offset} of partition {partition}, "
                     f"which holds {begin} to {end}: say where with --start-at earliest, latest or {partition}:OFFSET"
                 )
@@ -305,7 +297,7 @@ class LearnLoop:
             await self._save(model)
             if self._model is None:
                 return 0
-            raise Diverged(self._log.topic, outcome.diverged)
+            raise errors.Diverged(self._log.topic, outcome.diverged)
         return outcome.consumed
 
     async def _save(self, model: _Model) -> None:
@@ -314,7 +306,7 @@ class LearnLoop:
             learner, lambda: learner.observations.failed_check(learner.squared_norm)
         ):
             # Learning cannot reach a state that the theorem excludes: memory or program are at fault. Save nothing.
-            raise DataError(
+            raise errors.DataError(
                 f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart continues "
                 f"from that version, and `perceptron verify -t {self._log.topic}` compares it with the log"
             )
@@ -327,7 +319,7 @@ class LearnLoop:
                     self._tell.rewound("recreated")
                     return
                 saved = await self._keeper.save(learner, dict(model.last), model.source)
-        except DependencyError as error:
+        except errors.DependencyError as error:
             self._keeper.postpone()
             self._tell.save_failed(error)
             return

@@ -11,7 +11,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
 from service.streaming.kafka.fetching.compression import DamagedBatch
-from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordsBuilder, mark_aborted, parse_batches
+from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordsBuilder, parse_batches
 from service.streaming.records import KafkaRecord, value_of
 from tests.batches import CODECS, open_builder
 
@@ -24,10 +24,9 @@ CONTENT_TYPES = [
 
 def ours(raw: bytes, start: int, step: int, aborted: list[tuple[int, int]]) -> list[KafkaRecord]:
     """All records from an offset on, read in parts of `step`; raises DamagedBatch."""
-    fetched = parse_batches(raw)
+    fetched = parse_batches(raw, aborted)
     if fetched.damage:
         raise DamagedBatch(fetched.damage)
-    mark_aborted(fetched.batches, aborted)
     records = list[KafkaRecord]()
     for batch in fetched.batches:
         if not batch.has_records:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, TopicAlreadyExistsError, for_code
@@ -20,7 +20,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 from service.errors import DependencyError, PerceptronError, Unauthorised
 from service.streaming.kafka.failures import UNAUTHORISED, connection_failure, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher
-from service.streaming.kafka.log_reader import LogReader
+from service.streaming.kafka.fetching.record_batch import RecordsBuilder
+from service.streaming.kafka.log_queries import log_bounds
 from service.streaming.kafka.metadata import UNSUPPORTED
 from service.streaming.kafka.metadata import MetadataRequest as MetadataWithRights
 from service.streaming.kafka.security import Security
@@ -34,9 +35,52 @@ MAX_IDLE_SECONDS = 180.0
 """Idle connections are closed before a load balancer silently drops them: Azure's does so after 240 s."""
 MAX_BATCH_BYTES = 16 << 20
 """The default limit of a decompressed batch. Measured: 2 to 25 ms to decompress, with gzip up to 90 ms."""
+POLL_RECORDS = 4000
+"""The size of a poll of a `LogReader`."""
+SILENCE_SECONDS = 30.0
+"""The limit of its wait for records that the log must still have."""
 
 RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
 """Kafka's number of each right: the place of its bit in the rights of a topic."""
+
+
+class LogReader:
+    """Reads committed records of one topic, without a consumer group.
+
+    Its methods raise KafkaError and TimeoutError, see `Cluster.errors`.
+    """
+
+    def __init__(self, client: AIOKafkaClient, topic: str, partitions: Sequence[int], fetcher: Fetcher) -> None:
+        self.partitions = partitions
+        self._client, self._topic, self._fetcher = client, topic, fetcher
+        self._rest: dict[int, KafkaRecords] = {}
+        """Records that were polled but not returned yet, by partition."""
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        """The first offset and the last stable offset of each partition."""
+        return await log_bounds(self._client, [TopicPartition(self._topic, p) for p in self.partitions])
+
+    async def read(self, partition: int, start: int, end: int) -> AsyncIterator[KafkaRecords]:
+        """The records from offset `start` to before `end`; raises DataError if the log is damaged.
+
+        A read that starts where the previous one ended fetches nothing twice.
+        """
+        tp, rest = TopicPartition(self._topic, partition), self._rest.get(partition)
+        if rest is not None:
+            rest = rest[rest.find(start) :]
+        if rest is None or (not len(rest) and self._fetcher.partitions[tp].position != start):
+            rest = RecordsBuilder().build()
+            self._fetcher.seek(tp, start)
+        while True:
+            count = rest.find(end)
+            self._rest[partition] = rest[count:]
+            if count:
+                yield rest[:count]
+            if len(self._rest[partition]) or self._fetcher.partitions[tp].position >= end:
+                return
+            async with asyncio.timeout(SILENCE_SECONDS):
+                polled = await self._fetcher.poll([tp], POLL_RECORDS)
+            rest = polled.get(partition, self._rest[partition])
 
 
 @dataclass(frozen=True)

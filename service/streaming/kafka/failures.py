@@ -6,7 +6,7 @@ aiokafka's clients connect by themselves, and only log why a connection fails. `
 import asyncio
 import ssl
 
-from aiokafka import TopicPartition, errors
+from aiokafka import errors
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -34,10 +34,8 @@ def kafka_failure(error: Exception, right: str = "Read") -> str:
     if isinstance(error, TimeoutError | errors.RequestTimedOutError):
         return "no answer in time"
     if isinstance(error, errors.TopicAuthorizationFailedError):
-        topics = error.args[0] if error.args else ()
-        topics = [topics] if isinstance(topics, str | TopicPartition) else topics
-        names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in topics})
-        return missing_right(right, f"topic {', '.join(names)}".strip())
+        topics = error.args[0] if error.args else ""  # a name, or a set of names
+        return missing_right(right, f"topic {topics if isinstance(topics, str) else ', '.join(sorted(topics))}".strip())
     if isinstance(error, errors.GroupAuthorizationFailedError):
         return missing_right("Read", "the group (kafka.group_id)")
     if isinstance(error, errors.InvalidSessionTimeoutError):

@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, CoordinationType
@@ -26,12 +25,9 @@ from service.errors import DependencyError, Stuck
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
 from service.streaming.kafka.failures import kafka_failure
 from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, unreadable
-from service.streaming.kafka.log_queries import LATEST, fetch_once, list_offsets
+from service.streaming.kafka.log_queries import LATEST, fetch, find_leaders, list_offsets
 from service.streaming.kafka.membership.assignor import whole_topics
-from service.streaming.kafka.membership.group_clients import GroupClients
-
-if TYPE_CHECKING:
-    from service.streaming.kafka.topic import TopicLog
+from service.streaming.kafka.topic import GroupClients, TopicLog
 
 CHECK_SECONDS = 1.0
 """The pause between two checks, and so the age of the lag that is shown."""
@@ -59,7 +55,7 @@ class Health:
         self._silent_since: float | None = None
         """Since when our own questions fail, and those of fresh clients do not."""
 
-    async def run(self, logs: Mapping[str, "TopicLog"]) -> None:
+    async def run(self, logs: Mapping[str, TopicLog]) -> None:
         """Check for as long as the process runs; raises Stuck."""
         outside = time.monotonic()
         while True:
@@ -152,7 +148,9 @@ class Health:
         try:
             async with self._clients.cluster.connected() as client:
                 await client.set_topics([tp.topic])
-                response = await fetch_once(client, tp, offset, MIN_PARTITION_BYTES)
+                if (leader := (await find_leaders(client, [tp]))[tp]) is None:
+                    return
+                [response], _ = await fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES, MIN_PARTITION_BYTES, 0)
         except DependencyError:
             return
         if response.data:

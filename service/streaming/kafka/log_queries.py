@@ -123,15 +123,6 @@ async def log_bounds(client: AIOKafkaClient, partitions: Collection[TopicPartiti
     return {tp.partition: (begins[tp], ends[tp]) for tp in partitions}
 
 
-async def fetch_once(client: AIOKafkaClient, tp: TopicPartition, offset: int, max_bytes: int) -> PartitionResponse:
-    """The records that the log has now, from this offset on; raises KafkaError."""
-    node = (await find_leaders(client, [tp]))[tp]
-    if node is None:
-        raise LeaderNotAvailableError(f"partition {tp.partition} of topic {tp.topic} has no leader")
-    [part], _ = await fetch(client, node, {tp: offset}, max_bytes, max_bytes, 0)
-    return part
-
-
 async def topic_id(client: AIOKafkaClient, topic: str) -> str:
     """The topic's id according to the leaders of its partitions; all ids if they differ, "" if brokers have none.
 
@@ -150,7 +141,7 @@ async def topic_id(client: AIOKafkaClient, topic: str) -> str:
             return ""
         code, _, high, low, *_ = answer.topics[0]
         if code:
-            raise for_code(code)(f"topic {topic}")
+            raise for_code(code)(topic)
         if not (high or low):
             return ""
         ids.add(f"{high % 2**64:016x}{low % 2**64:016x}")

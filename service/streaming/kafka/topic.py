@@ -5,18 +5,18 @@ Snapshots have the offsets, so the loop seeks after every assignment.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.client import AIOKafkaClient
 
 from service.errors import DependencyError
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter, topic_of
-from service.streaming.kafka.cluster import ANSWER_SECONDS
-from service.streaming.kafka.fetching.fetcher import Partition
+from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
+from service.streaming.kafka.fetching.fetcher import Fetcher, Partition
 from service.streaming.kafka.log_queries import log_bounds, topic_id
-from service.streaming.kafka.membership.group_clients import GroupClients
 from service.streaming.outbox import Outbox
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
@@ -29,6 +29,33 @@ FULL_OUTBOX_SECONDS = 0.1
 """The pause until the outbox is checked for room again."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 """The limit of a poll while there is something to save, and while there is nothing to do."""
+
+
+class GroupClients:
+    """The Kafka clients that all topics of one process share, once it has connected, and the offsets to commit.
+
+    Each client has its own connections: a broker answers the requests of one connection in order, and a fetch or
+    produce request may wait.
+    """
+
+    consumer: AIOKafkaConsumer
+    """The member of the group. It fetches nothing."""
+    producer: AIOKafkaProducer
+    """For dead letters."""
+    query_client: AIOKafkaClient
+    """For questions that brokers answer at once."""
+    fetch_client: AIOKafkaClient
+    """For `fetcher`."""
+    fetcher: Fetcher
+
+    def __init__(self, cluster: Cluster, watchdog: float, predictions_wait: Callable[[], bool]) -> None:
+        """`watchdog` is the limit in seconds without a record though the log has more."""
+        self.cluster, self.cluster_id, self.watchdog = cluster, "", watchdog
+        self.predictions_wait = predictions_wait
+        """Whether a prediction waits for the event loop."""
+        self.stopping = False
+        self.to_commit: dict[TopicPartition, int] = {}
+        """Offsets that the next background commit takes."""
 
 
 class TopicLog:

@@ -23,14 +23,7 @@ from service.errors import DataError, LogGap
 from service.streaming.kafka.failures import UNAUTHORISED
 from service.streaming.kafka.fetching.compression import DamagedBatch
 from service.streaming.kafka.fetching.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
-from service.streaming.kafka.fetching.record_batch import (
-    HEAD,
-    OpenBatch,
-    RecordBatch,
-    RecordsBuilder,
-    mark_aborted,
-    parse_batches,
-)
+from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordBatch, RecordsBuilder, parse_batches
 from service.streaming.kafka.log_queries import PartitionResponse, fetch, leader_of, refresh_metadata
 from service.streaming.records import KafkaRecords
 from service.streaming.supervision import SupervisedTasks
@@ -85,7 +78,7 @@ class Partition:
     def starving_seconds(self, end: int) -> float:
         """How long fetches have brought nothing though the log, which ends at `end`, has more."""
         now, sequence = time.monotonic(), self.sequence
-        if self.error is not None or self.has_data or sequence.holds or end <= sequence.fetch_offset:
+        if self.error is not None or self.has_data or sequence.held or end <= sequence.fetch_offset:
             self.due_since = max(self.due_since, now)
         return now - self.due_since
 
@@ -106,7 +99,7 @@ class Partition:
             if error is NoError:
                 self._buffer(response, share, alone)
             elif error is OffsetOutOfRangeError and self.sequence.fetch_offset < self.sequence.position:
-                self.sequence.stop_looking_back()  # the batches before `position` were deleted
+                self.sequence.looking_back = False  # the batches before `position` were deleted
             elif error is CorruptRecordException:
                 self.sequence.doubt("the broker says that its log is corrupt")
             elif error in (OffsetOutOfRangeError, *UNAUTHORISED):
@@ -124,15 +117,13 @@ class Partition:
             self.waiter.set()
 
     def _buffer(self, response: PartitionResponse, share: int, alone: bool) -> None:
-        fetched, fetch_offset = parse_batches(response.data), self.sequence.fetch_offset
-        mark_aborted(fetched.batches, response.aborted)
+        fetched, fetch_offset = parse_batches(response.data, response.aborted), self.sequence.fetch_offset
         end, stable, log_start = response.high_watermark, response.last_stable_offset, max(0, response.log_start)
         admitted = self.sequence.admit(fetched.batches, fetched.cut_start, end, stable, log_start)
         self._batches.extend(admitted)
         self.buffered += sum(len(batch.data) for batch in admitted)
         if admitted:
             self.due_since = time.monotonic()
-        whole = sum(len(batch.data) for batch in fetched.batches)
         last = fetched.batches[-1].end if fetched.batches else fetch_offset
         self.wanted_bytes = 0
         if fetched.damage and last >= self.sequence.position:
@@ -143,7 +134,7 @@ class Partition:
             elif alone and len(response.data) < share:
                 self.sequence.doubt("a batch is cut short")
             else:
-                self.wanted_bytes = whole + fetched.cut_size + HEAD.size  # and the beginning of the next batch
+                self.wanted_bytes = fetched.wanted_bytes
 
     def take(self, builder: RecordsBuilder, max_records: int) -> None:
         """Decompress records into the builder, and move `position` after them."""

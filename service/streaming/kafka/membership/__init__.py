@@ -1,5 +1,4 @@
 """This process as a member of its consumer group.
 
-Start with `group`, the member. `assignor` gives each whole topic to one member, and `group_clients` has the clients
-that all topics share.
+Start with `group`, the member. `assignor` gives each whole topic to one member.
 """
