@@ -28,7 +28,7 @@ from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Log, Observer
 from service.streaming.records import KafkaRecords
-from service.streaming.resume_check import check_resumable, fingerprint
+from service.streaming.resume_check import check_last_records, check_offsets, fingerprint, same_settings
 
 MAX_SLICE_RECORDS = 4000
 SLICE_BYTES = 1 << 20
@@ -96,22 +96,17 @@ class LearnLoop:
 
     async def run(self) -> None:
         """Learn the topic whenever it is ours, until the log says that the process is stopping."""
-        try:
-            while await self._log.acquire():
-                try:
-                    while self._log.held:
-                        if model := await self._restore():
-                            await self._learn(model)
-                except (errors.DataError, errors.ConfigurationError) as error:
-                    self._model = None
-                    await self._watch_stopped(error)
-                self._release()
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        self._tell.released()
-        self._log.release()
+        while await self._log.acquire():
+            try:
+                while self._log.held:
+                    if model := await self._restore():
+                        await self._learn(model)
+            except (errors.DataError, errors.ConfigurationError) as error:
+                self._model = None
+                await self._watch_stopped(error)
+            finally:
+                self._tell.released()
+                self._log.release()
 
     async def _watch_stopped(self, reason: Exception) -> None:
         """Step 8: wait until the topic is lost, or the stored model is another one, as after a reset or rollback.
@@ -233,9 +228,12 @@ class LearnLoop:
         """Raise DataError or ConfigurationError if the log or the settings no longer fit the model."""
         head, learner = self._keeper.head, model.learner
         assert head is not None  # noqa: S101 - the learner was restored from it
-        await check_resumable(self._log, head, self._identity, model.source, learner.next, bounds, self._tell)
+        topic, recreated = self._log.topic, head.source.recreated(model.source)
+        same_settings(topic, head, self._identity, model.source)
+        check_offsets(topic, recreated, learner.next, bounds)
+        await check_last_records(self._log, head, recreated, self._tell)
         if learner.diverged:
-            raise errors.Diverged(self._log.topic, learner.diverged)
+            raise errors.Diverged(topic, learner.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))

@@ -148,7 +148,8 @@ class Health:
         try:
             async with self._clients.cluster.connected() as client:
                 await client.set_topics([tp.topic])
-                if (leader := (await find_leaders(client, [tp]))[tp]) is None:
+                [leader] = await find_leaders(client, [tp])
+                if leader is None:
                     return
                 [response], _ = await fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES, MIN_PARTITION_BYTES, 0)
         except DependencyError:

@@ -45,8 +45,7 @@ async def fetch(
     topics: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for tp, offset in offsets.items():
         topics[tp.topic].append((tp.partition, offset, share))
-    request = FetchRequest(wait_ms, 1, max_bytes, READ_COMMITTED, list(topics.items()))
-    response = await client.send(node, request)
+    response = await client.send(node, FetchRequest(wait_ms, 1, max_bytes, READ_COMMITTED, list(topics.items())))
     parts = [
         PartitionResponse(TopicPartition(topic, p), error, high_watermark, stable, start, aborted or [], data or b"")
         for topic, partitions in response.topics or ()
@@ -68,13 +67,14 @@ def leader_of(client: AIOKafkaClient, tp: TopicPartition) -> int | None:
 
 async def find_leaders(
     client: AIOKafkaClient, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int | None]:
-    """The broker that leads each partition; refreshes the metadata once if one is unknown."""
-    leaders = {tp: leader_of(client, tp) for tp in partitions}
-    if None in leaders.values():
+) -> dict[int | None, list[TopicPartition]]:
+    """The partitions by the broker that leads them; refreshes the metadata once if a leader is unknown (None)."""
+    if any(leader_of(client, tp) is None for tp in partitions):
         await refresh_metadata(client)
-        leaders = {tp: leader_of(client, tp) for tp in partitions}
-    return leaders
+    by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
+    for tp in partitions:
+        by_leader[leader_of(client, tp)].append(tp)
+    return by_leader
 
 
 async def list_offsets(
@@ -82,9 +82,7 @@ async def list_offsets(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
     """The committed offsets at `time`, EARLIEST or LATEST, and the errors of partitions without an answer."""
     offsets, errors = dict[TopicPartition, int](), dict[TopicPartition, KafkaError]()
-    by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
-    for tp, leader in (await find_leaders(client, partitions)).items():
-        by_leader[leader].append(tp)
+    by_leader = await find_leaders(client, partitions)
     for tp in by_leader.pop(None, ()):
         errors[tp] = LeaderNotAvailableError(
             f"topic {tp.topic} does not exist, or partition {tp.partition} has no leader"
@@ -130,9 +128,8 @@ async def topic_id(client: AIOKafkaClient, topic: str) -> str:
     """
     await find_leaders(client, [TopicPartition(topic, 0)])  # now the client knows the topic's partitions
     partitions = client.cluster.partitions_for_topic(topic) or (0,)
-    leaders = await find_leaders(client, [TopicPartition(topic, partition) for partition in partitions])
     ids = set[str]()
-    for node in set(leaders.values()):
+    for node in await find_leaders(client, [TopicPartition(topic, partition) for partition in partitions]):
         if node is None:
             raise LeaderNotAvailableError(f"topic {topic} does not exist, or has no leader")
         try:

@@ -78,8 +78,7 @@ class TopicLog:
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Take the group's assignment: all partitions of the topic, or none."""
-        if self.assigned:
-            self._clients.fetcher.drop(self.assigned)
+        self._clients.fetcher.drop(self.assigned)
         if partitions:
             self._clients.query_client.add_topic(self.topic)
         self.assigned = partitions

@@ -230,7 +230,7 @@ class Fetcher:
         async with self._turn:  # each topic decompresses in a turn of the event loop of its own
             await asyncio.sleep(0)
             polled = self._take([s for s in states if self.partitions.get(s.tp) is s], max_records)
-        self._unpacked[topic] = sum(records.size for records in polled.values())
+        self._unpacked[topic] = sum(len(records.values.data) for records in polled.values())
         self._request_all()
         return polled
 
@@ -284,8 +284,7 @@ class Fetcher:
             share = max(share, states[0].wanted_bytes)
             requested = {state.tp: state for state in states}
             offsets = {tp: state.sequence.fetch_offset for tp, state in requested.items()}
-            max_bytes = max(FETCH_BYTES, share)
-            parts, throttle = await fetch(self._client, node, offsets, share, max_bytes, wait_ms)
+            parts, throttle = await fetch(self._client, node, offsets, share, max(FETCH_BYTES, share), wait_ms)
             for part in parts:
                 state = requested[part.tp]
                 if self.partitions.get(part.tp) is state and state.sequence.fetch_offset == offsets[part.tp]:
