@@ -10,7 +10,7 @@ from service.settings.section import TlsSection, check_addresses, loopback
 
 if TYPE_CHECKING:
     from service.streaming.kafka.cluster import Cluster
-    from service.streaming.kafka.oauth import TokenSource
+    from service.streaming.kafka.security import TokenSource
 
 _SASL_SETTINGS: dict[str | None, tuple[str, ...]] = {
     None: (),
@@ -103,7 +103,7 @@ class KafkaSettings(TlsSection):
     @property
     def _tokens(self) -> "TokenSource | None":
         """The source of tokens, for the mechanisms that use them."""
-        from service.streaming.kafka.oauth import ClientCredentials, MskIam
+        from service.streaming.kafka.security import ClientCredentials, MskIam
 
         if self.aws_region:
             return MskIam(self.aws_region)

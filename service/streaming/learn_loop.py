@@ -26,7 +26,7 @@ from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import Keeper, SaveRefused
 from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
-from service.streaming.ports import Log, Observer
+from service.streaming.ports import Bounds, Log, Observer
 from service.streaming.records import KafkaRecords
 from service.streaming.resume_check import check_last_records, check_offsets, fingerprint, same_settings
 
@@ -210,7 +210,7 @@ class LearnLoop:
             self._tell.outside_writer(head.writer)
         self._displaced = False
 
-    async def _begin(self, bounds: Mapping[int, tuple[int, int]], source: Source) -> _Model | None:
+    async def _begin(self, bounds: Bounds, source: Source) -> _Model | None:
         """Begin a new model and save its first head; None if somebody else began it first."""
         began = self._began or self._followed()
         learner = await self._keeper.new_learner(self._identity)
@@ -224,7 +224,7 @@ class LearnLoop:
         self._tell.saved(saved)
         return _Model(learner, source)
 
-    async def _check(self, model: _Model, bounds: Mapping[int, tuple[int, int]]) -> None:
+    async def _check(self, model: _Model, bounds: Bounds) -> None:
         """Raise DataError or ConfigurationError if the log or the settings no longer fit the model."""
         head, learner = self._keeper.head, model.learner
         assert head is not None  # noqa: S101 - the learner was restored from it
@@ -241,7 +241,7 @@ class LearnLoop:
         if began or dropped:
             self._tell.reconciled(began, dropped, learner.next)
 
-    def _starts(self, bounds: Mapping[int, tuple[int, int]], start_at: StartAt) -> dict[int, int]:
+    def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[int, int]:
         """The offset where each partition of a new model, or each new partition, begins."""
         if isinstance(start_at, str):
             return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from service.errors import AnotherCluster, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import Identity
 from service.snapshots.head import Fingerprint, Head, Source
-from service.streaming.ports import Log, Observer
+from service.streaming.ports import Bounds, Log, Observer
 from service.streaming.records import KafkaRecord
 
 
@@ -27,9 +27,7 @@ def same_settings(model: str, head: Head, identity: Identity, source: Source) ->
         )
 
 
-def check_offsets(
-    topic: str, recreated: bool, following: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]
-) -> None:
+def check_offsets(topic: str, recreated: bool, following: Mapping[int, int], bounds: Bounds) -> None:
     """Check that a log with these bounds has the records that follow what was learned. `recreated` is the topic's.
 
     `following` is the next offset to learn, by partition; it may be after the head's. Raises LogLost and

@@ -182,9 +182,9 @@ def test_a_batch_is_unpacked_up_to_a_limit_and_no_further(codec: int) -> None:
     builder = open_builder(codec)
     builder.append(0, 0, key=None, value=bytes(1 << 20), headers=[])
     [small] = parse_batches(bytes(builder.build())).batches
-    assert len(small.unpack(2 << 20)) > 1 << 20
+    assert len(OpenBatch(small, 2 << 20).records) > 1 << 20
     with pytest.raises(DamagedBatch, match=r"unpacks to more than 1,000,000 bytes \(kafka.max_batch_bytes"):
-        small.unpack(1_000_000)
+        OpenBatch(small, 1_000_000)
 
 
 def test_a_compressed_batch_of_an_old_format_is_refused_by_name() -> None:

@@ -47,18 +47,15 @@ RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
 class LogReader:
     """Reads committed records of one topic, without a consumer group.
 
-    Its methods raise KafkaError and TimeoutError, see `Cluster.errors`.
+    `read` raises KafkaError and TimeoutError, see `Cluster.errors`.
     """
 
-    def __init__(self, client: AIOKafkaClient, topic: str, partitions: Sequence[int], fetcher: Fetcher) -> None:
-        self.partitions = partitions
-        self._client, self._topic, self._fetcher = client, topic, fetcher
+    def __init__(self, topic: str, bounds: dict[int, tuple[int, int]], fetcher: Fetcher) -> None:
+        self.bounds = bounds
+        """The first offset and the last stable offset of each partition, when the reader was opened."""
+        self._topic, self._fetcher = topic, fetcher
         self._rest: dict[int, KafkaRecords] = {}
         """Records that were polled but not returned yet, by partition."""
-
-    async def bounds(self) -> dict[int, tuple[int, int]]:
-        """The first offset and the last stable offset of each partition."""
-        return await log_bounds(self._client, [TopicPartition(self._topic, p) for p in self.partitions])
 
     async def read(self, partition: int, start: int, end: int) -> AsyncIterator[KafkaRecords]:
         """The records from offset `start` to before `end`; raises DataError if the log is damaged.
@@ -212,10 +209,11 @@ class Cluster:
             raise missing
         async with self.connected() as client:
             await client.set_topics([topic])
+            bounds = await log_bounds(client, [TopicPartition(topic, p) for p in partitions])
             fetcher = Fetcher(client, self.max_batch_bytes)
             fetching = asyncio.create_task(fetcher.run())
             try:
-                yield LogReader(client, topic, partitions, fetcher)
+                yield LogReader(topic, bounds, fetcher)
             finally:
                 fetching.cancel()
                 await asyncio.wait([fetching])
@@ -226,7 +224,7 @@ class Cluster:
         Raises `missing` if there is no such topic, DependencyError, and DataError if the log is damaged.
         """
         async with self.reader(topic, missing) as reader:
-            for partition, (begin, end) in (await reader.bounds()).items():
+            for partition, (begin, end) in reader.bounds.items():
                 async for records in reader.read(partition, begin, end):
                     yield partition, records
 

@@ -11,8 +11,7 @@ from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import causes, os_cause
-from service.streaming.kafka.oauth import NoTokenError
-from service.streaming.kafka.security import Security
+from service.streaming.kafka.security import NoTokenError, Security
 
 CONNECT_SECONDS = 4.0
 """The limit for one broker to answer a new connection and its first request."""

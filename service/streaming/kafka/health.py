@@ -151,7 +151,7 @@ class Health:
                 [leader] = await find_leaders(client, [tp])
                 if leader is None:
                     return
-                [response], _ = await fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES, MIN_PARTITION_BYTES, 0)
+                [response], _ = await fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES)
         except DependencyError:
             return
         if response.data:
@@ -161,7 +161,8 @@ class Health:
             )
         if response.error == 0 and (stable := response.last_stable_offset) > offset:
             reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
-            partition.fail(unreadable(tp, offset, reason))
+            partition.error = unreadable(tp, offset, reason)
+            partition.wake()
 
 
 async def find_coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:

@@ -24,12 +24,17 @@ from service.streaming.kafka.failures import UNAUTHORISED
 from service.streaming.kafka.fetching.compression import DamagedBatch
 from service.streaming.kafka.fetching.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
 from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordBatch, RecordsBuilder, parse_batches
-from service.streaming.kafka.log_queries import PartitionResponse, fetch, leader_of, refresh_metadata
+from service.streaming.kafka.log_queries import (
+    FETCH_BYTES,
+    PartitionResponse,
+    fetch,
+    find_leaders,
+    leader_of,
+    refresh_metadata,
+)
 from service.streaming.records import KafkaRecords
 from service.streaming.supervision import SupervisedTasks
 
-FETCH_BYTES = 4 << 20
-"""The size of a response. Measured: smaller responses cost more per record, larger ones do not cost less."""
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 256 << 10, 1 << 20
 """The share of one partition. With less, a response has one batch of many producers; 2 MiB cost 10 % more."""
 BUFFER_BYTES = 1 << 20
@@ -55,6 +60,7 @@ class Partition:
         """`position` is the offset where the next poll starts."""
         self.sequence: OffsetSequence[RecordBatch] = OffsetSequence(offset)
         self.error: Exception | None = None
+        """The next poll raises it, after the records before it."""
         self.retry_at = 0.0
         self.wanted_bytes = 0
         """More than a share, if the next batch needs it: the next request then asks for this partition alone."""
@@ -86,11 +92,6 @@ class Partition:
         """Gaps between batches that were accepted since the last call: the first offset, and the one after the last."""
         gaps, self.sequence.gaps = self.sequence.gaps, []
         return gaps
-
-    def fail(self, error: Exception) -> None:
-        """Have the next poll raise an error."""
-        self.error = error
-        self.wake()
 
     def receive(self, response: PartitionResponse, share: int, alone: bool) -> None:
         """Buffer the batches of a response, or keep its error for the next poll. `share` bytes were requested."""
@@ -183,20 +184,17 @@ class Fetcher:
                 while True:
                     self._request_all()
                     await asyncio.sleep(RETRY_SECONDS)
-                    if any(leader_of(self._client, tp) is None for tp in self.partitions):
-                        await refresh_metadata(self._client)
+                    await find_leaders(self._client, self.partitions)
             finally:
                 self._tasks = None  # the task group takes no new tasks
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Read the partition from this offset on. Batches that were fetched before are dropped."""
-        topics = {each.topic for each in self.partitions}
         before = self.partitions.get(tp)
         self.partitions[tp] = Partition(tp, offset, self._max_batch_bytes)
         if before is not None:  # the watchdog counts on: a seek brings no records
             self.partitions[tp].due_since = before.due_since
-        if tp.topic not in topics:
-            self._client.set_topics({*topics, tp.topic})
+        self._client.set_topics({each.topic for each in self.partitions})
         self._request_all()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
@@ -284,7 +282,7 @@ class Fetcher:
             share = max(share, states[0].wanted_bytes)
             requested = {state.tp: state for state in states}
             offsets = {tp: state.sequence.fetch_offset for tp, state in requested.items()}
-            parts, throttle = await fetch(self._client, node, offsets, share, max(FETCH_BYTES, share), wait_ms)
+            parts, throttle = await fetch(self._client, node, offsets, share, wait_ms)
             for part in parts:
                 state = requested[part.tp]
                 if self.partitions.get(part.tp) is state and state.sequence.fetch_offset == offsets[part.tp]:

@@ -54,14 +54,9 @@ class RecordBatch:
     """Whether the transaction was aborted."""
 
     @property
-    def is_control(self) -> bool:
-        """Whether the batch marks the end of a transaction, and has no record."""
-        return bool(self.attributes & CONTROL)
-
-    @property
     def has_records(self) -> bool:
-        """Whether the batch has records to learn."""
-        return not self.is_control and not self.aborted and self.count > 0
+        """Whether the batch has records to learn. A control batch marks the end of a transaction."""
+        return not self.attributes & CONTROL and not self.aborted and self.count > 0
 
     @property
     def ends_aborted(self) -> bool:
@@ -71,11 +66,6 @@ class RecordBatch:
         _, count = frame_records(body.ctypes.data, len(body), 0, 0, 0, (0, 0, False), rows)
         key = rows[KEY, 0] if count else -1
         return key >= 0 and int.from_bytes(bytes(body[key + 2 : key + 4])) == ABORT
-
-    def unpack(self, max_bytes: int) -> NDArray[np.uint8]:
-        """The decompressed records; raises DamagedBatch, also if they have more than `max_bytes`."""
-        unpacked = decompress(self.attributes & CODEC, self.data[HEAD.size :], max_bytes)
-        return np.frombuffer(unpacked, np.uint8)
 
 
 @dataclass(slots=True)
@@ -158,7 +148,7 @@ def _mark_aborted(batches: Iterable[RecordBatch], aborted: Sequence[tuple[int, i
     for batch in batches:
         while waiting and waiting[0][1] < batch.end:
             producers.add(waiting.pop(0)[0])
-        if batch.is_control:
+        if batch.attributes & CONTROL:
             if batch.producer_id in producers and batch.ends_aborted:
                 producers.discard(batch.producer_id)
         elif batch.attributes & TRANSACTIONAL:
@@ -169,9 +159,10 @@ class OpenBatch:
     """A decompressed batch whose records are taken in parts."""
 
     def __init__(self, batch: RecordBatch, max_bytes: int) -> None:
-        """Raises DamagedBatch."""
+        """Raises DamagedBatch, also if the records have more than `max_bytes`."""
         self.batch = batch
-        self.records = batch.unpack(max_bytes)
+        unpacked = decompress(batch.attributes & CODEC, batch.data[HEAD.size :], max_bytes)
+        self.records = np.frombuffer(unpacked, np.uint8)
         self.left = batch.count
         self._address, self._at = self.records.ctypes.data, 0
         appended = bool(batch.attributes & APPEND_TIME)
