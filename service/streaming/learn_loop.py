@@ -1,42 +1,34 @@
 """The loop that learns one topic.
 
-1. WAITING: wait until Kafka gives us the topic.
-2. RESTORING: restore the current head. If there is none, begin a model and save its first head before its first event.
+1. Wait until Kafka gives us the topic.
+2. Restore the current head. If there is none, begin a model and save its first head before its first event.
 3. Seek to where the head stops.
-4. LEARNING: poll. Apply records in slices, with a turn of the event loop between them, and publish rejected records as
+4. Learn: poll. Apply records in slices, with a turn of the event loop between them, and publish rejected records as
    dead letters. The log returns records in order, and raises if its batches do not follow each other.
 5. When a save is due: flush the dead letters, check that the topic was not recreated, save, and commit the offsets to
    Kafka (advisory: nothing reads them back).
 6. Save refused: somebody else continued from our head. Drop the state and go to 2.
 7. Revoked or stopping: save a last time, release the topic, and go to 1 or end.
-8. STOPPED: report an error that waiting does not mend, and watch the stored model until it is another one.
+8. Stopped: report an error that waiting does not mend, and watch the stored model until it is another one.
 
+Unless it is stopped, the loop keeps its model when it loses the topic, and continues if the model's head is current.
 The loop awaits only `Log`, the keeper's `ModelStore` and `Clock`, so one test can drive it through any interleaving. It
 reports events to an `Observer`; nothing here logs, counts or serves.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
-from service.errors import (
-    ConfigurationError,
-    DataError,
-    DependencyError,
-    Diverged,
-    LogLost,
-    SnapshotDamaged,
-    SnapshotForeign,
-)
+from service import errors
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
-from service.streaming.ports import Log, Observer
+from service.streaming.ports import Bounds, Log, Observer
 from service.streaming.records import KafkaRecords
-from service.streaming.resume_check import check_resumable, fingerprint
+from service.streaming.resume_check import check_last_records, check_offsets, fingerprint, same_settings
 
 MAX_SLICE_RECORDS = 4000
 SLICE_BYTES = 1 << 20
@@ -51,21 +43,11 @@ MAX_PAUSE_SECONDS = 5.0
 CONFIRM_SECONDS = 1.0
 """How often an idle learner asks whether its head is current, if the process has not read the store's head since."""
 
-UNREADABLE_ERRORS = SnapshotDamaged, SnapshotForeign
+UNREADABLE_ERRORS = errors.SnapshotDamaged, errors.SnapshotForeign
 """Errors of a stored head that somebody may repair."""
 
 StartAt = str | Mapping[int, int] | None
 """Where a model without a snapshot begins: "earliest", "latest", offsets by partition; None requires a log from 0."""
-
-
-class State(Enum):
-    """The state of the loop. Unless STOPPED it keeps its model, and continues if the model's head is current."""
-
-    WAITING = "the topic is not ours"
-    RESTORING = "the topic is ours: read the current head, or write a first one"
-    LEARNING = "poll, learn and save records"
-    STOPPED = "waiting does not mend the error: watch the stored model"
-    ENDED = "the process is stopping"
 
 
 @dataclass
@@ -102,10 +84,7 @@ class LearnLoop:
         self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
         self._identity, self._start_at, self._followed, self._aim = identity, start_at, followed, aim
         self._seen_digest = seen_digest
-        self.state = State.WAITING
         self._model: _Model | None = None
-        self._reason: Exception | None = None
-        """Why we are STOPPED."""
         self._began = False
         """Whether we ever learned this model. If the store has none later, it was lost: it is not a new model."""
         self._displaced = False
@@ -116,52 +95,38 @@ class LearnLoop:
         """When we last checked that our head is current, and `seen_digest` at that time."""
 
     async def run(self) -> None:
-        """Step from state to state until the log says that the process is stopping."""
-        steps = {
-            State.WAITING: self._wait,
-            State.RESTORING: self._restore,
-            State.LEARNING: self._learn,
-            State.STOPPED: self._watch_stopped,
-        }
-        try:
-            while self.state is not State.ENDED:
-                try:
-                    self.state = await steps[self.state]()
-                except (DataError, ConfigurationError) as error:
-                    self._model, self._reason, self.state = None, error, State.STOPPED
-        finally:
-            self._release()
+        """Learn the topic whenever it is ours, until the log says that the process is stopping."""
+        while await self._log.acquire():
+            try:
+                while self._log.held:
+                    if model := await self._restore():
+                        await self._learn(model)
+            except (errors.DataError, errors.ConfigurationError) as error:
+                self._model = None
+                await self._watch_stopped(error)
+            finally:
+                self._tell.released()
+                self._log.release()
 
-    async def _wait(self) -> State:
-        """Step 1, and the end of step 7."""
-        self._release()
-        return State.RESTORING if await self._log.acquire() else State.ENDED
-
-    def _release(self) -> None:
-        self._tell.released()
-        self._log.release()
-
-    async def _watch_stopped(self) -> State:
+    async def _watch_stopped(self, reason: Exception) -> None:
         """Step 8: wait until the topic is lost, or the stored model is another one, as after a reset or rollback.
 
         A head that could not be read is read again a little later: somebody may have repaired it.
         """
-        assert self._reason is not None  # noqa: S101 - `run` has set it
-        self._tell.stopped(self._reason)
+        self._tell.stopped(reason)
         self._tell.released()
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if isinstance(self._reason, UNREADABLE_ERRORS) or not await self._keeper.current():
-                    break
-            except DependencyError as error:
+                if isinstance(reason, UNREADABLE_ERRORS) or not await self._keeper.current():
+                    return
+            except errors.DependencyError as error:
                 self._tell.unavailable(error)
-        return State.WAITING
+            except errors.DataError:
+                return  # the next restore says why
 
-    async def _learn(self) -> State:
+    async def _learn(self, model: _Model) -> None:
         """Steps 4 to 7, until the topic is lost or the state is dropped."""
-        model = self._model
-        assert model is not None  # noqa: S101 - it was restored
         learner, reason = model.learner, None
         try:
             while self._log.held and self._model is not None:
@@ -175,17 +140,16 @@ class LearnLoop:
                     await self._clock.sleep(0)  # the next poll gets a turn of its own
                 elif not polled:
                     await self._confirm()
-        except DependencyError as error:
+        except errors.DependencyError as error:
             self._tell.unavailable(error)
             await self._clock.sleep(0.5)
-        except DataError as error:
+        except errors.DataError as error:
             reason = error  # records before the error are learned, and saved if possible
         # 7. Never save on top of a head that could not be read, even if it was repaired meanwhile: restore it again.
         if self._model is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE_ERRORS):
             await self._save(model)
         if reason is not None:
             raise reason
-        return State.RESTORING if self._log.held else State.WAITING
 
     async def _confirm(self) -> None:
         """While no records arrive, check that our head is still current: the model may have been reset."""
@@ -198,11 +162,11 @@ class LearnLoop:
             if seen != self._keeper.digest and not await self._keeper.current():
                 self._drop("replaced")
             self._tell.answered()
-        except DependencyError as error:
+        except errors.DependencyError as error:
             self._tell.unavailable(error)  # learning does not need the store now
 
-    async def _restore(self) -> State:
-        """Steps 2 and 3, until the log is at the offset where the current head stops, or the topic is lost."""
+    async def _restore(self) -> _Model | None:
+        """Steps 2 and 3, until the log is at the offset where the current head stops; None if the topic is lost."""
         pause = 0.1
         while self._log.held:
             try:
@@ -217,8 +181,7 @@ class LearnLoop:
                 if not self._log.held:  # the bounds may lack partitions
                     continue
                 if self._model is None:
-                    learner = await self._begin(bounds, source)
-                    self._model = _Model(learner, source) if learner is not None else None
+                    self._model = await self._begin(bounds, source)
                 else:
                     await self._check(self._model, bounds)
                 if self._model is None or not self._log.held:
@@ -228,12 +191,12 @@ class LearnLoop:
                 assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
                 self._tell.learning(learner, self._keeper.head, self._keeper.digest)
                 self._began = True
-                return State.LEARNING
-            except DependencyError as error:
+                return self._model
+            except errors.DependencyError as error:
                 self._tell.unavailable(error)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
-        return State.WAITING
+        return None
 
     def _drop(self, cause: str) -> None:
         """Step 6: drop the state, because somebody else's head is current."""
@@ -247,7 +210,7 @@ class LearnLoop:
             self._tell.outside_writer(head.writer)
         self._displaced = False
 
-    async def _begin(self, bounds: Mapping[int, tuple[int, int]], source: Source) -> Learner | None:
+    async def _begin(self, bounds: Bounds, source: Source) -> _Model | None:
         """Begin a new model and save its first head; None if somebody else began it first."""
         began = self._began or self._followed()
         learner = await self._keeper.new_learner(self._identity)
@@ -259,15 +222,18 @@ class LearnLoop:
         if saved is None:
             return None
         self._tell.saved(saved)
-        return learner
+        return _Model(learner, source)
 
-    async def _check(self, model: _Model, bounds: Mapping[int, tuple[int, int]]) -> None:
+    async def _check(self, model: _Model, bounds: Bounds) -> None:
         """Raise DataError or ConfigurationError if the log or the settings no longer fit the model."""
         head, learner = self._keeper.head, model.learner
         assert head is not None  # noqa: S101 - the learner was restored from it
-        await check_resumable(self._log, head, self._identity, model.source, learner.next, bounds, self._tell)
+        topic, recreated = self._log.topic, head.source.recreated(model.source)
+        same_settings(topic, head, self._identity, model.source)
+        check_offsets(topic, recreated, learner.next, bounds)
+        await check_last_records(self._log, head, recreated, self._tell)
         if learner.diverged:
-            raise Diverged(self._log.topic, learner.diverged)
+            raise errors.Diverged(topic, learner.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
@@ -275,7 +241,7 @@ class LearnLoop:
         if began or dropped:
             self._tell.reconciled(began, dropped, learner.next)
 
-    def _starts(self, bounds: Mapping[int, tuple[int, int]], start_at: StartAt) -> dict[int, int]:
+    def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[int, int]:
         """The offset where each partition of a new model, or each new partition, begins."""
         if isinstance(start_at, str):
             return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}
@@ -283,7 +249,7 @@ class LearnLoop:
         for partition, (begin, end) in sorted(bounds.items()):
             offset = chosen.get(partition, 0)
             if not begin <= offset <= end:
-                raise LogLost(
+                raise errors.LogLost(
                     f"topic {self._log.topic}: learning would begin at offset {offset} of partition {partition}, "
                     f"which holds {begin} to {end}: say where with --start-at earliest, latest or {partition}:OFFSET"
                 )
@@ -329,7 +295,7 @@ class LearnLoop:
             await self._save(model)
             if self._model is None:
                 return 0
-            raise Diverged(self._log.topic, outcome.diverged)
+            raise errors.Diverged(self._log.topic, outcome.diverged)
         return outcome.consumed
 
     async def _save(self, model: _Model) -> None:
@@ -338,7 +304,7 @@ class LearnLoop:
             learner, lambda: learner.observations.failed_check(learner.squared_norm)
         ):
             # Learning cannot reach a state that the theorem excludes: memory or program are at fault. Save nothing.
-            raise DataError(
+            raise errors.DataError(
                 f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart continues "
                 f"from that version, and `perceptron verify -t {self._log.topic}` compares it with the log"
             )
@@ -351,7 +317,7 @@ class LearnLoop:
                     self._tell.rewound("recreated")
                     return
                 saved = await self._keeper.save(learner, dict(model.last), model.source)
-        except DependencyError as error:
+        except errors.DependencyError as error:
             self._keeper.postpone()
             self._tell.save_failed(error)
             return

@@ -10,6 +10,9 @@ from service.snapshots.keeper import AcceptedSave
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.records import KafkaRecord, KafkaRecords
 
+Bounds = Mapping[int, tuple[int, int]]
+"""The first offset and the next offset to be written, by partition."""
+
 
 class Gap(NamedTuple):
     """Offsets between two batches that no batch contains: compaction removed them at some time."""
@@ -38,8 +41,8 @@ class Log(Protocol):
     async def source(self) -> Source:
         """Which topic this is: one that was deleted and created again is another one, whatever its offsets."""
 
-    async def bounds(self) -> dict[int, tuple[int, int]]:
-        """The first offset and the next offset to be written, by partition."""
+    async def bounds(self) -> Bounds:
+        """Where each partition begins and ends."""
 
     def positions(self) -> Mapping[int, int]:
         """The offset where the next poll starts, by partition: after all polled offsets, with or without records."""

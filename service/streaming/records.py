@@ -47,11 +47,6 @@ class KafkaRecords(Records):
     def __iter__(self) -> Iterator[KafkaRecord]:
         return map(self.record, range(len(self)))
 
-    @property
-    def size(self) -> int:
-        """The size of the buffer in bytes."""
-        return len(self._data)
-
     def header_count(self, i: int) -> int:
         """The number of headers of the record at index `i`."""
         return int(self._rows[table.HEADER_COUNT, i])

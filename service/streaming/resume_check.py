@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from service.errors import AnotherCluster, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import Identity
 from service.snapshots.head import Fingerprint, Head, Source
-from service.streaming.ports import Log, Observer
+from service.streaming.ports import Bounds, Log, Observer
 from service.streaming.records import KafkaRecord
 
 
@@ -27,23 +27,12 @@ def same_settings(model: str, head: Head, identity: Identity, source: Source) ->
         )
 
 
-async def check_resumable(
-    log: Log,
-    head: Head,
-    identity: Identity,
-    source: Source,
-    following: Mapping[int, int],
-    bounds: Mapping[int, tuple[int, int]],
-    tell: Observer,
-) -> None:
-    """Check that this log, with these bounds and this source, has the records that follow what was learned.
+def check_offsets(topic: str, recreated: bool, following: Mapping[int, int], bounds: Bounds) -> None:
+    """Check that a log with these bounds has the records that follow what was learned. `recreated` is the topic's.
 
-    `following` is the next offset to learn, by partition; it may be after the head's. Raises AnotherCluster,
-    IdentityChanged, LogLost and DependencyError.
+    `following` is the next offset to learn, by partition; it may be after the head's. Raises LogLost and
+    DependencyError.
     """
-    topic = log.topic
-    same_settings(topic, head, identity, source)
-    recreated = head.source.recreated(source)
     for partition, offset in sorted(following.items()):
         if partition not in bounds and not recreated:
             # A topic never loses partitions: the group's leader does not know yet that one was added.
@@ -57,10 +46,9 @@ async def check_resumable(
                 f"{offset}: the log was trimmed or the topic recreated. `perceptron reset -t {topic} --yes` forgets "
                 "the model, so that it starts from scratch"
             )
-    await _recognise(log, head, recreated, tell)
 
 
-async def _recognise(log: Log, head: Head, recreated: bool, tell: Observer) -> None:
+async def check_last_records(log: Log, head: Head, recreated: bool, tell: Observer) -> None:
     """Check that the last record learned from each partition is still in the log.
 
     If compaction or retention removed the record, the check is skipped, and the observer hears of it. If the topic's id

@@ -8,15 +8,12 @@ A task may also lose its own cancellation, or take it for that of a client that 
 """
 
 import asyncio
-from types import CoroutineType
-from typing import Any, TypeVar
+from typing import Any
 
 from service.errors import Stuck
 
 AGAIN_SECONDS = 2.0
 """The pause before a task that ignored its cancellation is cancelled again: it needs time to release what it holds."""
-
-T = TypeVar("T")
 
 
 class SupervisedTasks(asyncio.TaskGroup):
@@ -29,7 +26,7 @@ class SupervisedTasks(asyncio.TaskGroup):
         return task
 
 
-async def _insist(work: "CoroutineType[Any, Any, T]") -> T:
+async def _insist(work: Any) -> Any:
     """Wait for the work, and do nothing else, so that no cancellation is lost here."""
     task, cancelled = asyncio.create_task(work), False
     while not task.done():

@@ -20,7 +20,7 @@ from service.snapshots.head import Source
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import missing_right
-from service.streaming.kafka.membership.coordinator import find_coordinator
+from service.streaming.kafka.health import find_coordinator
 from service.streaming.records import value_of
 from service.streaming.resume_check import same_settings
 from service.tools.formats.readers import at
@@ -76,9 +76,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     if not settings.learn:
         return report.failed
     with report.failing():
-        async with cluster.admin() as client:
-            names = set(await client.list_topics())
-        topics = names
+        topics = await cluster.topics()
         report.say("ok", str(cluster))
     if topics is None:
         return report.failed

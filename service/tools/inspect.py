@@ -113,7 +113,7 @@ async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> di
     """
     missing = DataError(f"{cluster} has no topic {topic}")
     async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(topic, missing) as reader:
-        bounds = await reader.bounds()
+        bounds = reader.bounds
     lag = {partition: end - following.get(partition, begin) for partition, (begin, end) in bounds.items()}
     if not following.keys() <= lag.keys() or min(lag.values()) < 0:
         raise DataError(f"topic {topic} ends before the model's next offset: it is not the log that was learned")

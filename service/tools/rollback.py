@@ -70,7 +70,7 @@ async def _check_log(cluster: Cluster, topic: str, version: Head, resume_at: Map
     """That learning can go on there, or the model would stop at once."""
     missing = DataError(f"{cluster} has no topic {topic}")
     async with cluster.reader(topic, missing) as reader:
-        there = await reader.bounds()
+        there = reader.bounds
     for name, position in version.next.items():
         partition = int(name)
         offset = resume_at.get(partition, position.offset)

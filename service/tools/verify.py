@@ -159,7 +159,7 @@ async def _replay(
     fingerprints = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
     learner.observations.gaps = {}
     async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as reader:
-        _check_log(topic, steps, await reader.bounds())
+        _check_log(topic, steps, reader.bounds)
         for partition, start, to in _cut(steps, snapshot.learner):
             learner.skip(partition, start)
             _add_due(learner, snapshot.learner)

@@ -14,8 +14,8 @@ from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server
 from service.errors import DependencyError
 from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.health import find_coordinator
 from service.streaming.kafka.membership.assignor import whole_topics
-from service.streaming.kafka.membership.coordinator import find_coordinator
 from service.streaming.kafka.membership.group import Kafka
 from tests.conftest import DEADLINE, Running, create_topic, perceptron, wait
 from tests.faults.proxy import KafkaProxy

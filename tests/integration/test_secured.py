@@ -13,8 +13,7 @@ from service.embedded.servers import Server
 from service.errors import DependencyError
 from service.settings.load import load
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.oauth import ClientCredentials
-from service.streaming.kafka.security import Security
+from service.streaming.kafka.security import ClientCredentials, Security
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, create_topic, event, perceptron, wait
 from tests.secured import LISTENERS, MECHANISMS, Secured, password, secured

@@ -118,7 +118,7 @@ class SimulatedLog:
         if not self.held or not part.begin <= offset < part.end:
             return None
         reading = Reading(offset)
-        while not reading.admitted and not reading.sequence.holds:
+        while not reading.admitted and not reading.sequence.held:
             self._fetch(topic, partition, reading)
             if reading.error:
                 raise reading.error
@@ -164,7 +164,7 @@ class SimulatedLog:
         at, key = sequence.fetch_offset, (id(topic), partition)
         if not part.begin <= at <= part.end:
             if at < sequence.position:
-                sequence.stop_looking_back()
+                sequence.looking_back = False
                 return
             raise DependencyError("offset out of range", "kafka")
         end = max(self._shown.get(key, 0), part.end - at % 2)

@@ -11,7 +11,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
 from service.streaming.kafka.fetching.compression import DamagedBatch
-from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordsBuilder, mark_aborted, parse_batches
+from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordsBuilder, parse_batches
 from service.streaming.records import KafkaRecord, value_of
 from tests.batches import CODECS, open_builder
 
@@ -24,10 +24,9 @@ CONTENT_TYPES = [
 
 def ours(raw: bytes, start: int, step: int, aborted: list[tuple[int, int]]) -> list[KafkaRecord]:
     """All records from an offset on, read in parts of `step`; raises DamagedBatch."""
-    fetched = parse_batches(raw)
+    fetched = parse_batches(raw, aborted)
     if fetched.damage:
         raise DamagedBatch(fetched.damage)
-    mark_aborted(fetched.batches, aborted)
     records = list[KafkaRecord]()
     for batch in fetched.batches:
         if not batch.has_records:
@@ -183,9 +182,9 @@ def test_a_batch_is_unpacked_up_to_a_limit_and_no_further(codec: int) -> None:
     builder = open_builder(codec)
     builder.append(0, 0, key=None, value=bytes(1 << 20), headers=[])
     [small] = parse_batches(bytes(builder.build())).batches
-    assert len(small.unpack(2 << 20)) > 1 << 20
+    assert len(OpenBatch(small, 2 << 20).records) > 1 << 20
     with pytest.raises(DamagedBatch, match=r"unpacks to more than 1,000,000 bytes \(kafka.max_batch_bytes"):
-        small.unpack(1_000_000)
+        OpenBatch(small, 1_000_000)
 
 
 def test_a_compressed_batch_of_an_old_format_is_refused_by_name() -> None:

@@ -10,25 +10,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    KafkaConnectionError,
-    KafkaError,
-    NodeNotReadyError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    for_code,
-)
+from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, TopicAlreadyExistsError, for_code
+from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, PerceptronError, Unauthorised
 from service.streaming.kafka.failures import UNAUTHORISED, connection_failure, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher
-from service.streaming.kafka.log_reader import LogReader
+from service.streaming.kafka.fetching.record_batch import RecordsBuilder
+from service.streaming.kafka.log_queries import log_bounds
 from service.streaming.kafka.metadata import UNSUPPORTED
 from service.streaming.kafka.metadata import MetadataRequest as MetadataWithRights
 from service.streaming.kafka.security import Security
@@ -42,9 +35,49 @@ MAX_IDLE_SECONDS = 180.0
 """Idle connections are closed before a load balancer silently drops them: Azure's does so after 240 s."""
 MAX_BATCH_BYTES = 16 << 20
 """The default limit of a decompressed batch. Measured: 2 to 25 ms to decompress, with gzip up to 90 ms."""
+POLL_RECORDS = 4000
+"""The size of a poll of a `LogReader`."""
+SILENCE_SECONDS = 30.0
+"""The limit of its wait for records that the log must still have."""
 
 RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
 """Kafka's number of each right: the place of its bit in the rights of a topic."""
+
+
+class LogReader:
+    """Reads committed records of one topic, without a consumer group.
+
+    `read` raises KafkaError and TimeoutError, see `Cluster.errors`.
+    """
+
+    def __init__(self, topic: str, bounds: dict[int, tuple[int, int]], fetcher: Fetcher) -> None:
+        self.bounds = bounds
+        """The first offset and the last stable offset of each partition, when the reader was opened."""
+        self._topic, self._fetcher = topic, fetcher
+        self._rest: dict[int, KafkaRecords] = {}
+        """Records that were polled but not returned yet, by partition."""
+
+    async def read(self, partition: int, start: int, end: int) -> AsyncIterator[KafkaRecords]:
+        """The records from offset `start` to before `end`; raises DataError if the log is damaged.
+
+        A read that starts where the previous one ended fetches nothing twice.
+        """
+        tp, rest = TopicPartition(self._topic, partition), self._rest.get(partition)
+        if rest is not None:
+            rest = rest[rest.find(start) :]
+        if rest is None or (not len(rest) and self._fetcher.partitions[tp].position != start):
+            rest = RecordsBuilder().build()
+            self._fetcher.seek(tp, start)
+        while True:
+            count = rest.find(end)
+            self._rest[partition] = rest[count:]
+            if count:
+                yield rest[:count]
+            if len(self._rest[partition]) or self._fetcher.partitions[tp].position >= end:
+                return
+            async with asyncio.timeout(SILENCE_SECONDS):
+                polled = await self._fetcher.poll([tp], POLL_RECORDS)
+            rest = polled.get(partition, self._rest[partition])
 
 
 @dataclass(frozen=True)
@@ -99,17 +132,6 @@ class Cluster:
             raise kind(f"{where}: {kafka_failure(error, right)}", "kafka") from error
 
     @asynccontextmanager
-    async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
-        """A short-lived admin client; raises DependencyError."""
-        async with self.errors():
-            client = AIOKafkaAdminClient(**self._options(ANSWER_SECONDS))
-            try:
-                await client.start()
-                yield client
-            finally:
-                await client.close()
-
-    @asynccontextmanager
     async def connected(self, right: str = "Read") -> AsyncIterator[AIOKafkaClient]:
         """A short-lived client on a fresh connection; raises DependencyError."""
         async with self.errors(right=right):
@@ -120,18 +142,32 @@ class Cluster:
             finally:
                 await client.close()
 
+    async def ask(self, request: Any, right: str = "Read") -> Any:
+        """The answer of any broker, over a fresh connection, to a request that needs this right.
+
+        Raises DependencyError.
+        """
+        async with self.connected(right) as client:
+            return await client.send(client.get_random_node(), request)
+
     async def id(self) -> str:
         """The cluster's id; "" if it has none."""
-        async with self.admin() as client:
-            return str((await client.describe_cluster())["cluster_id"] or "")
+        return (await self.ask(MetadataRequest([]))).cluster_id or ""
+
+    async def topics(self) -> set[str]:
+        """The names of all topics that this user may see."""
+        return {topic for _, topic, *_ in (await self.ask(MetadataRequest(None))).topics}
 
     async def create_topics(self, topics: Sequence[str]) -> None:
         """Create topics with one partition and the broker's default replication, unless they exist."""
-        # NewTopic accepts -1, the broker's default replication, only with an empty assignment.
-        new = [NewTopic(topic, 1, -1, replica_assignments={}) for topic in topics]
-        async with self.admin() as client:
-            for topic, code, *rest in (await client.create_topics(new)).topic_errors:
-                if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
+        new: list[Any] = [(topic, 1, -1, [], []) for topic in topics]
+        async with self.connected("Create") as client:
+            if (controller := client.cluster.controller) is None:
+                raise KafkaError("the cluster has no controller")
+            request = CreateTopicsRequest(new, int(ANSWER_SECONDS * 1000), False)
+            answer = await client.send(controller.nodeId, request)
+            for topic, code, *rest in answer.topic_errors:
+                if for_code(code) in UNAUTHORISED:
                     raise Unauthorised(f"{self}: {missing_right('Create', f'topic {topic}')}", "kafka")
                 if code not in (0, TopicAlreadyExistsError.errno):
                     raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
@@ -141,13 +177,11 @@ class Cluster:
 
         Raises DependencyError: Unauthorised if this user, who needs this right, may not ask.
         """
-        async with self.connected(right=right) as client:
-            # Unlike the client's own request, this one never lets a broker create the topic.
-            answer = await client.send(client.get_random_node(), MetadataRequest([topic], False))
-            [(code, _, _, partitions, *_)] = answer.topics
-            if code == TopicAuthorizationFailedError.errno:
-                raise TopicAuthorizationFailedError(topic)
-            return sorted(partition for _, partition, *_ in partitions)
+        # Unlike the client's own request, this one never lets a broker create the topic.
+        [(code, _, _, partitions, *_)] = (await self.ask(MetadataRequest([topic], False), right)).topics
+        if for_code(code) in UNAUTHORISED:
+            raise Unauthorised(f"{self}: {missing_right(right, f'topic {topic}')}", "kafka")
+        return sorted(partition for _, partition, *_ in partitions)
 
     async def lacking(self, topic: str, *rights: str) -> list[str]:
         """The rights that this user lacks on a topic, if the broker reports them; raises DependencyError."""
@@ -156,18 +190,16 @@ class Cluster:
                 answer = await client.send(client.get_random_node(), MetadataWithRights(topic, rights=True))
             except UNSUPPORTED:
                 return []
-            [(*_, granted, _)] = answer.topics
-            return [right for right in rights if not granted >> RIGHTS[right] & 1]
+        [(*_, granted, _)] = answer.topics
+        return [right for right in rights if not granted >> RIGHTS[right] & 1]
 
     async def largest_batch(self, topic: str) -> int:
         """The largest batch in bytes that a topic accepts; raises DependencyError, also if we may not ask."""
-        names = dict.fromkeys(["max.message.bytes", "segment.bytes"])
-        async with self.admin() as client:
-            [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, names)])
-            code, _, _, _, entries = answer.resources[0]
-            if code:
-                raise for_code(code)(f"the settings of topic {topic} cannot be read")
-            return min(int(value) for _, value, *_ in entries)
+        resource = ConfigResourceType.TOPIC, topic, ["max.message.bytes", "segment.bytes"]
+        [(code, _, _, _, entries)] = (await self.ask(DescribeConfigsRequest([resource], False))).resources
+        if code:
+            raise DependencyError(f"{self}: the settings of topic {topic} cannot be read", "kafka")
+        return min(int(value) for _, value, *_ in entries)
 
     @asynccontextmanager
     async def reader(self, topic: str, missing: PerceptronError) -> AsyncIterator[LogReader]:
@@ -177,10 +209,11 @@ class Cluster:
             raise missing
         async with self.connected() as client:
             await client.set_topics([topic])
+            bounds = await log_bounds(client, [TopicPartition(topic, p) for p in partitions])
             fetcher = Fetcher(client, self.max_batch_bytes)
             fetching = asyncio.create_task(fetcher.run())
             try:
-                yield LogReader(client, topic, partitions, fetcher)
+                yield LogReader(topic, bounds, fetcher)
             finally:
                 fetching.cancel()
                 await asyncio.wait([fetching])
@@ -191,7 +224,7 @@ class Cluster:
         Raises `missing` if there is no such topic, DependencyError, and DataError if the log is damaged.
         """
         async with self.reader(topic, missing) as reader:
-            for partition, (begin, end) in (await reader.bounds()).items():
+            for partition, (begin, end) in reader.bounds.items():
                 async for records in reader.read(partition, begin, end):
                     yield partition, records
 

@@ -6,28 +6,21 @@ aiokafka's clients connect by themselves, and only log why a connection fails. `
 import asyncio
 import ssl
 
-from aiokafka import TopicPartition
+from aiokafka import errors
 from aiokafka.conn import collect_hosts, create_conn
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    GroupAuthorizationFailedError,
-    GroupCoordinatorNotAvailableError,
-    InvalidSessionTimeoutError,
-    RequestTimedOutError,
-    SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
-    UnsupportedSaslMechanismError,
-)
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import causes, os_cause
-from service.streaming.kafka.oauth import NoTokenError
-from service.streaming.kafka.security import Security
+from service.streaming.kafka.security import NoTokenError, Security
 
 CONNECT_SECONDS = 4.0
 """The limit for one broker to answer a new connection and its first request."""
 TLS_SETTINGS = "look at kafka.ssl_cafile, kafka.ssl_certfile and kafka.ssl_check_hostname"
-UNAUTHORISED = TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError
+UNAUTHORISED = (
+    errors.TopicAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.ClusterAuthorizationFailedError,
+)
 
 
 def missing_right(right: str, what: str) -> str:
@@ -37,18 +30,16 @@ def missing_right(right: str, what: str) -> str:
 
 def kafka_failure(error: Exception, right: str = "Read") -> str:
     """The message for a Kafka error, if the question needs this right."""
-    if isinstance(error, TimeoutError | RequestTimedOutError):
+    if isinstance(error, TimeoutError | errors.RequestTimedOutError):
         return "no answer in time"
-    if isinstance(error, TopicAuthorizationFailedError):
-        topics = error.args[0] if error.args else ()
-        topics = [topics] if isinstance(topics, str | TopicPartition) else topics
-        names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in topics})
-        return missing_right(right, f"topic {', '.join(names)}".strip())
-    if isinstance(error, GroupAuthorizationFailedError):
+    if isinstance(error, errors.TopicAuthorizationFailedError):
+        topics = error.args[0] if error.args else ""  # a name, or a set of names
+        return missing_right(right, f"topic {topics if isinstance(topics, str) else ', '.join(sorted(topics))}".strip())
+    if isinstance(error, errors.GroupAuthorizationFailedError):
         return missing_right("Read", "the group (kafka.group_id)")
-    if isinstance(error, InvalidSessionTimeoutError):
+    if isinstance(error, errors.InvalidSessionTimeoutError):
         return "its group.min.session.timeout.ms, by default 6 s, allows no such kafka.session_timeout"
-    if isinstance(error, GroupCoordinatorNotAvailableError):
+    if isinstance(error, errors.GroupCoordinatorNotAvailableError):
         return (
             "no coordinator: its topic __consumer_offsets does not exist or has no leader, "
             "as if offsets.topic.replication.factor is larger than the number of brokers"
@@ -70,7 +61,7 @@ async def connection_failure(bootstrap: str, security: Security) -> str:
                 finally:
                     connection.close()
             if not answer.brokers:  # a broker that refuses a token answers so
-                raise SaslAuthenticationFailed("the listener refuses the token")
+                raise errors.SaslAuthenticationFailed("the listener refuses the token")
             brokers.update((host, port) for _, host, port, *_ in answer.brokers)
         except Exception as error:  # anything may listen there
             failures["{}:{}".format(*address)] = _connection_cause(error, security)
@@ -91,9 +82,9 @@ def _connection_cause(error: Exception, security: Security) -> str:
     """The step that failed, why, and what to do."""
     if tls := next((cause for cause in causes(error) if isinstance(cause, ssl.SSLError)), None):
         return f"{os_cause(tls).rstrip('.')}: {TLS_SETTINGS}"
-    if isinstance(error, UnsupportedSaslMechanismError):
+    if isinstance(error, errors.UnsupportedSaslMechanismError):
         return f"SASL: the listener does not know {security.mechanism}: set kafka.sasl_mechanism"
-    if isinstance(error, SaslAuthenticationFailed):
+    if isinstance(error, errors.SaslAuthenticationFailed):
         return f"SASL: {error.args[0] if error.args else 'refused'}: see {security.see}"
     if isinstance(error, NoTokenError):
         return f"SASL: {error.args[0]}"

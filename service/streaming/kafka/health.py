@@ -12,26 +12,33 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.errors import KafkaError
+from aiokafka.coordinator.protocol import ConsumerProtocol
+from aiokafka.errors import KafkaError, NoError, UnknownMemberIdError, for_code
+from aiokafka.protocol.admin import DescribeGroupsRequest
+from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
+from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
+from service.streaming.kafka.failures import kafka_failure
 from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, unreadable
-from service.streaming.kafka.log_queries import LATEST, fetch_once, list_offsets
-from service.streaming.kafka.membership.coordinator import find_coordinator
-from service.streaming.kafka.membership.group_clients import GroupClients
-
-if TYPE_CHECKING:
-    from service.streaming.kafka.topic import TopicLog
+from service.streaming.kafka.log_queries import LATEST, fetch, find_leaders, list_offsets
+from service.streaming.kafka.membership.assignor import whole_topics
+from service.streaming.kafka.topic import GroupClients, TopicLog
 
 CHECK_SECONDS = 1.0
 """The pause between two checks, and so the age of the lag that is shown."""
 OUTSIDE_SECONDS = 2.0
 """How long a process may be outside its group, to join or find the coordinator, before it asks why."""
+PROBE_SECONDS = 3.0
+"""The limit of one attempt to find a group's coordinator: it is made when something is wrong already."""
+RETRY_SECONDS = 0.2
+"""The pause after such an attempt."""
+PROBE_MEMBER = "nobody"
+"""A member that no group has: the coordinator refuses its request at once, and the group does not change."""
 
 
 class Health:
@@ -48,7 +55,7 @@ class Health:
         self._silent_since: float | None = None
         """Since when our own questions fail, and those of fresh clients do not."""
 
-    async def run(self, logs: Mapping[str, "TopicLog"]) -> None:
+    async def run(self, logs: Mapping[str, TopicLog]) -> None:
         """Check for as long as the process runs; raises Stuck."""
         outside = time.monotonic()
         while True:
@@ -134,15 +141,17 @@ class Health:
 
         If that client gets none either, the log is damaged: only this topic stops.
         """
-        fetcher, watchdog = self._clients.fetcher, self._clients.watchdog
-        seconds = fetcher.starving_seconds(tp, end)
-        if seconds <= watchdog:
+        partition = self._clients.fetcher.partitions.get(tp)
+        if partition is None or (seconds := partition.starving_seconds(end)) <= self._clients.watchdog:
             return
-        offset = fetcher.fetch_offset(tp)
+        offset = partition.sequence.fetch_offset
         try:
             async with self._clients.cluster.connected() as client:
                 await client.set_topics([tp.topic])
-                response = await fetch_once(client, tp, offset, MIN_PARTITION_BYTES)
+                [leader] = await find_leaders(client, [tp])
+                if leader is None:
+                    return
+                [response], _ = await fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES)
         except DependencyError:
             return
         if response.data:
@@ -152,4 +161,34 @@ class Health:
             )
         if response.error == 0 and (stable := response.last_stable_offset) > offset:
             reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
-            fetcher.fail(tp, unreadable(tp, offset, reason))
+            partition.error = unreadable(tp, offset, reason)
+            partition.wake()
+
+
+async def find_coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
+    """Find a group's coordinator and ask to join; raises DependencyError with the likely cause.
+
+    aiokafka waits forever and says nothing if it finds no coordinator, or if the coordinator does not answer.
+
+    Returns the number of the coordinator's broker, and Kafka's name of the group's state, such as Stable.
+    """
+    session, deadline = int(session_timeout * 1000), time.monotonic() + ANSWER_SECONDS
+    protocols = [(whole_topics().name, b"")]
+    join = JoinGroupRequest(group, session, session, PROBE_MEMBER, None, ConsumerProtocol.PROTOCOL_TYPE, protocols)
+    async with cluster.connected() as client:
+        while True:
+            where = f"{cluster}: group {group} cannot be joined"
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    broker = await client.coordinator_lookup(CoordinationType.GROUP, group)
+                    where = f"{where} at broker {broker}"
+                    error = for_code((await client.send(broker, join)).error_code)
+                    if error not in (NoError, UnknownMemberIdError):
+                        raise error(group)
+                    (_, _, state, *_), *_ = (await client.send(broker, DescribeGroupsRequest([group]))).groups
+                return broker, state
+            except (KafkaError, TimeoutError) as error:
+                # The first group of a new broker waits a moment for the topic __consumer_offsets.
+                if isinstance(error, TimeoutError) or not error.retriable or time.monotonic() > deadline:
+                    raise DependencyError(f"{where}: {kafka_failure(error)}", "kafka") from error
+            await asyncio.sleep(RETRY_SECONDS)

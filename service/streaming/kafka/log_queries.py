@@ -1,21 +1,25 @@
-"""Questions to the leaders of partitions: where a log begins and ends, and what it has at an offset."""
+"""Questions to the leaders of partitions: where a log begins and ends, what it has at an offset, which topic it is."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, LeaderNotAvailableError, NoError, for_code
+from aiokafka.errors import KafkaError, LeaderNotAvailableError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
+
+from service.streaming.kafka.metadata import UNSUPPORTED, MetadataRequest
 
 EARLIEST, LATEST = -2, -1
 """The timestamps that ListOffsets uses for the first offset of a log and for its last stable offset."""
 READ_COMMITTED = 1
 CONSUMER = -1
 """The replica id of a client that is not a replica."""
+FETCH_BYTES = 4 << 20
+"""The size of a response. Measured: smaller responses cost more per record, larger ones do not cost less."""
 METADATA_SECONDS = 5.0
 """The limit for the client to refresh its metadata."""
 
@@ -23,8 +27,7 @@ METADATA_SECONDS = 5.0
 class PartitionResponse(NamedTuple):
     """One partition of a fetch response. `aborted` has pairs of producer id and first offset."""
 
-    topic: str
-    partition: int
+    tp: TopicPartition
     error: int
     high_watermark: int
     last_stable_offset: int
@@ -33,13 +36,25 @@ class PartitionResponse(NamedTuple):
     data: bytes
 
 
-def partition_responses(response: Any) -> list[PartitionResponse]:
-    """The partitions of a fetch response, of version 5 (Kafka 1.0) or later."""
-    return [
-        PartitionResponse(topic, partition, error, high_watermark, stable, log_start, aborted or [], data or b"")
+async def fetch(
+    client: AIOKafkaClient, node: int, offsets: Mapping[TopicPartition, int], share: int, wait_ms: int = 0
+) -> tuple[list[PartitionResponse], float]:
+    """Fetch partitions that a broker leads from these offsets on, at most `share` bytes of each; raises KafkaError.
+
+    Returns the partitions of the response, and how many seconds the broker's quota requires us to wait. The response
+    has version 5 (Kafka 1.0) or later.
+    """
+    topics: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for tp, offset in offsets.items():
+        topics[tp.topic].append((tp.partition, offset, share))
+    size = max(FETCH_BYTES, share)
+    response = await client.send(node, FetchRequest(wait_ms, 1, size, READ_COMMITTED, list(topics.items())))
+    parts = [
+        PartitionResponse(TopicPartition(topic, p), error, high_watermark, stable, start, aborted or [], data or b"")
         for topic, partitions in response.topics or ()
-        for partition, error, high_watermark, stable, log_start, aborted, *_, data in partitions
+        for p, error, high_watermark, stable, start, aborted, *_, data in partitions
     ]
+    return parts, response.throttle_time_ms / 1000
 
 
 async def refresh_metadata(client: AIOKafkaClient) -> None:
@@ -55,13 +70,14 @@ def leader_of(client: AIOKafkaClient, tp: TopicPartition) -> int | None:
 
 async def find_leaders(
     client: AIOKafkaClient, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int | None]:
-    """The broker that leads each partition; refreshes the metadata once if one is unknown."""
-    leaders = {tp: leader_of(client, tp) for tp in partitions}
-    if None in leaders.values():
+) -> dict[int | None, list[TopicPartition]]:
+    """The partitions by the broker that leads them; refreshes the metadata once if a leader is unknown (None)."""
+    if any(leader_of(client, tp) is None for tp in partitions):
         await refresh_metadata(client)
-        leaders = {tp: leader_of(client, tp) for tp in partitions}
-    return leaders
+    by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
+    for tp in partitions:
+        by_leader[leader_of(client, tp)].append(tp)
+    return by_leader
 
 
 async def list_offsets(
@@ -69,9 +85,7 @@ async def list_offsets(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
     """The committed offsets at `time`, EARLIEST or LATEST, and the errors of partitions without an answer."""
     offsets, errors = dict[TopicPartition, int](), dict[TopicPartition, KafkaError]()
-    by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
-    for tp, leader in (await find_leaders(client, partitions)).items():
-        by_leader[leader].append(tp)
+    by_leader = await find_leaders(client, partitions)
     for tp in by_leader.pop(None, ()):
         errors[tp] = LeaderNotAvailableError(
             f"topic {tp.topic} does not exist, or partition {tp.partition} has no leader"
@@ -88,12 +102,10 @@ async def list_offsets(
             return
         for topic, parts in response.topics:
             for partition, code, *_, offset in parts:
-                tp = TopicPartition(topic, partition)
-                kind = for_code(code)
-                if kind is NoError:
-                    offsets[tp] = offset
+                if code:
+                    errors[TopicPartition(topic, partition)] = for_code(code)(topic)
                 else:
-                    errors[tp] = kind(topic)
+                    offsets[TopicPartition(topic, partition)] = offset
 
     await asyncio.gather(*(ask(node, led) for node, led in by_leader.items() if node is not None))
     if any(error.retriable for error in errors.values()):
@@ -101,22 +113,34 @@ async def list_offsets(
     return offsets, errors
 
 
-async def log_bounds(
-    client: AIOKafkaClient, partitions: Collection[TopicPartition]
-) -> Mapping[TopicPartition, tuple[int, int]]:
-    """The first offset and the last stable offset of each log; raises KafkaError if one is unknown."""
+async def log_bounds(client: AIOKafkaClient, partitions: Collection[TopicPartition]) -> dict[int, tuple[int, int]]:
+    """The first and the last stable offset of partitions of one topic; raises KafkaError if one is unknown."""
     begins, errors = await list_offsets(client, partitions, EARLIEST)
     ends, more_errors = await list_offsets(client, partitions, LATEST)
     for error in (errors | more_errors).values():
         raise error
-    return {tp: (begins[tp], ends[tp]) for tp in partitions}
+    return {tp.partition: (begins[tp], ends[tp]) for tp in partitions}
 
 
-async def fetch_once(client: AIOKafkaClient, tp: TopicPartition, offset: int, max_bytes: int) -> PartitionResponse:
-    """The records that the log has now, from this offset on; raises KafkaError."""
-    node = (await find_leaders(client, [tp]))[tp]
-    if node is None:
-        raise LeaderNotAvailableError(f"partition {tp.partition} of topic {tp.topic} has no leader")
-    topics = [(tp.topic, [(tp.partition, offset, max_bytes)])]
-    [part] = partition_responses(await client.send(node, FetchRequest(0, 1, max_bytes, READ_COMMITTED, topics)))
-    return part
+async def topic_id(client: AIOKafkaClient, topic: str) -> str:
+    """The topic's id according to the leaders of its partitions; all ids if they differ, "" if brokers have none.
+
+    Only leaders are asked: other brokers may hear of a new topic after its records were read. Raises KafkaError.
+    """
+    await find_leaders(client, [TopicPartition(topic, 0)])  # now the client knows the topic's partitions
+    partitions = client.cluster.partitions_for_topic(topic) or (0,)
+    ids = set[str]()
+    for node in await find_leaders(client, [TopicPartition(topic, partition) for partition in partitions]):
+        if node is None:
+            raise LeaderNotAvailableError(f"topic {topic} does not exist, or has no leader")
+        try:
+            answer = await client.send(node, MetadataRequest(topic))
+        except UNSUPPORTED:
+            return ""
+        code, _, high, low, *_ = answer.topics[0]
+        if code:
+            raise for_code(code)(topic)
+        if not (high or low):
+            return ""
+        ids.add(f"{high % 2**64:016x}{low % 2**64:016x}")
+    return " ".join(sorted(ids))

@@ -6,13 +6,9 @@ created again, if the new topic has the client's offset: only the id differs.
 
 from typing import Any
 
-from aiokafka import TopicPartition
-from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import IncompatibleBrokerVersion, LeaderNotAvailableError, for_code
+from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
-
-from service.streaming.kafka.log_queries import find_leaders
 
 KEY, VERSION = 3, 10
 UNSUPPORTED = IncompatibleBrokerVersion, NotImplementedError
@@ -25,18 +21,16 @@ def _compact(**fields: Any) -> tuple[tuple[str, Any], ...]:
 
 
 NUMBERS = CompactArray(Int32)
-BROKER = _compact(id=Int32, host=CompactString(), port=Int32, rack=CompactString())
+TEXT = CompactString()
+BROKER = _compact(id=Int32, host=TEXT, port=Int32, rack=TEXT)
 PARTITION = _compact(
     error=Int16, number=Int32, leader=Int32, epoch=Int32, replicas=NUMBERS, in_sync=NUMBERS, offline=NUMBERS
 )
-BROKERS, PARTITIONS = CompactArray(*BROKER), CompactArray(*PARTITION)
-TOPIC = _compact(
-    error=Int16, name=CompactString(), high=Int64, low=Int64, internal=Boolean, partitions=PARTITIONS, rights=Int32
-)
-TOPICS, REQUESTED = CompactArray(*TOPIC), CompactArray(*_compact(high=Int64, low=Int64, name=CompactString()))
-RESPONSE = _compact(
-    throttle_ms=Int32, brokers=BROKERS, cluster_id=CompactString(), controller=Int32, topics=TOPICS, rights=Int32
-)
+PARTITIONS = CompactArray(*PARTITION)
+TOPIC = _compact(error=Int16, name=TEXT, high=Int64, low=Int64, internal=Boolean, partitions=PARTITIONS, rights=Int32)
+BROKERS, TOPICS = CompactArray(*BROKER), CompactArray(*TOPIC)
+RESPONSE = _compact(throttle_ms=Int32, brokers=BROKERS, cluster_id=TEXT, controller=Int32, topics=TOPICS, rights=Int32)
+REQUESTED = CompactArray(*_compact(high=Int64, low=Int64, name=TEXT))
 REQUEST = _compact(topics=REQUESTED, create_topics=Boolean, with_cluster_rights=Boolean, with_topic_rights=Boolean)
 
 
@@ -67,28 +61,3 @@ class MetadataRequest(Request[MetadataRequestStruct]):
     def build(self, request_struct_class: type[MetadataRequestStruct]) -> MetadataRequestStruct:
         """The request's fields."""
         return request_struct_class([(0, 0, self._topic, {})], False, False, self._rights, {})
-
-
-async def topic_id(client: AIOKafkaClient, topic: str) -> str:
-    """The topic's id according to the leaders of its partitions; all ids if they differ, "" if brokers have none.
-
-    Only leaders are asked: other brokers may hear of a new topic after its records were read. Raises KafkaError.
-    """
-    await find_leaders(client, [TopicPartition(topic, 0)])  # now the client knows the topic's partitions
-    partitions = client.cluster.partitions_for_topic(topic) or (0,)
-    leaders = await find_leaders(client, [TopicPartition(topic, partition) for partition in partitions])
-    ids = set[str]()
-    for node in set(leaders.values()):
-        if node is None:
-            raise LeaderNotAvailableError(f"topic {topic} does not exist, or has no leader")
-        try:
-            answer = await client.send(node, MetadataRequest(topic))
-        except UNSUPPORTED:
-            return ""
-        code, _, high, low, *_ = answer.topics[0]
-        if code:
-            raise for_code(code)(f"topic {topic}")
-        if not (high or low):
-            return ""
-        ids.add(f"{high % 2**64:016x}{low % 2**64:016x}")
-    return " ".join(sorted(ids))

@@ -1,9 +1,128 @@
-"""How this process logs in to Kafka, as one value that every client is made with."""
+"""How this process logs in to Kafka, as one value that every client is made with.
 
-from typing import Any
+Tokens for SASL OAUTHBEARER come from a token endpoint by client credentials (RFC 6749), or are signed for Amazon MSK.
+"""
 
+import asyncio
+import base64
+import http.client
+import time
+import urllib.error
+import urllib.request
+from abc import abstractmethod
+from typing import Annotated, Any
+from urllib.parse import quote_plus, urlencode
+
+import msgspec
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError
+
+from service.credentials.http import failure_reason, opener
 from service.credentials.tls import Tls
-from service.streaming.kafka.oauth import TokenSource
+
+TOKEN_SECONDS = 10.0
+"""The limit for the whole answer of the endpoint."""
+MAX_ANSWER_BYTES = 1 << 20
+RENEW_AFTER = 0.8
+"""The share of a token's lifetime after which a new token is fetched."""
+
+
+class NoTokenError(KafkaConnectionError):
+    """There is no token; the argument is one line for a person."""
+
+
+class TokenSource(AbstractTokenProvider):
+    """Keeps a token, and fetches a new one before it expires."""
+
+    see: str
+    """The settings to check if a broker refuses the token."""
+
+    def __init__(self) -> None:
+        self._token, self._lock = "", asyncio.Lock()
+        self._renew_at = 0.0
+        """In seconds of time.monotonic."""
+
+    async def token(self) -> str:
+        """A valid token; raises NoTokenError."""
+        async with self._lock:
+            if time.monotonic() >= self._renew_at:
+                start = time.monotonic()
+                try:
+                    async with asyncio.timeout(TOKEN_SECONDS):
+                        self._token, seconds = await asyncio.to_thread(self.get)
+                except TimeoutError:
+                    raise NoTokenError(f"no token within {TOKEN_SECONDS:.0f} s: see {self.see}") from None
+                self._renew_at = start + RENEW_AFTER * seconds
+        return self._token
+
+    def forget(self) -> None:
+        """Fetch a new token next time, because a broker refused this one."""
+        self._renew_at = 0.0
+
+    @abstractmethod
+    def get(self) -> tuple[str, float]:
+        """Fetch a new token and its lifetime in seconds; may block. Raises NoTokenError."""
+
+
+class _Answer(msgspec.Struct):
+    access_token: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._~+/-]+=*\Z")]
+    expires_in: float = 0.0
+
+
+class ClientCredentials(TokenSource):
+    """Fetches tokens from a token endpoint, with a client id and secret."""
+
+    see = "kafka.oauth_token_url, kafka.oauth_client_id and kafka.oauth_scope"
+
+    def __init__(self, url: str, client_id: str, secret: str, scope: str | None, cafile: str | None) -> None:
+        super().__init__()
+        form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        login = base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
+        headers = {"authorization": f"Basic {login}"}
+        self._request = urllib.request.Request(url, urlencode(form).encode(), headers)  # noqa: S310 - from settings
+        self._cafile = cafile
+
+    def get(self) -> tuple[str, float]:
+        """Fetch a new token and its lifetime, see `TokenSource`."""
+        where = f"the token endpoint {self._request.full_url}"
+        context = Tls().load()  # trusts the system's authorities, and `cafile` too
+        if self._cafile:
+            context.load_verify_locations(self._cafile)
+        try:
+            with opener(context).open(self._request, timeout=TOKEN_SECONDS) as response:
+                answer = msgspec.json.decode(response.read(MAX_ANSWER_BYTES), type=_Answer, strict=False)
+        except urllib.error.HTTPError as error:
+            error.close()
+            see = ": see kafka.oauth_client_id, oauth_client_secret and oauth_scope" if error.code < 500 else ""
+            raise NoTokenError(f"{where} answers {error.code}{see}") from None
+        except OSError as error:
+            raise NoTokenError(f"{where}: {failure_reason(error)}") from None
+        except (http.client.HTTPException, msgspec.MsgspecError, ValueError, RecursionError):
+            expected = "expected JSON with access_token and expires_in"
+            raise NoTokenError(f"{where} answers with no token: {expected}") from None
+        return answer.access_token, answer.expires_in
+
+
+class MskIam(TokenSource):
+    """Signs tokens with AWS credentials, found as AWS's own tools find them; needs the extra `msk`."""
+
+    see = "kafka.aws_region and the AWS credentials"
+
+    def __init__(self, region: str) -> None:
+        super().__init__()
+        self._region = region
+
+    def get(self) -> tuple[str, float]:
+        """Fetch a new token and its lifetime, see `TokenSource`."""
+        from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+
+        try:
+            token, expires_ms = MSKAuthTokenProvider.generate_auth_token(self._region)
+        except AttributeError:
+            raise NoTokenError("no token for Amazon MSK: no AWS credentials were found") from None
+        except Exception as error:  # two libraries raise, without a common class
+            raise NoTokenError(f"no token for Amazon MSK: {error}") from None
+        return token, expires_ms / 1000 - time.time()
 
 
 class Security:

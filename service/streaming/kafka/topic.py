@@ -5,18 +5,18 @@ Snapshots have the offsets, so the loop seeks after every assignment.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.client import AIOKafkaClient
 
 from service.errors import DependencyError
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter, topic_of
-from service.streaming.kafka.cluster import ANSWER_SECONDS
-from service.streaming.kafka.log_queries import log_bounds
-from service.streaming.kafka.membership.group_clients import GroupClients
-from service.streaming.kafka.metadata import topic_id
+from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
+from service.streaming.kafka.fetching.fetcher import Fetcher, Partition
+from service.streaming.kafka.log_queries import log_bounds, topic_id
 from service.streaming.outbox import Outbox
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
@@ -29,6 +29,33 @@ FULL_OUTBOX_SECONDS = 0.1
 """The pause until the outbox is checked for room again."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 """The limit of a poll while there is something to save, and while there is nothing to do."""
+
+
+class GroupClients:
+    """The Kafka clients that all topics of one process share, once it has connected, and the offsets to commit.
+
+    Each client has its own connections: a broker answers the requests of one connection in order, and a fetch or
+    produce request may wait.
+    """
+
+    consumer: AIOKafkaConsumer
+    """The member of the group. It fetches nothing."""
+    producer: AIOKafkaProducer
+    """For dead letters."""
+    query_client: AIOKafkaClient
+    """For questions that brokers answer at once."""
+    fetch_client: AIOKafkaClient
+    """For `fetcher`."""
+    fetcher: Fetcher
+
+    def __init__(self, cluster: Cluster, watchdog: float, predictions_wait: Callable[[], bool]) -> None:
+        """`watchdog` is the limit in seconds without a record though the log has more."""
+        self.cluster, self.cluster_id, self.watchdog = cluster, "", watchdog
+        self.predictions_wait = predictions_wait
+        """Whether a prediction waits for the event loop."""
+        self.stopping = False
+        self.to_commit: dict[TopicPartition, int] = {}
+        """Offsets that the next background commit takes."""
 
 
 class TopicLog:
@@ -51,8 +78,7 @@ class TopicLog:
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Take the group's assignment: all partitions of the topic, or none."""
-        if self.assigned:
-            self._clients.fetcher.drop(self.assigned)
+        self._clients.fetcher.drop(self.assigned)
         if partitions:
             self._clients.query_client.add_topic(self.topic)
         self.assigned = partitions
@@ -87,32 +113,32 @@ class TopicLog:
             return Source(self._clients.cluster_id, await topic_id(self._clients.query_client, self.topic))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
-        partitions = self.assigned
-        if not partitions:
-            return {}
         async with self._clients.cluster.errors():
-            bounds = await log_bounds(self._clients.query_client, partitions)
-        return {tp.partition: pair for tp, pair in bounds.items()}
+            return await log_bounds(self._clients.query_client, self.assigned)
 
     def positions(self) -> dict[int, int]:
-        return {tp.partition: offset for tp, offset in self._clients.fetcher.positions(self.assigned).items()}
+        return {state.tp.partition: state.position for state in self._read_partitions()}
 
     def take_gaps(self) -> list[Gap]:
-        fetcher = self._clients.fetcher
-        return [Gap(tp.partition, *gap) for tp in self.assigned for gap in fetcher.take_gaps(tp)]
+        return [Gap(state.tp.partition, *gap) for state in self._read_partitions() for gap in state.take_gaps()]
+
+    def _read_partitions(self) -> list[Partition]:
+        """The partitions that are read: after an assignment none, until a seek."""
+        partitions = self._clients.fetcher.partitions
+        return [partitions[tp] for tp in self.assigned if tp in partitions]
 
     async def read(self, partition: int, offset: int) -> KafkaRecord | None:
         tp, clients = TopicPartition(self.topic, partition), self._clients
         if not self.held:
             return None
         async with clients.cluster.errors():
-            begin, end = (await log_bounds(clients.query_client, [tp]))[tp]
+            begin, end = (await log_bounds(clients.query_client, [tp]))[partition]
             if not begin <= offset < end:
                 return None
             clients.fetcher.seek(tp, offset)
             async with asyncio.timeout(ANSWER_SECONDS):
                 polled = await clients.fetcher.poll([tp], 1)
-        record = polled[tp].record(0) if tp in polled else None
+        record = polled[partition].record(0) if partition in polled else None
         return record if record is not None and record.offset == offset else None
 
     def seek(self, offsets: Mapping[int, int]) -> None:
@@ -137,7 +163,7 @@ class TopicLog:
             return {}
         for _ in range(YIELDS_AFTER_POLL if polled else 0):
             await asyncio.sleep(0)
-        return {tp.partition: records for tp, records in polled.items()}
+        return polled
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         self._clients.to_commit.update({TopicPartition(self.topic, p): offset for p, offset in offsets.items()})

@@ -17,39 +17,24 @@ from collections.abc import Collection, Sequence
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import (
-    CorruptRecordException,
-    KafkaError,
-    NoError,
-    OffsetOutOfRangeError,
-    TopicAuthorizationFailedError,
-    for_code,
-)
-from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.errors import CorruptRecordException, KafkaError, NoError, OffsetOutOfRangeError, for_code
 
 from service.errors import DataError, LogGap
+from service.streaming.kafka.failures import UNAUTHORISED
 from service.streaming.kafka.fetching.compression import DamagedBatch
 from service.streaming.kafka.fetching.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
-from service.streaming.kafka.fetching.record_batch import (
-    HEAD,
-    OpenBatch,
-    RecordBatch,
-    RecordsBuilder,
-    mark_aborted,
-    parse_batches,
-)
+from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordBatch, RecordsBuilder, parse_batches
 from service.streaming.kafka.log_queries import (
-    READ_COMMITTED,
+    FETCH_BYTES,
     PartitionResponse,
+    fetch,
+    find_leaders,
     leader_of,
-    partition_responses,
     refresh_metadata,
 )
 from service.streaming.records import KafkaRecords
 from service.streaming.supervision import SupervisedTasks
 
-FETCH_BYTES = 4 << 20
-"""The size of a response. Measured: smaller responses cost more per record, larger ones do not cost less."""
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 256 << 10, 1 << 20
 """The share of one partition. With less, a response has one batch of many producers; 2 MiB cost 10 % more."""
 BUFFER_BYTES = 1 << 20
@@ -67,7 +52,7 @@ READING_SECONDS = 1.0
 """A partition is being polled if the last poll was within this time."""
 
 
-class _Partition:
+class Partition:
     """One partition since its last seek."""
 
     def __init__(self, tp: TopicPartition, offset: int, max_batch_bytes: int) -> None:
@@ -75,11 +60,12 @@ class _Partition:
         """`position` is the offset where the next poll starts."""
         self.sequence: OffsetSequence[RecordBatch] = OffsetSequence(offset)
         self.error: Exception | None = None
+        """The next poll raises it, after the records before it."""
         self.retry_at = 0.0
         self.wanted_bytes = 0
         """More than a share, if the next batch needs it: the next request then asks for this partition alone."""
         self.polled_at = self.due_since = time.monotonic()
-        """When it was last polled, and since when it has been starving, see `starves`."""
+        """When it was last polled, and since when it has been starving, see `starving_seconds`."""
         self.waiter: asyncio.Event | None = None
         self._max_batch_bytes = max_batch_bytes
         self._batches = deque[RecordBatch]()
@@ -92,11 +78,20 @@ class _Partition:
 
     @property
     def has_data(self) -> bool:
+        """Whether the buffer has a batch."""
         return bool(self._batches) or self._open is not None
 
-    def starves(self, end: int) -> bool:
-        """Whether a fetch should bring records now, if the log ends at `end`."""
-        return self.error is None and not self.has_data and not self.sequence.holds and end > self.sequence.fetch_offset
+    def starving_seconds(self, end: int) -> float:
+        """How long fetches have brought nothing though the log, which ends at `end`, has more."""
+        now, sequence = time.monotonic(), self.sequence
+        if self.error is not None or self.has_data or sequence.held or end <= sequence.fetch_offset:
+            self.due_since = max(self.due_since, now)
+        return now - self.due_since
+
+    def take_gaps(self) -> list[tuple[int, int]]:
+        """Gaps between batches that were accepted since the last call: the first offset, and the one after the last."""
+        gaps, self.sequence.gaps = self.sequence.gaps, []
+        return gaps
 
     def receive(self, response: PartitionResponse, share: int, alone: bool) -> None:
         """Buffer the batches of a response, or keep its error for the next poll. `share` bytes were requested."""
@@ -105,10 +100,10 @@ class _Partition:
             if error is NoError:
                 self._buffer(response, share, alone)
             elif error is OffsetOutOfRangeError and self.sequence.fetch_offset < self.sequence.position:
-                self.sequence.stop_looking_back()  # the batches before `position` were deleted
+                self.sequence.looking_back = False  # the batches before `position` were deleted
             elif error is CorruptRecordException:
                 self.sequence.doubt("the broker says that its log is corrupt")
-            elif error in (OffsetOutOfRangeError, TopicAuthorizationFailedError):
+            elif error in (OffsetOutOfRangeError, *UNAUTHORISED):
                 self.error = error(self.tp.topic)
             else:  # the leader moved, or the broker cannot answer now
                 self.retry_at = time.monotonic() + RETRY_SECONDS
@@ -123,15 +118,13 @@ class _Partition:
             self.waiter.set()
 
     def _buffer(self, response: PartitionResponse, share: int, alone: bool) -> None:
-        fetched, fetch_offset = parse_batches(response.data), self.sequence.fetch_offset
-        mark_aborted(fetched.batches, response.aborted)
+        fetched, fetch_offset = parse_batches(response.data, response.aborted), self.sequence.fetch_offset
         end, stable, log_start = response.high_watermark, response.last_stable_offset, max(0, response.log_start)
         admitted = self.sequence.admit(fetched.batches, fetched.cut_start, end, stable, log_start)
         self._batches.extend(admitted)
         self.buffered += sum(len(batch.data) for batch in admitted)
         if admitted:
             self.due_since = time.monotonic()
-        whole = sum(len(batch.data) for batch in fetched.batches)
         last = fetched.batches[-1].end if fetched.batches else fetch_offset
         self.wanted_bytes = 0
         if fetched.damage and last >= self.sequence.position:
@@ -142,7 +135,7 @@ class _Partition:
             elif alone and len(response.data) < share:
                 self.sequence.doubt("a batch is cut short")
             else:
-                self.wanted_bytes = whole + fetched.cut_size + HEAD.size  # and the beginning of the next batch
+                self.wanted_bytes = fetched.wanted_bytes
 
     def take(self, builder: RecordsBuilder, max_records: int) -> None:
         """Decompress records into the builder, and move `position` after them."""
@@ -173,7 +166,8 @@ class Fetcher:
     def __init__(self, client: AIOKafkaClient, max_batch_bytes: int) -> None:
         """The caller bootstraps and closes the client."""
         self._client, self._max_batch_bytes = client, max_batch_bytes
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self.partitions: dict[TopicPartition, Partition] = {}
+        """The partitions that are read: those with a seek."""
         self._busy: set[int] = set()
         self._requests = 0
         self._tasks: SupervisedTasks | None = None
@@ -190,71 +184,37 @@ class Fetcher:
                 while True:
                     self._request_all()
                     await asyncio.sleep(RETRY_SECONDS)
-                    if any(leader_of(self._client, tp) is None for tp in self._partitions):
-                        await refresh_metadata(self._client)
+                    await find_leaders(self._client, self.partitions)
             finally:
                 self._tasks = None  # the task group takes no new tasks
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Read the partition from this offset on. Batches that were fetched before are dropped."""
-        topics = {each.topic for each in self._partitions}
-        before = self._partitions.get(tp)
-        self._partitions[tp] = _Partition(tp, offset, self._max_batch_bytes)
+        before = self.partitions.get(tp)
+        self.partitions[tp] = Partition(tp, offset, self._max_batch_bytes)
         if before is not None:  # the watchdog counts on: a seek brings no records
-            self._partitions[tp].due_since = before.due_since
-        if tp.topic not in topics:
-            self._client.set_topics({*topics, tp.topic})
+            self.partitions[tp].due_since = before.due_since
+        self._client.set_topics({each.topic for each in self.partitions})
         self._request_all()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reading these partitions."""
         for tp in partitions:
-            self._partitions.pop(tp, None)
+            self.partitions.pop(tp, None)
             self.release(tp.topic)
-
-    def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset where the next poll of each partition starts; none for a partition without a seek."""
-        return {tp: self._partitions[tp].position for tp in partitions if tp in self._partitions}
-
-    def take_gaps(self, tp: TopicPartition) -> list[tuple[int, int]]:
-        """Gaps between batches that were accepted since the last call: the first offset, and the one after the last."""
-        partition = self._partitions.get(tp)
-        if partition is None:
-            return []
-        gaps, partition.sequence.gaps = partition.sequence.gaps, []
-        return gaps
-
-    def starving_seconds(self, tp: TopicPartition, end: int) -> float:
-        """How long fetches have brought nothing of this partition though its log, which ends at `end`, has more."""
-        partition, now = self._partitions.get(tp), time.monotonic()
-        if partition is None:
-            return 0.0
-        if not partition.starves(end):
-            partition.due_since = max(partition.due_since, now)
-        return now - partition.due_since
-
-    def fetch_offset(self, tp: TopicPartition) -> int:
-        """The offset where the next fetch of this partition starts."""
-        return self._partitions[tp].sequence.fetch_offset
-
-    def fail(self, tp: TopicPartition, error: Exception) -> None:
-        """Have the next poll of this partition raise an error, if the partition is read."""
-        if partition := self._partitions.get(tp):
-            partition.error = error
-            partition.wake()
 
     def release(self, topic: str) -> None:
         """Say that the polled records of a topic are learned, or that learning waits for something else than memory."""
         if self._unpacked.pop(topic, 0):
             self._room.set()
 
-    async def poll(self, partitions: Sequence[TopicPartition], max_records: int) -> dict[TopicPartition, KafkaRecords]:
-        """About `max_records` records of one topic, by partition; waits for the first one.
+    async def poll(self, partitions: Sequence[TopicPartition], max_records: int) -> dict[int, KafkaRecords]:
+        """About `max_records` records of one topic, by the number of the partition; waits for the first one.
 
         Returns nothing if a position moved past offsets without records. Raises KafkaError, and DataError if the log is
         damaged.
         """
-        states, arrived = [self._partitions[tp] for tp in partitions if tp in self._partitions], asyncio.Event()
+        states, arrived = [self.partitions[tp] for tp in partitions if tp in self.partitions], asyncio.Event()
         topic = partitions[0].topic
         self.release(topic)
         for state in states:
@@ -267,20 +227,20 @@ class Fetcher:
             await self._room.wait()
         async with self._turn:  # each topic decompresses in a turn of the event loop of its own
             await asyncio.sleep(0)
-            polled = self._take([s for s in states if self._partitions.get(s.tp) is s], max_records)
-        self._unpacked[topic] = sum(records.size for records in polled.values())
+            polled = self._take([s for s in states if self.partitions.get(s.tp) is s], max_records)
+        self._unpacked[topic] = sum(len(records.values.data) for records in polled.values())
         self._request_all()
         return polled
 
-    def _take(self, states: Sequence[_Partition], max_records: int) -> dict[TopicPartition, KafkaRecords]:
+    def _take(self, states: Sequence[Partition], max_records: int) -> dict[int, KafkaRecords]:
         """Take records from each partition in turn; if there are none, raise an error."""
-        polled, moved, left = dict[TopicPartition, KafkaRecords](), False, max_records
+        polled, moved, left = dict[int, KafkaRecords](), False, max_records
         for state in sorted(states, key=lambda state: state.taken_at):
             builder, before = RecordsBuilder(), state.position
             if left > 0:
                 state.take(builder, left)
             if builder.count:
-                polled[state.tp] = builder.build()
+                polled[state.tp.partition] = builder.build()
                 left -= builder.count
                 state.taken_at = time.monotonic()
             moved |= state.position != before
@@ -296,8 +256,8 @@ class Fetcher:
         """Start a request to each broker that has none and leads partitions that need records."""
         if self._tasks is None:
             return
-        now, due, full = time.monotonic(), dict[int, list[_Partition]](), set[int]()
-        for tp, state in self._partitions.items():
+        now, due, full = time.monotonic(), dict[int, list[Partition]](), set[int]()
+        for tp, state in self.partitions.items():
             node = leader_of(self._client, tp)
             if node is None or node in self._busy or state.error is not None or now < state.retry_at:
                 continue
@@ -309,7 +269,7 @@ class Fetcher:
             self._busy.add(node)
             self._tasks.create_task(self._request(node, states, SHORT_WAIT_MS if node in full else WAIT_MS))
 
-    async def _request(self, node: int, states: list[_Partition], wait_ms: int) -> None:
+    async def _request(self, node: int, states: list[Partition], wait_ms: int) -> None:
         """Send one request to one broker, and handle its response."""
         try:
             self._requests += 1
@@ -320,17 +280,14 @@ class Fetcher:
                 states = [wanting]
             share = min(max(FETCH_BYTES // len(states), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
             share = max(share, states[0].wanted_bytes)
-            requested = {state.tp: (state, state.sequence.fetch_offset) for state in states}
-            topics: dict[str, list[tuple[int, int, int]]] = {}
-            for tp, (_, offset) in requested.items():
-                topics.setdefault(tp.topic, []).append((tp.partition, offset, share))
-            request = FetchRequest(wait_ms, 1, max(FETCH_BYTES, share), READ_COMMITTED, list(topics.items()))
-            response = await self._client.send(node, request)
-            for part in partition_responses(response):
-                state, offset = requested[TopicPartition(part.topic, part.partition)]
-                if self._partitions.get(state.tp) is state and state.sequence.fetch_offset == offset:
+            requested = {state.tp: state for state in states}
+            offsets = {tp: state.sequence.fetch_offset for tp, state in requested.items()}
+            parts, throttle = await fetch(self._client, node, offsets, share, wait_ms)
+            for part in parts:
+                state = requested[part.tp]
+                if self.partitions.get(part.tp) is state and state.sequence.fetch_offset == offsets[part.tp]:
                     state.receive(part, share, len(states) == 1)
-            if throttle := response.throttle_time_ms / 1000:  # the broker's quota
+            if throttle:
                 for state in states:
                     state.due_since = time.monotonic() + throttle
                 await asyncio.sleep(throttle)

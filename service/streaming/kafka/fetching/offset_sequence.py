@@ -51,10 +51,12 @@ class OffsetSequence(Generic[BatchOffsets]):
         self.gaps: list[tuple[int, int]] = []
         """Accepted gaps, which the caller takes: the first offset without a batch, and the one after the last."""
         self._sought = True
-        self._held: BatchOffsets | None = None
+        self.held: BatchOffsets | None = None
+        """A batch after a gap, which waits for the batch that follows it."""
         self._doubted = -1
         """The position of the last doubt, for which the log was fetched again from before it."""
-        self._looking_back = False
+        self.looking_back = False
+        """Whether the next fetch starts before `position`. The caller clears it if the log has lost those batches."""
         self._anchor, self._anchored, self._log_start = offset - 1, False, 0
         """A look back starts at the anchor: the last batch before `position`, or a guess until `_anchored`."""
         self._beyond: tuple[int, int] | None = None
@@ -63,24 +65,15 @@ class OffsetSequence(Generic[BatchOffsets]):
     @property
     def fetch_offset(self) -> int:
         """The offset where the next fetch starts."""
-        if self._looking_back:
+        if self.looking_back:
             return max(self._anchor, self._log_start)
-        return self._held.end if self._held is not None else self.position
-
-    @property
-    def holds(self) -> bool:
-        """Whether a batch after a gap waits for the batch that follows it."""
-        return self._held is not None
-
-    def stop_looking_back(self) -> None:
-        """Continue at `position`: the log no longer has the batches before it."""
-        self._looking_back = False
+        return self.held.end if self.held is not None else self.position
 
     def doubt(self, reason: str, kind: type[OffsetDamage] = BatchDamage) -> None:
         """Have the log fetched again from before `position`; raises this kind of error at the second doubt there."""
         if self._doubted == self.position:
             raise kind(f"at {self.position} {reason}")
-        self._doubted, self._held, self._looking_back = self.position, None, self.position > self._log_start
+        self._doubted, self.held, self.looking_back = self.position, None, self.position > self._log_start
 
     def admit(
         self,
@@ -96,13 +89,13 @@ class OffsetSequence(Generic[BatchOffsets]):
         last stable offset. Raises OffsetDamage.
         """
         batches, admitted = list(fetched), list[BatchOffsets]()
-        looked_back, self._looking_back, self._log_start = self._looking_back, False, log_start
+        looked_back, self.looking_back, self._log_start = self.looking_back, False, log_start
         preceding = self._pass_preceding(batches) if looked_back else []
         if looked_back and not self._ends_look_back(preceding, batches, cut_start):
             return []
-        if self._held is not None:
-            batches.insert(0, self._held)
-            self._held = None
+        if self.held is not None:
+            batches.insert(0, self.held)
+            self.held = None
         for i, batch in enumerate(batches):
             following = batches[i + 1].start if i + 1 < len(batches) else cut_start
             agreed = following is None or following >= batch.end
@@ -130,7 +123,7 @@ class OffsetSequence(Generic[BatchOffsets]):
                 break
             if gap:
                 if following is None and not at_end:
-                    self._held = batch
+                    self.held = batch
                     break
                 self.gaps.append((self.position, batch.start))
             self.position, self._anchor, self._anchored, self._sought = batch.end, batch.start, True, False
@@ -150,7 +143,7 @@ class OffsetSequence(Generic[BatchOffsets]):
         """Whether this response shows the batch before `position`; if not, look back further. Raises OffsetDamage."""
         if preceding and batches and batches[0].start < preceding[-1].end:
             self.doubt(f"the log {_goes_on(batches[0])}", OffsetDamage)
-        self._looking_back = True
+        self.looking_back = True
         if not (self._anchored or len(preceding) > 1 or self._anchor <= self._log_start):
             # After a seek the batch before `position` may be damaged too, which the batch before that one shows.
             self._anchor -= self.position - self._anchor
@@ -161,8 +154,8 @@ class OffsetSequence(Generic[BatchOffsets]):
             if not batches and cut_start is None and preceding[-1].end < self.position:
                 self._anchor = preceding[-1].end  # in the next segment
                 return False
-        self._looking_back = not batches and cut_start is not None
-        return not self._looking_back
+        self.looking_back = not batches and cut_start is not None
+        return not self.looking_back
 
 
 def _goes_on(batch: OffsetRange) -> str:

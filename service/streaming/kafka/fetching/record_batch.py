@@ -54,14 +54,9 @@ class RecordBatch:
     """Whether the transaction was aborted."""
 
     @property
-    def is_control(self) -> bool:
-        """Whether the batch marks the end of a transaction, and has no record."""
-        return bool(self.attributes & CONTROL)
-
-    @property
     def has_records(self) -> bool:
-        """Whether the batch has records to learn."""
-        return not self.is_control and not self.aborted and self.count > 0
+        """Whether the batch has records to learn. A control batch marks the end of a transaction."""
+        return not self.attributes & CONTROL and not self.aborted and self.count > 0
 
     @property
     def ends_aborted(self) -> bool:
@@ -71,11 +66,6 @@ class RecordBatch:
         _, count = frame_records(body.ctypes.data, len(body), 0, 0, 0, (0, 0, False), rows)
         key = rows[KEY, 0] if count else -1
         return key >= 0 and int.from_bytes(bytes(body[key + 2 : key + 4])) == ABORT
-
-    def unpack(self, max_bytes: int) -> NDArray[np.uint8]:
-        """The decompressed records; raises DamagedBatch, also if they have more than `max_bytes`."""
-        unpacked = decompress(self.attributes & CODEC, self.data[HEAD.size :], max_bytes)
-        return np.frombuffer(unpacked, np.uint8)
 
 
 @dataclass(slots=True)
@@ -91,39 +81,50 @@ class FetchedBatches:
     cut_size: int = 0
     """The size in bytes of that batch."""
 
+    @property
+    def wanted_bytes(self) -> int:
+        """The size of a response with all of these batches and the beginning of another."""
+        return sum(len(batch.data) for batch in self.batches) + self.cut_size + HEAD.size
 
-def parse_batches(data: bytes | memoryview) -> FetchedBatches:
-    """Split a response into batches and check their checksums; records stay compressed."""
-    view, place, batches = memoryview(data), 0, list[RecordBatch]()
+
+def parse_batches(data: bytes | memoryview, aborted: Sequence[tuple[int, int]] = ()) -> FetchedBatches:
+    """Split a response into batches and check their checksums; records stay compressed.
+
+    A response lists aborted transactions by producer id and first offset: their batches are marked.
+    """
+    view, place, fetched = memoryview(data), 0, FetchedBatches([])
     while place < len(view):
         rest = view[place:]
         if len(rest) < LENGTH.size:
-            return FetchedBatches(batches, cut_size=HEAD.size)
+            fetched.cut_size = HEAD.size
+            break
         start, length = LENGTH.unpack_from(rest)
         size = LENGTH.size + length
         if size > len(rest):
-            return FetchedBatches(batches, cut_start=start, cut_size=size)
+            fetched.cut_start, fetched.cut_size = start, size
+            break
         magic = rest[MAGIC_BYTE] if size > MAGIC_BYTE else -1
-        if magic in (0, 1) and size >= MIN_LEGACY_BYTES:
-            try:
-                batches.extend(_legacy_batches(rest[:size]))
-            except (CorruptRecordException, DamagedBatch) as error:
-                return FetchedBatches(batches, str(error))
-        elif magic != 2 or size < HEAD.size:
-            return FetchedBatches(batches, f"a batch of {size} bytes has the unknown format {magic}")
-        else:
-            batch, checksum = _parse(rest[:size])
-            if checksum != google_crc32c.value(np.frombuffer(batch.data, np.uint8, offset=CHECKED_FROM)):
-                return FetchedBatches(batches, "a batch's checksum is wrong")
-            batches.append(batch)
+        try:
+            if magic in (0, 1) and size >= MIN_LEGACY_BYTES:
+                fetched.batches.extend(_legacy_batches(rest[:size]))
+            elif magic == 2 and size >= HEAD.size:
+                fetched.batches.append(_parse(rest[:size]))
+            else:
+                raise DamagedBatch(f"a batch of {size} bytes has the unknown format {magic}")
+        except (CorruptRecordException, DamagedBatch) as error:
+            fetched.damage = str(error)
+            break
         place += size
-    return FetchedBatches(batches)
+    _mark_aborted(fetched.batches, aborted)
+    return fetched
 
 
-def _parse(data: memoryview) -> tuple[RecordBatch, int]:
-    """A batch of format 2 and its checksum."""
+def _parse(data: memoryview) -> RecordBatch:
+    """A batch of format 2; raises DamagedBatch."""
     start, _, _, _, checksum, attributes, last, first_time, max_time, producer, _, _, count = HEAD.unpack_from(data)
-    return RecordBatch(start, start + last + 1, data, count, attributes, first_time, max_time, producer), checksum
+    if checksum != google_crc32c.value(np.frombuffer(data, np.uint8, offset=CHECKED_FROM)):
+        raise DamagedBatch("a batch's checksum is wrong")
+    return RecordBatch(start, start + last + 1, data, count, attributes, first_time, max_time, producer)
 
 
 def _legacy_batches(data: memoryview) -> Iterator[RecordBatch]:
@@ -138,17 +139,16 @@ def _legacy_batches(data: memoryview) -> Iterator[RecordBatch]:
             builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 0)
             timestamp = -1 if record.timestamp is None else record.timestamp
             builder.append(0, timestamp, record.key, record.value, [])
-            rewritten, _ = _parse(memoryview(bytes(builder.build())))
+            rewritten = _parse(memoryview(bytes(builder.build())))
             yield replace(rewritten, start=record.offset, end=record.offset + 1)
 
 
-def mark_aborted(batches: Iterable[RecordBatch], aborted: Sequence[tuple[int, int]]) -> None:
-    """Mark the batches of aborted transactions. A response lists these by producer id and first offset."""
+def _mark_aborted(batches: Iterable[RecordBatch], aborted: Sequence[tuple[int, int]]) -> None:
     waiting, producers = sorted(aborted, key=lambda transaction: transaction[1]), set[int]()
     for batch in batches:
         while waiting and waiting[0][1] < batch.end:
             producers.add(waiting.pop(0)[0])
-        if batch.is_control:
+        if batch.attributes & CONTROL:
             if batch.producer_id in producers and batch.ends_aborted:
                 producers.discard(batch.producer_id)
         elif batch.attributes & TRANSACTIONAL:
@@ -159,9 +159,10 @@ class OpenBatch:
     """A decompressed batch whose records are taken in parts."""
 
     def __init__(self, batch: RecordBatch, max_bytes: int) -> None:
-        """Raises DamagedBatch."""
+        """Raises DamagedBatch, also if the records have more than `max_bytes`."""
         self.batch = batch
-        self.records = batch.unpack(max_bytes)
+        unpacked = decompress(batch.attributes & CODEC, batch.data[HEAD.size :], max_bytes)
+        self.records = np.frombuffer(unpacked, np.uint8)
         self.left = batch.count
         self._address, self._at = self.records.ctypes.data, 0
         appended = bool(batch.attributes & APPEND_TIME)

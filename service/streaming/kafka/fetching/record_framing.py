@@ -18,7 +18,7 @@ MIN_RECORD_BYTES, SEMICOLON = 7, 59
 """The smallest record, and the byte that separates a media type from its parameters."""
 MAX_INT64 = (1 << 63) - 1
 _CONTENT_TYPE = np.frombuffer(HEADER.encode(), np.uint8)
-_VECTOR, _PACKED = (np.frombuffer(name.encode(), np.uint8) for name in TYPES)
+_TYPES = tuple(np.frombuffer(name.encode(), np.uint8) for name in TYPES)
 
 
 @compiled
@@ -52,7 +52,11 @@ def _is_media_type(data: int, at: int, size: int, text: NDArray[np.uint8]) -> bo
 
 @compiled
 def _form(data: int, at: int, size: int) -> int:
-    return 1 if _is_media_type(data, at, size, _VECTOR) else 2 if _is_media_type(data, at, size, _PACKED) else 0
+    """The number of the content type with this name, as in `content_types.FORMS`."""
+    for i in range(len(_TYPES)):
+        if _is_media_type(data, at, size, _TYPES[i]):
+            return i + 1
+    return 0
 
 
 @compiled

@@ -1,5 +1,4 @@
 """This process as a member of its consumer group.
 
-Start with `group`, the member. `assignor` gives each whole topic to one member, `group_clients` has the clients that
-all topics share, and `coordinator` says why a group cannot be joined.
+Start with `group`, the member. `assignor` gives each whole topic to one member.
 """

@@ -21,8 +21,7 @@ from service.streaming.kafka.failures import UNAUTHORISED
 from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.health import Health
 from service.streaming.kafka.membership.assignor import whole_topics
-from service.streaming.kafka.membership.group_clients import GroupClients
-from service.streaming.kafka.topic import TopicLog
+from service.streaming.kafka.topic import GroupClients, TopicLog
 from service.streaming.outbox import MAX_LETTER_BYTES
 from service.streaming.supervision import SupervisedTasks
 
