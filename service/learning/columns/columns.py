@@ -14,7 +14,7 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.columns.hashing import hash_to_columns
+from service.learning.columns.hashing import ColumnMerger, hash_to_columns
 from service.learning.columns.name_table import NameTable, find_each, number_each
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.identity import Identity
@@ -258,7 +258,7 @@ class Hashed(_Numbered):
     def __init__(self, bits: int, scaled: bool = False) -> None:
         super().__init__(1 << bits)
         self._scaled = scaled
-        self._latest, self._turn = np.zeros((64, 2), np.int64), np.zeros(1, np.int64)
+        self._merger = ColumnMerger()
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Batch:
         rows = [self.find(features)[0] for features in events]
@@ -269,15 +269,13 @@ class Hashed(_Numbered):
         return Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
 
     def place_rows(self, rows: FeatureRows) -> Batch:
-        if 2 * (longest := int(np.diff(rows.starts).max(initial=0))) > len(self._latest):
-            self._latest = np.zeros((2 << longest.bit_length(), 2), np.int64)
-        starts, columns, values = rows.starts.copy(), np.empty(len(rows.values), np.uint32), np.empty(len(rows.values))
-        count = hash_to_columns(
-            rows.address, rows.names, rows.values, rows.is_number, self._count, not self._scaled, self._latest,
-            self._turn, starts, columns, values,
-        )  # fmt: skip
-        numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
-        return Batch(starts, columns[:count], values[:count], numbers=numbers)
+        columns, values = np.empty(len(rows.values), np.uint32), rows.values.copy()
+        hash_to_columns(rows.address, rows.names, rows.is_number, self._count, columns, values)
+        if self._scaled:
+            return Batch(rows.starts, columns, values, numbers=rows.is_number.copy())
+        starts = rows.starts.copy()
+        count = self._merger.merge(starts, columns, values)
+        return Batch(starts, columns[:count], values[:count])
 
     def find(self, features: Mapping[str, float]) -> tuple[ColumnPairs, int]:
         if self._scaled:

@@ -95,14 +95,9 @@ def _utf8(data: int, i: int) -> int:
 def _digits(data: int, i: int) -> tuple[np.uint64, int]:
     """The number that up to eight digits from i on make, and how many they are."""
     word = word_at(data, i) ^ _DIGITS
-    others = ((word + _BEYOND) | word) & _HIGH_BITS  # the lowest is that of the first byte that is not a digit
-    if others == 0:
-        count = 8
-    else:
-        count = trailing_zeros(others) >> 3
-        if count == 0:
-            return others & _NOTHING, 0
-    return _from_digits(word, count), count
+    # The lowest of these bits is that of the first byte that is not a digit. Without a bit there are eight digits.
+    count = trailing_zeros(((word + _BEYOND) | word) & _HIGH_BITS) >> 3
+    return (_from_digits(word, count) if count > 0 else _NOTHING), count
 
 
 @compiled
@@ -164,15 +159,10 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
         minus = byte_at(data, i) == _MINUS
         if minus or byte_at(data, i) == _PLUS:
             i += 1
-        first, exponent = i, 0
-        d = byte_at(data, i) - _ZERO
-        while 0 <= d <= 9:
-            exponent = min(10 * exponent + d, 100_000)
-            i += 1
-            d = byte_at(data, i) - _ZERO
-        if i == first:
+        exponent, count = _digits(data, i)
+        if not 0 < count < 8:
             return 0.0, -1
-        q += -exponent if minus else exponent
+        i, q = i + count, q - int(exponent) if minus else q + int(exponent)
     if digits > MAX_DIGITS or (whole and negative and m == 0):
         return math.nan, i
     value = nearest_double(m, q)
