@@ -28,15 +28,15 @@ class Candidate(Classifier):
         super().__init__(identity, columns, options)
         self.since = dict(since)
 
-    def follow(self, batch: Batch, known: int, partition: int, first: int) -> NDArray[np.bool_] | None:
+    def follow(self, batch: Batch, columns_before: int, partition: int, first: int) -> NDArray[np.bool_] | None:
         """Learn the batch that the model learned; returns which events it predicted rightly.
 
-        The first record is at offset `first`; `known` is the number of columns before the batch. Returns None, and
-        changes no weight, once the candidate has diverged.
+        The first record is at offset `first`; `columns_before` is the number of columns before the batch.
+        Returns None, and changes no weight, once the candidate has diverged.
         """
         if self.diverged and len(batch.labels):
             batch = batch.first(0)
         batch, learned = self.learn(batch, partition, first)
-        self.count(batch, learned, known)
+        self.count(batch, learned, columns_before)
         right: NDArray[np.bool_] = (learned.averaged if self.averaged else learned.predicted) == learned.truth
         return None if self.diverged else right

@@ -216,10 +216,10 @@ class Classifier:
             f"{partition} takes the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
         )
 
-    def count(self, batch: Batch, learned: Learned, known: int) -> None:
-        """Count the events that were learned; `known` is the number of columns before them."""
-        if len(self.columns) > known:
-            self.observations.grow(initial_weights(self.identity, known, len(self.columns) - known), known)
+    def count(self, batch: Batch, learned: Learned, columns_before: int) -> None:
+        """Count the events that were learned; `columns_before` is the number of columns before them."""
+        if (new := len(self.columns) - columns_before) > 0:
+            self.observations.grow(initial_weights(self.identity, columns_before, new), columns_before)
         counts = self.counts
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))

@@ -165,11 +165,11 @@ class Learner(Classifier):
         """
         if not len(records):
             return Outcome(0, [], None)
-        first, known = int(records.offsets[0]), len(self.columns)
+        first, columns_before = int(records.offsets[0]), len(self.columns)
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         decoded, rejects = self._decoder.decode(records.values, enough)
-        columns = known + len(decoded.names)
+        columns = columns_before + len(decoded.names)
         self.last_events.add(partition, first, records.values, decoded, columns)
         self.make_room(columns)
         self.observations.make_room(columns, decoded.names)
@@ -188,9 +188,9 @@ class Learner(Classifier):
             predicted["average"] = learned.averaged
         right = {name: labels == learned.truth for name, labels in predicted.items()}
         for name, candidate in self.candidates.items():
-            if (flags := candidate.follow(batch, known, partition, first)) is not None:
+            if (flags := candidate.follow(batch, columns_before, partition, first)) is not None:
                 right[name] = flags
-        self.count(batch, learned, known)
+        self.count(batch, learned, columns_before)
         self.observations.recent.compare(right)
         self.counts.ignored_features += len(batch.ignored)
         self.counts.skipped += len(batch.skipped)

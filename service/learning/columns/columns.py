@@ -199,9 +199,9 @@ class Named:
 class _Numbered:
     """Columns that are shown as "0", "1" and so on. No names are kept."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, scaled: bool) -> None:
         self.names: Sequence[str] = []
-        self._count = count
+        self._count, self._scaled = count, scaled
 
     def __len__(self) -> int:
         return self._count + 1
@@ -222,8 +222,7 @@ class Positional(_Numbered):
     """The i-th value of a list of `dimension` belongs to column i + 1."""
 
     def __init__(self, dimension: int, scaled: bool = False) -> None:
-        super().__init__(dimension)
-        self._scaled = scaled
+        super().__init__(dimension, scaled)
         self._prepared = self._columns(_PREPARED_COLUMNS // max(dimension, 1))
 
     def _columns(self, events: int) -> NDArray[np.uint32]:
@@ -256,8 +255,7 @@ class Hashed(_Numbered):
     """Column 1 + |h| mod 2^bits with h = murmur3_32(name, seed 0), value times h's sign (scikit-learn's FeatureHasher)."""  # noqa: E501
 
     def __init__(self, bits: int, scaled: bool = False) -> None:
-        super().__init__(1 << bits)
-        self._scaled = scaled
+        super().__init__(1 << bits, scaled)
         self._merger = ColumnMerger()
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Batch:
