@@ -120,9 +120,9 @@ def _learner(batch: Batch, bound: bool = False, **identity: Any) -> Learner:
 
 def _watched(batch: Batch, bound: bool) -> float:
     learner = _learner(batch, bound)
-    learner.count(batch, learner.learn(batch), len(learner.columns))
+    learner.count(*learner.learn(batch, 0, 0), len(learner.columns))
     learner.begin_segment()
-    learned = learner.learn(batch)
+    batch, learned = learner.learn(batch, 0, 0)
     began = time.process_time()
     learner.count(batch, learned, len(learner.columns))
     return time.process_time() - began

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.classifier import Classifier, divergence_reason
+from service.learning.classifier import Classifier
 from service.learning.columns.columns import Batch, Columns
-from service.learning.identity import SUMS, Identity
+from service.learning.identity import Identity
 from service.learning.options import Options
 
 
@@ -21,37 +21,22 @@ def stored_as(name: str, array: str) -> str:
     return f"{name}/{array}"
 
 
-def arrays_of(identity: Identity) -> list[str]:
-    """The names of a candidate's own arrays. It shares the sums by which the model scales values."""
-    return [array for array in identity.arrays if array not in SUMS]
-
-
 class Candidate(Classifier):
     """A candidate. `since` has the next offsets when it began, by partition."""
 
     def __init__(self, identity: Identity, columns: Columns, options: Options, since: Mapping[int, int]) -> None:
         super().__init__(identity, columns, options)
         self.since = dict(since)
-        self.diverged_at: tuple[int, int] | None = None
-        """Partition and offset of the event whose update would have diverged, if there was one."""
 
-    def follow(self, batch: Batch, known: int, partition: int, first: int) -> NDArray[np.bool_] | None:
+    def follow(self, batch: Batch, columns_before: int, partition: int, first: int) -> NDArray[np.bool_] | None:
         """Learn the batch that the model learned; returns which events it predicted rightly.
 
-        The first record is at offset `first`; `known` is the number of columns before the batch. Returns None, and
-        changes no weight, once the candidate has diverged.
+        The first record is at offset `first`; `columns_before` is the number of columns before the batch.
+        Returns None, and changes no weight, once the candidate has diverged.
         """
         if self.diverged and len(batch.labels):
             batch = batch.first(0)
-        learned = self.learn(batch)
-        done = len(learned.scores)
-        if done < len(batch.labels):
-            self.stop(partition, first + batch.records[done])
-            batch = batch.first(done)
-        self.count(batch, learned, known)
+        batch, learned = self.learn(batch, partition, first)
+        self.count(batch, learned, columns_before)
         right: NDArray[np.bool_] = (learned.averaged if self.averaged else learned.predicted) == learned.truth
         return None if self.diverged else right
-
-    def stop(self, partition: int, offset: int) -> None:
-        """Learn no more, since the update at this offset would take the weights beyond their limit."""
-        self.diverged_at, self.diverged = (partition, offset), divergence_reason(self.identity, partition, offset)

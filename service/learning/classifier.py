@@ -90,20 +90,10 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         return self.events - sum(self.right)
 
 
-def divergence_reason(identity: Identity, partition: int, offset: int) -> str:
-    """The message for an event whose update would take the weights beyond their limit."""
-    return (
-        f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {offset} of partition {partition} takes "
-        f"the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
-    )
-
-
 def state_of(identity: Identity, arrays: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
     """The state as the kernel uses it, from arrays as they are stored: see `Classifier.arrays`."""
-    names, classes = ["w", "late"] if identity.average else ["w"], range(identity.classes)
-    if identity.multiclass:
-        arrays = {name: np.stack([arrays[f"{name}/{k}"] for k in classes], axis=1) for name in names}
-    return np.stack([arrays[name] for name in names], axis=1)
+    state = np.stack([arrays[name] for name in identity.weight_arrays], axis=1)
+    return state.reshape(len(state), -1, identity.classes) if identity.multiclass else state
 
 
 class Classifier:
@@ -115,6 +105,8 @@ class Classifier:
         self.observations = ModelObservations(identity, options)
         self.diverged: str | None = None
         """The reason why it learns no more and does not answer: the next event's update, or ‖w‖² itself."""
+        self.diverged_at: tuple[int, int] | None = None
+        """Partition and offset of the event whose update would have diverged, if there was one."""
         probability, slope = RULES[identity.rule].probability, identity.parameter
         self.probability = (lambda s: probability(s, slope)) if probability and not identity.multiclass else None
         """The probability of the positive label by the score, if the rule models it."""
@@ -161,13 +153,10 @@ class Classifier:
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """The arrays to store, by name: w, and `late` if there is an average; with three labels or more one of each."""
-        own = {"w": self.weights} | ({"late": self._state[: len(self.columns), 1]} if self.identity.average else {})
-        if not self.identity.multiclass:
-            return own
-        return {
-            f"{name}/{k}": row for name, array in own.items() for k, row in enumerate(np.ascontiguousarray(array.T))
-        }
+        """The arrays to store, by name: see `Identity.weight_arrays`."""
+        rows = self._state[: len(self.columns)].reshape(len(self.columns), -1).T
+        rows = np.ascontiguousarray(rows) if self.identity.multiclass else rows
+        return dict(zip(self.identity.weight_arrays, rows, strict=True))
 
     @property
     def squared_norm(self) -> float:
@@ -206,17 +195,31 @@ class Classifier:
                 state[have:, 0] = initial_weights(self.identity, have, len(state) - have)
             self._state = state
 
-    def learn(self, batch: Batch) -> Learned:
-        """Learn a batch, up to an event that would take the weights beyond their limit; call `count` next."""
+    def learn(self, batch: Batch, partition: int, first: int) -> tuple[Batch, Learned]:
+        """Learn a batch, up to an event that would take the weights beyond their limit; call `count` next.
+
+        The first record is at offset `first`. Returns the events that were learned.
+        """
         reference = self.observations.stretch.reference if self.observations.stretch else None
         learned = kernel.learn(self.identity, self._state, batch, self.counts.events, self._reach, reference)
         self._reach = learned.reach
-        return learned
+        if (done := len(learned.scores)) < len(batch.labels):
+            self.stop(partition, first + batch.records[done])
+            batch = batch.first(done)
+        return batch, learned
 
-    def count(self, batch: Batch, learned: Learned, known: int) -> None:
-        """Count the events that were learned; `known` is the number of columns before them."""
-        if len(self.columns) > known:
-            self.observations.grow(initial_weights(self.identity, known, len(self.columns) - known), known)
+    def stop(self, partition: int, offset: int) -> None:
+        """Learn no more, since the update at this offset would take the weights beyond their limit."""
+        self.diverged_at = partition, offset
+        self.diverged = (
+            f"rule {self.identity.rule} with eta {self.identity.eta:g}: the update at offset {offset} of partition "
+            f"{partition} takes the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
+        )
+
+    def count(self, batch: Batch, learned: Learned, columns_before: int) -> None:
+        """Count the events that were learned; `columns_before` is the number of columns before them."""
+        if (new := len(self.columns) - columns_before) > 0:
+            self.observations.grow(initial_weights(self.identity, columns_before, new), columns_before)
         counts = self.counts
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))
@@ -261,11 +264,8 @@ class Classifier:
 
 def largest(weights: NDArray[np.float64], count: int) -> list[int]:
     """The columns of the `count` largest weights by size, without the bias; equal ones in the order of the columns."""
-    sizes = np.abs(weights[1:])
-    least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
-    columns = np.flatnonzero(sizes >= least)
-    largest: list[int] = (columns[np.argsort(-sizes[columns], kind="stable")[:count]] + 1).tolist()
-    return largest
+    columns: list[int] = (np.argsort(-np.abs(weights[1:]), kind="stable")[:count] + 1).tolist()
+    return columns
 
 
 @compiled

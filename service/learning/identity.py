@@ -117,10 +117,16 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     @property
     def arrays(self) -> tuple[str, ...]:
         """The names of the arrays that a learner stores."""
-        own = ["w", "late"] if self.average else ["w"]
-        if self.multiclass:
-            own = [f"{name}/{k}" for name in own for k in range(self.classes)]
-        return (*own, *(SUMS if self.scale == "standard" else ()))
+        return (*self.weight_arrays, *(SUMS if self.scale == "standard" else ()))
+
+    @property
+    def weight_arrays(self) -> list[str]:
+        """The names of the arrays of weights: w, and `late` if there is an average.
+
+        With three labels or more each label has its own.
+        """
+        names = ["w", "late"] if self.average else ["w"]
+        return [f"{name}/{k}" for name in names for k in range(self.classes)] if self.multiclass else names
 
     @property
     def classes(self) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning.candidates import Candidate, stored_as
-from service.learning.classifier import Classifier, Scores, divergence_reason, majority_baseline, state_of
+from service.learning.classifier import Classifier, Scores, majority_baseline, state_of
 from service.learning.columns.columns import columns_for
 from service.learning.evaluation.last_events import LastEvents
 from service.learning.events.batch import Decoder, Reject
@@ -165,22 +165,20 @@ class Learner(Classifier):
         """
         if not len(records):
             return Outcome(0, [], None)
-        first, known, diverged = int(records.offsets[0]), len(self.columns), None
+        first, columns_before = int(records.offsets[0]), len(self.columns)
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         decoded, rejects = self._decoder.decode(records.values, enough)
-        columns = known + len(decoded.names)
+        columns = columns_before + len(decoded.names)
         self.last_events.add(partition, first, records.values, decoded, columns)
         self.make_room(columns)
         self.observations.make_room(columns, decoded.names)
-        batch = self.scaler.learn(decoded) if self.scaler else decoded
-        learned = self.learn(batch)
-        consumed = len(batch.records) + len(rejects) + len(batch.skipped)
-        if (done := len(learned.scores)) < len(batch.labels):
+        batch, learned = self.learn(self.scaler.learn(decoded) if self.scaler else decoded, partition, first)
+        consumed = len(decoded.records) + len(rejects) + len(decoded.skipped)
+        if (done := len(batch.labels)) < len(decoded.labels):
             # The events from here on changed nothing; neither may their names, rejections and counts.
-            consumed = batch.records[done]
-            diverged = self.diverged = divergence_reason(self.identity, partition, first + consumed)
-            batch, rejects = batch.first(done), [reject for reject in rejects if reject.record < consumed]
+            consumed = decoded.records[done]
+            rejects = [reject for reject in rejects if reject.record < consumed]
             if self.scaler:
                 self.scaler.undo(decoded, done)
         self.columns.extend(batch.names)
@@ -190,16 +188,16 @@ class Learner(Classifier):
             predicted["average"] = learned.averaged
         right = {name: labels == learned.truth for name, labels in predicted.items()}
         for name, candidate in self.candidates.items():
-            if (flags := candidate.follow(batch, known, partition, first)) is not None:
+            if (flags := candidate.follow(batch, columns_before, partition, first)) is not None:
                 right[name] = flags
-        self.count(batch, learned, known)
+        self.count(batch, learned, columns_before)
         self.observations.recent.compare(right)
         self.counts.ignored_features += len(batch.ignored)
         self.counts.skipped += len(batch.skipped)
         for reject in rejects:
             self.counts.rejected[reject.reason] = self.counts.rejected.get(reject.reason, 0) + 1
         self.cover(partition, first + consumed)
-        return Outcome(consumed, rejects, diverged)
+        return Outcome(consumed, rejects, self.diverged)
 
     def score(self, features: Features, by: Classifier | None = None) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.

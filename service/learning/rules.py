@@ -90,10 +90,8 @@ def step(rule: int, s: float, y: float, rate: float, positive_tie: bool, paramet
     output = 1.0 if decide(s, positive_tie) else -1.0
     if rule == PERCEPTRON:
         return rate * y if y * s <= margin else 0.0
-    if rule == ERROR_CORRECTION:
+    if rule in (ERROR_CORRECTION, HALF_STEP):
         return rate * ((y - output) / 2.0 * parameter)
-    if rule == HALF_STEP:
-        return 0.5 * rate * (y - output)
     if rule == LMS:
         return rate * (y - s)
     if rule == LOGISTIC_DELTA:

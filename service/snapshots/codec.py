@@ -6,7 +6,7 @@ from contextlib import suppress
 import msgspec
 
 from service.errors import SnapshotDamaged, SnapshotForeign
-from service.learning.candidates import arrays_of, stored_as
+from service.learning.candidates import stored_as
 from service.learning.identity import FOLD
 from service.snapshots import blobs
 from service.snapshots.head import SCHEMA, Head
@@ -42,7 +42,9 @@ def decode_head(data: bytes, digest: str) -> Head:
             f"-t {head.model} --yes`"
         )
     extra = [
-        stored_as(name, array) for name, saved in head.candidate_states.items() for array in arrays_of(saved.identity)
+        stored_as(name, array)
+        for name, saved in head.candidate_states.items()
+        for array in saved.identity.weight_arrays
     ]
     if head.arrays.keys() != (expected := {*head.identity.arrays, *extra}):
         raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(sorted(expected))}")

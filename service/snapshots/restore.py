@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from service.errors import SnapshotDamaged
-from service.learning.candidates import Candidate, arrays_of, stored_as
+from service.learning.candidates import Candidate, stored_as
 from service.learning.classifier import state_of
 from service.learning.evaluation.mistake_bound import BoundSegment
 from service.learning.evaluation.prequential import PrequentialWindow
@@ -84,7 +84,7 @@ def restore_learner(
     values = {name: array.values for name, array in arrays.items()}
     state = state_of(head.identity, values)
     states = {
-        name: state_of(c.identity, {array: values[stored_as(name, array)] for array in arrays_of(c.identity)})
+        name: state_of(c.identity, {array: values[stored_as(name, array)] for array in c.identity.weight_arrays})
         for name, c in head.candidate_states.items()
     }
     seen, stretch = head.observations, None

@@ -14,7 +14,7 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.columns.hashing import hash_to_columns
+from service.learning.columns.hashing import ColumnMerger, hash_to_columns
 from service.learning.columns.name_table import NameTable, find_each, number_each
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.identity import Identity
@@ -199,9 +199,9 @@ class Named:
 class _Numbered:
     """Columns that are shown as "0", "1" and so on. No names are kept."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, scaled: bool) -> None:
         self.names: Sequence[str] = []
-        self._count = count
+        self._count, self._scaled = count, scaled
 
     def __len__(self) -> int:
         return self._count + 1
@@ -222,8 +222,7 @@ class Positional(_Numbered):
     """The i-th value of a list of `dimension` belongs to column i + 1."""
 
     def __init__(self, dimension: int, scaled: bool = False) -> None:
-        super().__init__(dimension)
-        self._scaled = scaled
+        super().__init__(dimension, scaled)
         self._prepared = self._columns(_PREPARED_COLUMNS // max(dimension, 1))
 
     def _columns(self, events: int) -> NDArray[np.uint32]:
@@ -256,9 +255,8 @@ class Hashed(_Numbered):
     """Column 1 + |h| mod 2^bits with h = murmur3_32(name, seed 0), value times h's sign (scikit-learn's FeatureHasher)."""  # noqa: E501
 
     def __init__(self, bits: int, scaled: bool = False) -> None:
-        super().__init__(1 << bits)
-        self._scaled = scaled
-        self._latest, self._turn = np.zeros((64, 2), np.int64), np.zeros(1, np.int64)
+        super().__init__(1 << bits, scaled)
+        self._merger = ColumnMerger()
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Batch:
         rows = [self.find(features)[0] for features in events]
@@ -269,15 +267,13 @@ class Hashed(_Numbered):
         return Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
 
     def place_rows(self, rows: FeatureRows) -> Batch:
-        if 2 * (longest := int(np.diff(rows.starts).max(initial=0))) > len(self._latest):
-            self._latest = np.zeros((2 << longest.bit_length(), 2), np.int64)
-        starts, columns, values = rows.starts.copy(), np.empty(len(rows.values), np.uint32), np.empty(len(rows.values))
-        count = hash_to_columns(
-            rows.address, rows.names, rows.values, rows.is_number, self._count, not self._scaled, self._latest,
-            self._turn, starts, columns, values,
-        )  # fmt: skip
-        numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
-        return Batch(starts, columns[:count], values[:count], numbers=numbers)
+        columns, values = np.empty(len(rows.values), np.uint32), rows.values.copy()
+        hash_to_columns(rows.address, rows.names, rows.is_number, self._count, columns, values)
+        if self._scaled:
+            return Batch(rows.starts, columns, values, numbers=rows.is_number.copy())
+        starts = rows.starts.copy()
+        count = self._merger.merge(starts, columns, values)
+        return Batch(starts, columns[:count], values[:count])
 
     def find(self, features: Mapping[str, float]) -> tuple[ColumnPairs, int]:
         if self._scaled:

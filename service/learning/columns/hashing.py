@@ -1,8 +1,9 @@
-"""Feature hashing, compiled: the names of feature rows to columns by MurmurHash3, as `columns.Hashed` says."""
+"""Feature hashing, compiled: names to columns by MurmurHash3, as `columns.Hashed` says, and equal columns merged."""
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.learning.jit.intrinsics import word_at
 from service.learning.jit.jit import compiled
@@ -39,21 +40,35 @@ def murmur(address: int, begin: int, size: int) -> Any:
 
 
 @compiled
-def hash_to_columns(
-    address: int, names: Any, features: Any, is_number: Any, count: int, merge: bool, latest: Any, turn: Any,
-    starts: Any, columns: Any, values: Any,
-) -> int:  # fmt: skip
-    """Fill in the columns and values of features; if equal columns of an event are merged, `starts` move.
-
-    Returns how many are left. `count` is a power of two. So is the number of rows of `latest`, at least twice that of
-    an event's features: a row has the event that used this slot last, as `turn` counts them, and the feature's index.
-    """
-    # All names are hashed first: no lookup waits for a hash.
-    for j in range(starts[0], starts[len(starts) - 1]):
-        h, value = murmur(address, names[j, 0], names[j, 1]), features[j]
+def hash_to_columns(address: int, names: Any, is_number: Any, count: int, columns: Any, values: Any) -> None:
+    """Fill in the columns of features, and give values their signs. `count` is a power of two."""
+    for j in range(len(columns)):
+        h, value = murmur(address, names[j, 0], names[j, 1]), values[j]
         columns[j] = 1 + (abs(h) & (count - 1))
         negative = -value if is_number[j] else 0.0 - value  # a count has no -0
         values[j] = negative if h < 0 else value
+
+
+class ColumnMerger:
+    """Adds up equal columns of an event, each at its first place."""
+
+    def __init__(self) -> None:
+        self._latest, self._turn = np.zeros((64, 2), np.int64), np.zeros(1, np.int64)
+
+    def merge(self, starts: NDArray[np.uint64], columns: NDArray[np.uint32], values: NDArray[np.float64]) -> int:
+        """Merge the columns of events in place, so that `starts` move; returns how many values are left."""
+        if 2 * (longest := int(np.diff(starts).max(initial=0))) > len(self._latest):
+            self._latest = np.zeros((2 << longest.bit_length(), 2), np.int64)
+        return int(_merge(self._latest, self._turn, starts, columns, values))
+
+
+@compiled
+def _merge(latest: Any, turn: Any, starts: Any, columns: Any, values: Any) -> int:
+    """As `ColumnMerger.merge`.
+
+    The number of rows of `latest` is a power of two, at least twice that of an event's values: a row has the event that
+    used this slot last, as `turn` counts them, and the value's index.
+    """
     end, mask = 0, np.uint64(len(latest) - 1)
     for i in range(len(starts) - 1):
         turn[0] += 1
@@ -64,7 +79,7 @@ def hash_to_columns(
             slot = np.uint64(column) & mask
             while latest[slot, 0] == turn[0] and columns[latest[slot, 1]] != column:
                 slot = (slot + np.uint64(1)) & mask
-            if merge and latest[slot, 0] == turn[0]:
+            if latest[slot, 0] == turn[0]:
                 values[latest[slot, 1]] += value
             else:
                 latest[slot, 0], latest[slot, 1], columns[end], values[end] = turn[0], end, column, value

@@ -21,7 +21,7 @@ def advice(learner: Learner) -> dict[str, str]:
     >>> advice(learner)["rejected"]
     'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'
     """
-    found, recent, events = {}, learner.observations.recent, learner.counts.events
+    lines, recent, events = {}, learner.observations.recent, learner.counts.events
     accuracy, baseline = recent.average_accuracy if learner.averaged else recent.accuracy, recent.baseline
     frequent = "most frequent" if learner.identity.multiclass else "more frequent"
     below = accuracy is not None and baseline is not None and accuracy < baseline
@@ -29,7 +29,7 @@ def advice(learner: Learner) -> dict[str, str]:
     below = below and not recent.confusion(learner.averaged).finds_rare
     # The first window does not count: the model began with nothing.
     if events >= 2 * recent.window and below:
-        found["accuracy"] = (
+        lines["accuracy"] = (
             f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the {frequent} label "
             f"would have been in {baseline:.1%}: try {_tries(learner)}"
         )
@@ -38,13 +38,13 @@ def advice(learner: Learner) -> dict[str, str]:
     missed, of = lately.events[1] - lately.right[1], sum(lately.events)
     if serving.counts.events >= 2 * recent.window and lately.recall == 0.0 and MIN_RECORDS <= missed < of / 2:
         positive = as_text((learner.identity.labels or (-1, 1))[1])
-        found["recall"] = (
+        lines["recall"] = (
             f"none of the {missed:,} events of label {positive} among the last {of:,} was predicted so: "
             f"try {_finds(serving)}"
         )
     often, same = learner.scaler.count_scaled_away(MIN_RECORDS, events) if learner.scaler else (0, 0)
     if 2 * same > often:
-        found["scale"] = (
+        lines["scale"] = (
             'scale = "standard" makes a number that is always the same 0, as if it were absent: so it is with '
             f"{same:,} of the {often:,} that are there in some events: send true in their place, or set "
             f'scale = "none" {RESET_HINT}'
@@ -53,14 +53,14 @@ def advice(learner: Learner) -> dict[str, str]:
     if serve not in MODEL_ITSELF and learner.answering is None:
         candidate = learner.candidates.get(serve)
         why = f"it diverged: {candidate.diverged}" if candidate else "it has not begun yet, or is not set where learned"
-        found["serve"] = f"candidate {serve} does not answer, and the model itself does ({why})"
+        lines["serve"] = f"candidate {serve} does not answer, and the model itself does ({why})"
     rejected = sum(learner.counts.rejected.values())
     if rejected > events and rejected + events >= MIN_RECORDS:
-        found["rejected"] = (
+        lines["rejected"] = (
             f"more than half of its records, {rejected:,} of {rejected + events:,}, were rejected: "
             "`perceptron suggest` says what to set"
         )
-    return found
+    return lines
 
 
 def _finds(serving: Classifier) -> str:

@@ -49,7 +49,7 @@ class Confusion(NamedTuple):
     @property
     def precision(self) -> float | None:
         """The share of right predictions among the positive predictions."""
-        return share(self.right[1], self._predicted(1)) if len(self.events) == 2 else None
+        return share(self.right[1], self._predicted) if len(self.events) == 2 else None
 
     @property
     def recall(self) -> float | None:
@@ -59,7 +59,7 @@ class Confusion(NamedTuple):
     @property
     def f1(self) -> float | None:
         """The harmonic mean of precision and recall; 0 if no positive event was predicted rightly."""
-        return self._f1(1) if len(self.events) == 2 else None
+        return share(2 * self.right[1], self._predicted + self.events[1]) if len(self.events) == 2 else None
 
     @property
     def finds_rare(self) -> bool:
@@ -68,18 +68,14 @@ class Confusion(NamedTuple):
         >>> Confusion([970, 30], [970, 0]).finds_rare, Confusion([970, 30], [950, 15]).finds_rare
         (False, True)
         """
-        if len(self.events) > 2:
-            return False
-        rare = int(self.events[1] <= self.events[0])
-        p = share(self.events[rare], sum(self.events)) or 1.0
-        return p < RARE and (self._f1(rare) or 0.0) > 2.0 * p / (1.0 + p)
+        rare = self if self.events[1] <= self.events[0] else Confusion(self.events[::-1], self.right[::-1])
+        p = share(rare.events[1], sum(rare.events)) or 1.0
+        return p < RARE and (rare.f1 or 0.0) > 2.0 * p / (1.0 + p)
 
-    def _predicted(self, place: int) -> int:
-        """The number of events for which this one of two labels was predicted."""
-        return self.right[place] + self.events[1 - place] - self.right[1 - place]
-
-    def _f1(self, place: int) -> float | None:
-        return share(2 * self.right[place], self._predicted(place) + self.events[place])
+    @property
+    def _predicted(self) -> int:
+        """The number of positive predictions, of two labels."""
+        return self.right[1] + self.events[0] - self.right[0]
 
 
 def share(part: int, of: int) -> float | None:

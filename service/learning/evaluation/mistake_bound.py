@@ -208,11 +208,11 @@ class BoundSegment:
         return None
 
 
-def no_bound_reason(identity: Identity, wanted: bool) -> str | None:
+def no_bound_reason(identity: Identity, enabled: bool) -> str | None:
     """The reason why a model has no bound, whatever it learns; None if it may have one."""
     if not RULES[identity.rule].mistake_driven:
         return f"rule {identity.rule} does not only update at mistakes (y·s <= 0), so the theorem does not apply"
-    return None if wanted else "bound = false"
+    return None if enabled else "bound = false"
 
 
 def inverse_norm(vector: Vector | Reference) -> float:

@@ -106,8 +106,9 @@ class ModelObservations:
         identity = self._identity
         # With three labels or more a mistake moves two classes; the step of another rule is that of all together.
         moved = 2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0
-        limits = moved, *identity.margins
-        self.squared_steps = float(_lengthened(self.squared_steps, *limits, learned.steps, learned.squared_norms))
+        self.squared_steps = float(
+            _lengthened(self.squared_steps, moved, *identity.margins, learned.steps, learned.squared_norms)
+        )
         if self.stretch is not None:
             self.stretch.follow(identity, batch, learned)
         self.recent.add(learned, margins)

@@ -96,8 +96,7 @@ class Flattener:
         for own, value in pairs:
             name, form = prefix + own, value.__class__
             # Checked before the value is read: a long name must not be copied for each inner name.
-            if not name_fits(name, self.identity):
-                raise _too_long(self.identity, name, pointer)
+            _check_length(name, self.identity, name, pointer)
             if own in own_names:
                 raise _duplicate(name, pointer + to_pointer([own]))
             own_names.add(own)
@@ -113,8 +112,7 @@ class Flattener:
                 continue
             if form is str and text == "category":
                 name, feature = f"{name}={value}", 1
-                if not name_fits(name, self.identity):
-                    raise _too_long(self.identity, prefix + own, pointer)
+                _check_length(name, self.identity, prefix + own, pointer)
             else:
                 feature = int(value) if form is bool else _number(value, name, pointer, own)
             if name in features:
@@ -146,8 +144,7 @@ class Flattener:
         for feature, number in own.items():
             if feature in features:
                 raise _duplicate(feature, pointer)
-            if not name_fits(feature, identity):
-                raise _too_long(identity, name, pointer)
+            _check_length(feature, identity, name, pointer)
             features[feature] = number
 
 
@@ -192,10 +189,11 @@ def _duplicate(name: str, pointer: str) -> Rejected:
     return Rejected("duplicate-feature", f"feature {_quoted(name)} is given twice", pointer)
 
 
-def _too_long(identity: Identity, name: str, pointer: str) -> Rejected:
-    # The name may be as long as the record.
-    detail = f"feature {_quoted(name[:40])}: a name is longer than {identity.max_name_bytes} bytes"
-    return Rejected("name-too-long", detail, pointer)
+def _check_length(feature: str, identity: Identity, name: str, pointer: str) -> None:
+    """Raise Rejected if the name of a feature is too long. The message has the begin of `name`, without a category."""
+    if not name_fits(feature, identity):
+        detail = f"feature {_quoted(name[:40])}: a name is longer than {identity.max_name_bytes} bytes"
+        raise Rejected("name-too-long", detail, pointer)
 
 
 def _quoted(name: str) -> str:

@@ -112,11 +112,6 @@ def _moved(identity: Identity) -> float:
     return 2.0 if identity.multiclass else 1.0
 
 
-def _linear_loss(batch: Batch, scores: Vector) -> float:
-    """E = ½ Σ (y - o)² of the linear unit, times the weights."""
-    return float(batch.weights @ (batch.labels - scores) ** 2) / 2.0
-
-
 def _diverges(identity: Identity, why: str) -> DataError:
     return DataError(f"rule {identity.rule} with eta {identity.eta:g} diverges: {why}; choose a smaller eta")
 
@@ -146,10 +141,9 @@ def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, tra
     for number in range(1, max_passes + 1):
         s = score_batch(batch, w)
         error = batch.weights * (y - s)
-        loss = _linear_loss(batch, s)
-        if number == 1:
-            # A smaller rise is rounding.
-            rise = 1e-9 * max(loss, _linear_loss(batch, np.zeros(len(y))))
+        loss = float(batch.weights @ (y - s) ** 2) / 2.0
+        if number == 1:  # a smaller rise is rounding
+            rise = 1e-9 * max(loss, float(batch.weights @ y**2) / 2.0)
         if loss > previous + rise:
             safe = f"{stable_eta(batch):.3g} never does"
             raise _diverges(identity, f"the loss rises from {previous:g} to {loss:g} in pass {number} ({safe})")

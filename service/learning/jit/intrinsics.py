@@ -28,8 +28,8 @@ def _word(build: Callable[..., Any], result: Any, *arguments: Any) -> Any:
     return intrinsic(lambda context, a, b: typed(context, a, b))  # noqa: PLW0108
 
 
-def _load(builder: Any, address: Any, at: Any, of: Any) -> Any:
-    pointer = builder.inttoptr(builder.add(address, at), of.as_pointer())
+def _load(builder: Any, address: Any, offset: Any, of: Any) -> Any:
+    pointer = builder.inttoptr(builder.add(address, offset), of.as_pointer())
     return builder.load(pointer, align=1)
 
 
@@ -38,11 +38,11 @@ _NO = ir.Constant(ir.IntType(1), 0)
 byte_at: Any = (
     _word(lambda b, a, i: b.zext(_load(b, a, i, _BYTE), _WORD), types.int64, types.int64, types.int64)
     if ENABLED
-    else lambda address, at: c_uint8.from_address(address + at).value
+    else lambda address, offset: c_uint8.from_address(address + offset).value
 )
-"""The byte `at` bytes after an address. Unlike the others it can be called from Python if nothing is compiled."""
+"""The byte at an offset from an address. Unlike the others it can be called from Python if nothing is compiled."""
 word_at: Any = _word(lambda b, a, i: _load(b, a, i, _WORD), types.uint64, types.int64, types.int64)
-"""The eight bytes from there on, the first one lowest."""
+"""The eight bytes from there on, the first byte lowest."""
 double_at: Any = _word(lambda b, a, i: _load(b, a, i, ir.DoubleType()), types.float64, types.int64, types.int64)
 """The same eight bytes as a double."""
 trailing_zeros: Any = _word(lambda b, x: b.cttz(x, _NO), types.int64, types.uint64)

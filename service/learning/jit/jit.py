@@ -87,14 +87,10 @@ if _KEPT is not None:
 NOTHING_KEPT: bool = ENABLED and (_KEPT is None or not any(_KEPT.iterdir()))
 """Whether all loops must still be compiled, which takes 10 to 20 seconds."""
 # Division by zero follows IEEE 754: a check before each division would prevent vectorised loops.
-_compile: Any = njit(nogil=True, error_model="numpy", cache=_KEPT is not None)
+compiled: Callable[[Callable[..., Any]], Any] = njit(nogil=True, error_model="numpy", cache=_KEPT is not None)
+"""The function, compiled on first use; the compiled code is cached for later processes if there is a folder."""
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """The function, compiled into its only caller: passing an array to a call costs two atomic counts."""
     return njit(inline="always", error_model="numpy")(function)
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """The function, compiled on first use; the compiled code is cached for later processes if there is a folder."""
-    return _compile(function)

@@ -12,20 +12,9 @@ from typing import Any
 import numpy as np
 
 from service.learning.columns.name_table import PADDING_BYTES, copy_bytes, find, hash_of, probes, same_bytes
-from service.learning.events.compiled import json_tokens
+from service.learning.events.compiled import json_tokens, path_tree
 from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
-from service.learning.events.compiled.path_tree import (
-    FEATURES,
-    LABEL,
-    MAX_EXACT_INTEGER,
-    PART,
-    WEIGHT,
-    WHERE,
-    child_of,
-    code_of_number,
-    code_of_string,
-    is_leaf,
-)
+from service.learning.events.compiled.path_tree import FEATURES, LABEL, PART, WEIGHT, WHERE
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
 from service.learning.jit.intrinsics import byte_at
 from service.learning.jit.jit import compiled, inlined
@@ -174,7 +163,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 if c != _QUOTE:
                     break
                 node, is_feature = opened[depth, _NODE], opened[depth, _OF_FEATURES] != 0
-                if plain and is_feature and opened[depth, _PREFIX_SIZE] == 0 and (node < 0 or is_leaf(nodes, node)):
+                if plain and is_feature and opened[depth, _PREFIX_SIZE] == 0 and path_tree.is_leaf(nodes, node):
                     room, begun = min(len(values) - count, MAX_MEMBERS - members, max_values - inside), count
                     n = state[EVENTS]
                     before = places[0, n - 1] if n > 0 and inside == 0 else count
@@ -200,7 +189,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 i, mode = i + 1, _VALUE
                 if matters:
                     if node >= 0:
-                        node = child_of(node, data, name, size, nodes, path_names)
+                        node = path_tree.child_of(node, data, name, size, nodes, path_names)
                     members += 1
                     inside += is_feature
                     if is_feature and opened[depth, _PREFIX_SIZE] > 0:
@@ -273,7 +262,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     break
                 text_size = i - 1 - start
                 if part == LABEL or part >= WHERE:
-                    codes[part] = code_of_string(
+                    codes[part] = path_tree.code_of_string(
                         part, data, start, text_size, firsts, string_ends, strings, string_codes
                     )
                 if is_feature and text == _CATEGORY:
@@ -306,8 +295,8 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
             if part == LABEL or part >= WHERE:
                 if literal >= 0:
                     codes[part] = literals[part, literal]
-                elif abs(value) <= MAX_EXACT_INTEGER:
-                    codes[part] = code_of_number(part, value, firsts, numbers)
+                elif abs(value) <= path_tree.MAX_EXACT_INTEGER:
+                    codes[part] = path_tree.code_of_number(part, value, firsts, numbers)
                 else:
                     break
             elif part > FEATURES:

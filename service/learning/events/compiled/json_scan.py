@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning.events.compiled.json_tokens import ESCAPES, HEX
 from service.learning.events.compiled.path_tree import END_CHILD, FIRST_CHILD, NAME_END, PathTree, path_tree
 from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import MAX_DEPTH
@@ -20,11 +21,9 @@ TOO_DEEP = -2
 Paths = tuple[Path | None, ...]
 """Paths into a record; None for a part that the model does not have."""
 
-_QUOTE, _BACKSLASH, _COLON, _COMMA, _LETTER_U, _BRACE = b'"\\:,u{'
+_QUOTE, _BACKSLASH, _LETTER_U = b'"\\u'
 _KINDS = np.array([b'"[{]}:, \t\n\r'.find(c) for c in range(256)], np.int8)
 """The kind of a character: _STRING, _OPEN and so on; -1 is part of a number or a literal."""
-_ESCAPES = np.array([{"b": 8, "f": 12, "n": 10, "r": 13, "t": 9}.get(chr(c), c) for c in range(256)])
-_HEX = np.array([int(chr(c), 16) if chr(c) in "0123456789abcdefABCDEF" else 1 << 20 for c in range(256)])
 _BEGIN, _END, _VALUES, _ITEMS = range(4)
 
 
@@ -154,7 +153,7 @@ def _is_name(raw: bytes, i: int, last: int, names: Any, j: int, end: int) -> boo
         code, following, escaped = np.int64(raw[i]), 0, raw[i] == _BACKSLASH
         i += 1
         if escaped and i < last:
-            code = _ESCAPES[raw[i]]
+            code = ESCAPES[raw[i]]
             i += 1
             if raw[i - 1] == _LETTER_U:
                 code, i = _hexadecimal(raw, i, last), i + 4
@@ -176,8 +175,8 @@ def _is_name(raw: bytes, i: int, last: int, names: Any, j: int, end: int) -> boo
 
 @compiled
 def _hexadecimal(raw: bytes, i: int, last: int) -> int:
-    """The number that four hexadecimal digits make; a large one if they are not digits."""
+    """The number that four hexadecimal digits make; any number if they are not digits, as the text is not JSON then."""
     code = 0
     for k in range(i, min(i + 4, last)):
-        code = 16 * code + _HEX[raw[k]]
+        code = 16 * code + HEX[raw[k]]
     return code

@@ -18,8 +18,11 @@ NULL, FALSE, TRUE = range(3)
 _QUOTE, _BACKSLASH, _COMMA, _DOT, _MINUS, _PLUS, _ZERO = b'"\\,.-+0'
 _BRACKET_END, _SPACE, _TAB, _NEWLINE, _RETURN = b"] \t\n\r"
 _E, _U = b"eu"
-_ESCAPES = np.array([c in b'"\\/bfnrt' for c in range(256)])
-_HEX = np.array([int(chr(c), 16) if chr(c) in "0123456789abcdefABCDEF" else -1 for c in range(256)])
+_CONTROLS = {"b": 8, "f": 12, "n": 10, "r": 13, "t": 9}
+ESCAPES = np.array([_CONTROLS.get(chr(c), c if chr(c) in '"\\/' else 0) for c in range(256)])
+"""The character that a letter after a backslash means; 0 if it means none."""
+HEX = np.array([int(chr(c), 16) if chr(c) in "0123456789abcdefABCDEF" else -1 for c in range(256)])
+"""The value of a hexadecimal digit; -1 for other characters."""
 _NOTHING, _ONE, _EIGHT, _TEN, _SIXTEEN, _HALF = (np.uint64(n) for n in (0, 1, 8, 10, 16, 32))
 _BYTE, _POINT = np.uint64(0xFF), np.uint64(_DOT ^ _ZERO)
 _TENS = np.array([10**n for n in range(9)], np.uint64)
@@ -62,14 +65,14 @@ def parse_string(data: int, i: int, plain: bool) -> int:
         elif byte_at(data, i + 1) == _U:
             code = 0
             for j in range(i + 2, i + 6):
-                digit = _HEX[byte_at(data, j)]
+                digit = HEX[byte_at(data, j)]
                 if digit < 0:
                     return -1
                 code = 16 * code + digit
             if 0xD800 <= code < 0xE000:  # half of a surrogate pair
                 return -1
             i += 6
-        elif _ESCAPES[byte_at(data, i + 1)]:
+        elif ESCAPES[byte_at(data, i + 1)]:
             i += 2
         else:
             return -1
@@ -95,14 +98,9 @@ def _utf8(data: int, i: int) -> int:
 def _digits(data: int, i: int) -> tuple[np.uint64, int]:
     """The number that up to eight digits from i on make, and how many they are."""
     word = word_at(data, i) ^ _DIGITS
-    others = ((word + _BEYOND) | word) & _HIGH_BITS  # the lowest is that of the first byte that is not a digit
-    if others == 0:
-        count = 8
-    else:
-        count = trailing_zeros(others) >> 3
-        if count == 0:
-            return others & _NOTHING, 0
-    return _from_digits(word, count), count
+    # The lowest of these bits is that of the first byte that is not a digit. Without a bit there are eight digits.
+    count = trailing_zeros(((word + _BEYOND) | word) & _HIGH_BITS) >> 3
+    return (_from_digits(word, count) if count > 0 else _NOTHING), count
 
 
 @compiled
@@ -164,15 +162,10 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
         minus = byte_at(data, i) == _MINUS
         if minus or byte_at(data, i) == _PLUS:
             i += 1
-        first, exponent = i, 0
-        d = byte_at(data, i) - _ZERO
-        while 0 <= d <= 9:
-            exponent = min(10 * exponent + d, 100_000)
-            i += 1
-            d = byte_at(data, i) - _ZERO
-        if i == first:
+        exponent, count = _digits(data, i)
+        if not 0 < count < 8:
             return 0.0, -1
-        q += -exponent if minus else exponent
+        i, q = i + count, q - int(exponent) if minus else q + int(exponent)
     if digits > MAX_DIGITS or (whole and negative and m == 0):
         return math.nan, i
     value = nearest_double(m, q)

@@ -87,8 +87,8 @@ def child_of(node: int, data: int, begin: int, size: int, nodes: Any, names: int
 
 @compiled
 def is_leaf(nodes: Any, node: int) -> bool:
-    """Whether no path goes through this node."""
-    return bool(nodes[node, FIRST_CHILD] == nodes[node, END_CHILD])
+    """Whether no path goes through this node; -1 is a node that is not in the tree."""
+    return node < 0 or bool(nodes[node, FIRST_CHILD] == nodes[node, END_CHILD])
 
 
 @compiled

@@ -93,13 +93,11 @@ class RowReader:
             raise UnsupportedError
         tree = path_tree(paths)
         self._paths, self._expected = (tree.nodes, tree.names), expected_values(expected)
-        self._patterns = flattener.patterns
+        self._identity, self._patterns = identity, flattener.patterns
+        self._max_bytes, self._labelled = max_bytes, labelled
+        self._dimension = (identity.dimension or 0) if identity.features == "positional" else -1
+        self._text = ("category", "ignore", "reject").index(identity.text)
         self._keys, self._selected = NameTable(), np.zeros(64, np.bool_)
-        self._limits = (
-            max_bytes, identity.max_features, identity.max_name_bytes,
-            (identity.dimension or 0) if identity.features == "positional" else -1,
-            ("category", "ignore", "reject").index(identity.text), self._patterns is not None, labelled,
-        )  # fmt: skip
         self._table = np.zeros((4 * json_parser.MAX_MEMBERS, 2), np.uint64)
         self._state = np.zeros(9, np.int64)
         self._features, self._scratch = _NO_FEATURES, NO_BYTES
@@ -121,14 +119,13 @@ class RowReader:
 
     def read(self, values: ValueBuffer, read_carefully: ReadCarefully, enough: Enough = None) -> FeatureRows:
         """The events among these values. `read_carefully` reads each value that the parser declines."""
-        max_bytes, _, _, dimension, *_ = self._limits
-        count, state = len(values), self._state
+        identity, count, state = self._identity, len(values), self._state
         size = int(values.ends[-1] - values.begins[0]) if count else 0
-        if size > max_bytes:  # it includes the bytes between the values, which may be many
-            size = int(np.clip(values.ends - values.begins, 0, max_bytes).sum())
+        if size > self._max_bytes:  # it includes the bytes between the values, which may be many
+            size = int(np.clip(values.ends - values.begins, 0, self._max_bytes).sum())
         state[: json_parser.GENERATION] = 0
         # A member takes at least four bytes, and makes at most two features.
-        self._make_room(min(size // 4 + 64, count * max(dimension, 2 * json_parser.MAX_MEMBERS)))
+        self._make_room(min(size // 4 + 64, count * max(self._dimension, 2 * json_parser.MAX_MEMBERS)))
         self._scratch = room(self._scratch, 0, 2 * size + 4096 + PADDING_BYTES)
         data, begins, ends = _with_padding(values)
         address, buffers = data.ctypes.data, [data, self._scratch]
@@ -136,8 +133,9 @@ class RowReader:
         while state[json_parser.NEXT] < count:
             keys = self._keys.table[:4]
             json_parser.parse_values(
-                address, begins, ends, *self._limits, SEED, self._paths, self._expected, keys, self._selected,
-                self._table, state, self._scratch, self._features, events,
+                address, begins, ends, self._max_bytes, identity.max_features, identity.max_name_bytes, self._dimension,
+                self._text, self._patterns is not None, self._labelled, SEED, self._paths, self._expected, keys,
+                self._selected, self._table, state, self._scratch, self._features, events,
             )  # fmt: skip
             if state[json_parser.STATUS] == json_parser.USUAL:
                 break
