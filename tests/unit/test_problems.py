@@ -49,12 +49,7 @@ async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reaso
 
 
 @pytest.mark.parametrize(
-    ("query", "reason"),
-    [
-        ("top=0", "out-of-range"),
-        ("cursor=1.5", "wrong-type"),
-        ("top=c0ffee", "wrong-type"),
-    ],
+    ("query", "reason"), [("top=0", "out-of-range"), ("cursor=1.5", "wrong-type"), ("top=c0ffee", "wrong-type")]
 )
 async def test_a_bad_parameter_is_named(query: str, reason: str) -> None:
     await _hears(Asked("GET", "/v1/models/m/weights", query, None, b""), f"?{query.partition('=')[0]}", reason)
