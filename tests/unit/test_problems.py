@@ -44,8 +44,7 @@ async def _hears(asked: Asked, pointer: str, reason: str) -> None:
 )
 async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reason: str) -> None:
     for padding in (b"", b" " * LARGE_BODY_BYTES):
-        asked = Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding)
-        await _hears(asked, pointer, reason)
+        await _hears(Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding), pointer, reason)
 
 
 @pytest.mark.parametrize(
