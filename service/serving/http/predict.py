@@ -89,17 +89,15 @@ class Predict:
             await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
-        name, query = scope["path_params"]["name"], scope["query_string"]
-        parameters = PredictParameters.model_validate(dict(QueryParams(query))) if query else DEFAULTS
-        self._predictor.answering(name).by(parameters.candidate)  # raise before waiting for the body
+        name, text = scope["path_params"]["name"], scope["query_string"]
+        query = PredictParameters.model_validate(dict(QueryParams(text))) if text else DEFAULTS
+        self._predictor.answering(name).by(query.candidate)  # raise before waiting for the body
         if is_gzip(scope["headers"]):
             scope, receive = {**scope, "state": {}}, unpacked(receive)  # the unpacked body comes in pieces
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
         try:
-            answers = await self._predictor.predict(
-                name, body, parameters.explain, parameters.top, parameters.candidate
-            )
+            answers = await self._predictor.predict(name, body, query.explain, query.top, query.candidate)
             return msgspec.json.encode(_response(name, answers))
         except Rejected as rejected:
             raise request_fault(rejected, body) from None

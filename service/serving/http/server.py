@@ -13,11 +13,7 @@ from starlette.types import ASGIApp
 
 from service.serving.http.limits import Connection, Connections
 
-HEADERS = [
-    ("x-content-type-options", "nosniff"),
-    ("cache-control", "no-store"),
-    ("referrer-policy", "no-referrer"),
-]
+HEADERS = [("x-content-type-options", "nosniff"), ("cache-control", "no-store"), ("referrer-policy", "no-referrer")]
 """Headers of every answer."""
 TLS_HEADERS = [("strict-transport-security", "max-age=31536000")]
 

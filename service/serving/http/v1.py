@@ -153,9 +153,7 @@ def install_v1(
             await asyncio.sleep(0)  # between two pages the event loop turns
             bias, label = by.served_at(slice(1), place).item(), UNSET if place is None else labels[place]
             columns, w, after = await _choose(by, parameters, place)
-            rows = [
-                Weight(learner.columns.name_of(c), c, weight) for c, weight in zip(columns, w.tolist(), strict=True)
-            ]
+            rows = [Weight(by.columns.name_of(c), c, weight) for c, weight in zip(columns, w.tolist(), strict=True)]
             return encoded(Weights(bias, rows, after, label, UNSET if who is None else who))
 
     @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses(VERSIONS_PROBLEMS, Versions))
