@@ -42,7 +42,7 @@ class PageState:
 
         It is made again when the history has a new point, which is once a second.
         """
-        if name and self._models.get(name) is None:
+        if name is not None and self._models.get(name) is None:
             raise UnknownModel
         name = name or next((model.name for model in self._models), "")
         points = self._history.of(name).all
