@@ -55,6 +55,26 @@ each route lists, any request may end with 500 (a defect; the log says why) or 5
 `retry-after`.
 """
 
+DETAILS = {
+    "not gzip": "the body is not gzip, as its content-encoding says",
+    "token missing": "send a token, with the header authorization: Bearer TOKEN",
+    "unknown model": "there is no model of this name; GET /v1/models lists them",
+    "unknown candidate": "?candidate: the model has none of this name, it has logistic",
+    "body too slow": "the body did not arrive within 10 seconds",
+    "body too large": "the body is larger than 16777216 bytes",
+    "not JSON": "send the body as JSON, with the header content-type: application/json",
+    "encoded": "the body's content-encoding is unknown: send it as gzip, or as it is",
+    "bad body": 'feature "age" is not a finite number',
+    "bad parameter": "?top: expected a number greater than or equal to 1",
+    "unknown parameter": "?candidat: there is no such parameter; /docs lists them",
+    "defect": "the service failed on this request; its log says why",
+    "no snapshot yet": "the model has no snapshot yet",
+    "not ready": "not every model can answer yet, or the service is shutting down",
+    "too busy": "too many requests at a time",
+    "Redis away": "the snapshot store does not answer",
+}
+"""An example of the `detail` of each problem that a route names in `/openapi.json`, with the default settings."""
+
 CONFIGURATION = f"""\
 # Configuration
 
@@ -319,12 +339,14 @@ def api() -> str:
     parts = [API]
     for path, methods in document["paths"].items():
         for method, route in methods.items():
-            parts.append(f"## {method.upper()} {path}\n\n{route['description']}\n\n" + _route(route).rstrip() + "\n")
+            parts.append(
+                f"## {method.upper()} {path}\n\n{route['description']}\n\n" + _route(route, shapes).rstrip() + "\n"
+            )
     parts.append("## What answers have\n\n" + "".join(_shapes(shapes)).rstrip() + "\n")
     return "\n".join(parts)
 
 
-def _route(route: Any) -> str:
+def _route(route: Any, shapes: Any) -> str:
     said = table(
         ("parameter", "default", "what it is"),
         (
@@ -340,13 +362,32 @@ def _route(route: Any) -> str:
     for content in route.get("requestBody", {}).get("content", {}).values():
         said += "".join(block("A request", one) for one in content["schema"]["examples"])
     problems: list[tuple[str, str, str]] = []
-    for status, answer in route["responses"].items():
+    for status, answer in sorted(route["responses"].items()):
         for kind, content in answer.get("content", {}).items():
             if kind == "application/json":
-                said += "".join(block("An answer", one["value"]) for one in content["examples"].values())
+                schemas = content["schema"].get("anyOf", [content["schema"]])
+                said += "".join(block("An answer", example(schema, shapes)) for schema in schemas)
             elif kind == "application/problem+json" and status != "default":
-                problems += ((status, name, one["value"]["detail"]) for name, one in content["examples"].items())
+                problems += ((status, name, DETAILS[name]) for name in answer["description"].split(", "))
     return said + table(("status", "what is wrong", "`detail`, for example"), problems)
+
+
+def example(schema: Any, shapes: Any) -> Any:
+    """An example of a schema, made of the examples of its parts, without optional members."""
+    if schema.get("examples"):
+        return schema["examples"][0]
+    if "default" in schema:
+        return schema["default"]
+    if "$ref" in schema:
+        return example(shapes[schema["$ref"].rpartition("/")[2]], shapes)
+    if "anyOf" in schema:
+        return None if {"type": "null"} in schema["anyOf"] else example(schema["anyOf"][0], shapes)
+    if schema.get("type") == "boolean":
+        return True
+    if schema.get("type") == "array":
+        return [example(schema["items"], shapes)]
+    parts, needed = schema.get("properties", {}), schema.get("required", [])
+    return {name: example(part, shapes) for name, part in parts.items() if name in needed or "default" in part}
 
 
 def _shapes(shapes: Any) -> Iterator[str]:

@@ -145,11 +145,6 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             **_shares(_confusion(candidate), candidate.observations.recent.confusion(candidate.averaged)),
         )
 
-    @classmethod
-    def all_of(cls, learner: Learner) -> list[Self]:
-        """The candidates of this model, by name."""
-        return [cls.of(learner, name) for name in learner.candidates]
-
 
 class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A model: counts and offsets of the state that answers; version and digests of its accepted head."""
@@ -250,7 +245,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
             serve=answering_name(learner),
             served_accuracy=accuracy[answering_name(learner)],
-            candidates=CandidateInfo.all_of(learner),
+            candidates=[CandidateInfo.of(learner, name) for name in learner.candidates],
             bound=bound,
             bound_reason=bound_reason,
             digest=a.digest,

@@ -1,4 +1,4 @@
-"""The shapes of answers to prediction requests, as `/openapi.json` describes them."""
+"""Predictions, as `/openapi.json` describes them."""
 
 from typing import Annotated
 
@@ -29,9 +29,6 @@ class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     score: Score
 
 
-AnsweringCandidate = Annotated[
-    str, Meta(examples=["logistic"], description="the candidate that answered, if it was not the model itself")
-]
 Contributions = Annotated[
     list[Contribution],
     Meta(
@@ -60,32 +57,3 @@ class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     scores: Ranking | UnsetType = UNSET
     runner_up: RunnerUp | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
-
-
-class _Answered(msgspec.Struct, forbid_unknown_fields=True):
-    model: Annotated[str, Meta(examples=["churn"])]
-    version: Annotated[int, Meta(examples=[42], description="the accepted snapshot")]
-    ahead: Annotated[int, Meta(examples=[0], description="how many events were learned beyond it")]
-
-
-class PredictionResponse(_Answered):
-    """The answer to `features` or `event`, with the model and the version that answered."""
-
-    label: PredictedLabel
-    score: Score
-    unknown_features: UnknownFeatures
-    probability: Probability | UnsetType = UNSET
-    scores: Ranking | UnsetType = UNSET
-    runner_up: RunnerUp | UnsetType = UNSET
-    contributions: Contributions | UnsetType = UNSET
-    candidate: AnsweringCandidate | UnsetType = UNSET
-
-
-class BatchPredictionResponse(_Answered):
-    """The answers to `instances` or `events`, in their order, with the model and the version that answered."""
-
-    predictions: list[Prediction]
-    candidate: AnsweringCandidate | UnsetType = UNSET
-
-
-Response = PredictionResponse | BatchPredictionResponse

@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType, defstruct
 from numpy.typing import NDArray
 
 from service.errors import Rejected
@@ -44,32 +44,22 @@ _FORMS = (*SINGLE_FORMS, *LIST_FORMS)
 _NAMES = ", ".join(f"'{name}'" for name in _FORMS)
 _PATHS: tuple[Path, ...] = tuple((name,) for name in _FORMS)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
-_UNSET = msgspec.UNSET
 _IDLE_READERS: WeakKeyDictionary[Flattener, dict[str, RowReader]] = WeakKeyDictionary()
 """Compiled readers that no request uses, by the name of their list, so that a request need not make new buffers."""
-_F = TypeVar("_F")
-
-
-class _Instance(msgspec.Struct, Generic[_F]):
-    features: _F
-
-
-class _Request(msgspec.Struct, Generic[_F]):
-    features: _F | msgspec.UnsetType = _UNSET
-    instances: list[_Instance[_F]] | msgspec.UnsetType = _UNSET
 
 
 @lru_cache
 def _decoder(mode: Mode, dimension: int, max_features: int, max_name_bytes: int) -> Callable[[bytes], Any]:
     """The decoder of a small body for models with these limits."""
-    request: Any = _Request
     number = Annotated[float, Meta(ge=-MAX_VALUE, le=MAX_VALUE)]
     if mode == "positional":
         features: Any = Annotated[list[number], Meta(min_length=dimension, max_length=dimension)]
     else:
         name = Annotated[str, Meta(max_length=max_name_bytes)]
         features = Annotated[dict[name, number], Meta(max_length=max_features)]
-    return msgspec.json.Decoder(request[features]).decode
+    instance: Any = defstruct("Instance", [("features", features)])
+    members = [("features", features | UnsetType, UNSET), ("instances", list[instance] | UnsetType, UNSET)]
+    return msgspec.json.Decoder(defstruct("Request", members)).decode
 
 
 def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str]:
@@ -79,8 +69,8 @@ def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tup
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             decode = _decoder(identity.features, identity.dimension, identity.max_features, identity.max_name_bytes)
             request = decode(body)
-            many = request.instances is not _UNSET
-            single = [request.features] if request.features is not _UNSET else []
+            many = request.instances is not UNSET
+            single = [request.features] if request.features is not UNSET else []
             instances = [instance.features for instance in request.instances] if many else single
             # If the body has as many colons as members, no name is repeated or unknown, or has a colon.
             colons = 1 + (len(instances) if many else 0)
@@ -99,7 +89,7 @@ def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tu
     """The same by every rule; raises Rejected with the first rule that is broken."""
     commas = np.empty(max_instances, np.int64)
     values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
-    forms = [(name, member) for name, member in zip(_FORMS, values.values, strict=False) if member is not _UNSET]
+    forms = [(name, member) for name, member in zip(_FORMS, values.values, strict=False) if member is not UNSET]
     if not forms:
         raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
     if len(forms) > 1:
@@ -141,7 +131,7 @@ def _element(raw: bytes, name: str, i: int, flattener: Flattener) -> Features:
 def _features(values: ParsedValues, i: int, pointer: str, flattener: Flattener) -> Features:
     """The features of value i, which stands at `pointer`; raises Rejected."""
     value = values.whole(i, flattener.identity.max_features, pointer)
-    if value is _UNSET:
+    if value is UNSET:
         raise Rejected("missing-field", f"{quoted_name(pointer)} is missing", pointer)
     return flattener.of(value, pointer)
 

@@ -1,4 +1,4 @@
-"""Predictions: a request's bytes in, its answer out, by the same scoring as learning. Knows no web framework."""
+"""Predictions: a request's bytes in, its answers out, by the same scoring as learning. Knows no protocol."""
 
 import asyncio
 import math
@@ -24,14 +24,7 @@ from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving import request_parser
 from service.serving.models import Models, ServedModel
-from service.serving.predictions import (
-    BatchPredictionResponse,
-    Contribution,
-    LabelScore,
-    Prediction,
-    PredictionResponse,
-    Response,
-)
+from service.serving.predictions import Contribution, LabelScore, Prediction
 from service.serving.request_parser import LARGE_BODY_BYTES, LIST_FORMS
 
 MAX_EXPLAINED = 20_000
@@ -55,8 +48,12 @@ class Answers(NamedTuple):
     """A list of Prediction, or its JSON if a thread made it."""
     form: str
     """The member of the request that held the instances."""
-    labels: Mapping[Any, int]
-    """How many predictions have each label."""
+    version: int
+    """The version of the accepted snapshot."""
+    ahead: int
+    """How many events the state has learned since that snapshot."""
+    candidate: str | None
+    """The candidate that answered; None if the model itself did."""
 
 
 class Predictor:
@@ -75,8 +72,8 @@ class Predictor:
             raise Unanswerable(str(Diverged(name, a.learner.diverged)))
         return a
 
-    async def predict(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response:
-        """The answer to a request, of classes with the `top` scores; a large request is answered in a thread.
+    async def predict(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Answers:
+        """The answers to a request, of classes with the `top` scores; a large request is answered in a thread.
 
         Raises Rejected, and what `answering` and `by` raise.
         """
@@ -84,44 +81,30 @@ class Predictor:
         who, by = a.by(candidate)
         if len(body) <= LARGE_BODY_BYTES:
             instances, form = request_parser.read_instances(body, a.learner.flattener, self._max_instances)
-            if not (explain or len(instances) > 1) or not _is_large(a.learner, instances, explain):
+            scores = len(instances) * a.learner.identity.classes
+            if scores <= MAX_TURN_SCORES and not (explain and sum(map(len, instances)) > MAX_TURN_EXPLAINED):
                 # The state cannot change, as the loop does not turn.
-                answers = [answer(a.learner, by, features, explain, top) for features in instances]
-                _check_finite(answers, form)
-                return self._response(name, a, who, a.ahead, Answers(answers, form, _counted(answers)))
+                predictions: Any = [answer(a.learner, by, features, explain, top) for features in instances]
+                _check_finite(predictions, form)
+                self._count(name, a.learner.identity, _counted(predictions))
+                return Answers(predictions, form, a.head.version, a.ahead, who)
         async with self._thread:
             a = self.answering(name)
-            (who, by), ahead, limit = a.by(candidate), a.ahead, self._max_instances
-            large = await asyncio.to_thread(answer_large, freeze(a.learner, by), body, limit, explain, top)
-            return self._response(name, a, who, ahead, large)
+            (who, by), ahead = a.by(candidate), a.ahead
+            predictions, form, labels = await asyncio.to_thread(
+                answer_large, freeze(a.learner, by), body, self._max_instances, explain, top
+            )
+            self._count(name, a.learner.identity, labels)
+            return Answers(predictions, form, a.head.version, ahead, who)
 
-    def _response(self, name: str, a: ServedModel, who: str | None, ahead: int, answers: Answers) -> Response:
-        """The response. Its predictions are counted, by label if there are few labels: each label is a series."""
-        for label, n in answers.labels.items():
-            self._count(name, a.learner.identity, label if a.learner.identity.classes <= MAX_LABELS else "", n)
-        answered_by = UNSET if who is None else who
-        if answers.form in LIST_FORMS:
-            return BatchPredictionResponse(name, a.head.version, ahead, answers.predictions, answered_by)
-        (one,) = answers.predictions
-        return PredictionResponse(
-            name,
-            a.head.version,
-            ahead,
-            one.label,
-            one.score,
-            one.unknown_features,
-            one.probability,
-            one.scores,
-            one.runner_up,
-            one.contributions,
-            answered_by,
-        )
-
-    def _count(self, name: str, identity: Identity, label: Any, n: int) -> None:
-        key = name, label.__class__, label  # in Python 1 and True are equal
-        if key not in self._counters:
-            self._counters[key] = self._metrics.predictions.labels(name, identity.text_of(label))
-        self._counters[key].inc(n)
+    def _count(self, name: str, identity: Identity, labels: Mapping[Any, int]) -> None:
+        """Count predictions, by label if there are few labels: each label is a series."""
+        for label, n in labels.items():
+            counted = label if identity.classes <= MAX_LABELS else ""
+            key = name, counted.__class__, counted  # in Python 1 and True are equal
+            if key not in self._counters:
+                self._counters[key] = self._metrics.predictions.labels(name, identity.text_of(counted))
+            self._counters[key].inc(n)
 
 
 class FrozenModel(NamedTuple):
@@ -148,17 +131,18 @@ def answer(
 ) -> Prediction:
     """The prediction for checked features, of classes with the `top` scores; `explain` adds the terms of the score."""
     score, unknown = learner.score(features, by)
-    one = _prediction(by, score, unknown, top)
+    prediction = _prediction(by, score, unknown, top)
     if explain:
-        _explain(one, FrozenModel(learner, by, len(learner.columns), by.served_at, learner.scaler), features, score)
-    return one
+        now = FrozenModel(learner, by, len(learner.columns), by.served_at, learner.scaler)
+        _explain(prediction, now, features, score)
+    return prediction
 
 
 def _prediction(by: Classifier, score: Scores, unknown: int, top: int) -> Prediction:
     of = by.probability
     if isinstance(score, float):
         return Prediction(by.label(score), score, unknown, UNSET if of is None else of(score))
-    order, labels = _ranked(score), by.identity.labels or ()
+    order, labels = np.argsort(-score, kind="stable"), by.identity.labels or ()  # equal scores keep their order
     chosen = order[:top]
     ranking = [LabelScore(labels[k], s) for k, s in zip(chosen.tolist(), score[chosen].tolist(), strict=True)]
     # An infinite score is the first or the last, and NaN is the last.
@@ -166,19 +150,14 @@ def _prediction(by: Classifier, score: Scores, unknown: int, top: int) -> Predic
     return Prediction(ranking[0].label, ranking[0].score if finite else math.nan, unknown, scores=ranking)
 
 
-def _ranked(scores: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The indices of scores, largest first; equal scores keep their order."""
-    return np.argsort(-scores, kind="stable")
-
-
-def _explain(one: Prediction, now: FrozenModel, features: Features, score: Scores) -> None:
+def _explain(prediction: Prediction, now: FrozenModel, features: Features, score: Scores) -> None:
     """Add the terms of the score, largest first; of classes, of the label's score less that of the runner-up."""
     learner, _, count, served_at, scaler = now
     known = [term for term in learner.columns.explain(features) if term[1] < count]
     w = served_at(np.array([0, *(column for _, column, *_ in known)], np.intp))
     if not isinstance(score, float):
-        first, second = _ranked(score)[:2].tolist()
-        one.runner_up = (learner.identity.labels or ())[second]
+        first, second = np.argsort(-score, kind="stable")[:2].tolist()
+        prediction.runner_up = (learner.identity.labels or ())[second]
         w = w[:, first] - w[:, second]
     rows = []
     for (name, column, value, sign), weight in zip((("bias", 0, 1, 1), *known), w.tolist(), strict=True):
@@ -186,13 +165,16 @@ def _explain(one: Prediction, now: FrozenModel, features: Features, score: Score
         x = float(sign * scaler.value(column, sign * value) if scaler else value)
         rows.append(Contribution(name, float(value), effective, effective * x + 0.0, x if scaler else UNSET))
     rows.sort(key=lambda row: -abs(row.product))
-    one.contributions = cast(list[Contribution], _encoded(rows))
+    prediction.contributions = cast(list[Contribution], _encoded(rows))
 
 
-def answer_large(now: FrozenModel, body: bytes, max_instances: int, explain: bool, top: int = DEFAULT_TOP) -> Answers:
-    """The answers to a request of any form; raises Rejected.
+def answer_large(
+    now: FrozenModel, body: bytes, max_instances: int, explain: bool, top: int = DEFAULT_TOP
+) -> tuple[Any, str, Mapping[Any, int]]:
+    """The predictions for a request, as JSON if it is a list; its form; how many predictions have each label.
 
-    It runs in a thread: it reads only parts of the learner that do not change, and columns, which are never removed.
+    Raises Rejected. It runs in a thread: it reads only parts of the learner that do not change, and columns, which are
+    never removed.
     """
     learner, by, _, served_at, _ = now
     w = served_at(slice(None))
@@ -200,19 +182,26 @@ def answer_large(now: FrozenModel, body: bytes, max_instances: int, explain: boo
     columns = learner.columns if learner.identity.features == "named" else columns_for(learner.identity)
     answers: list[Prediction] = []
     form, explained = "", 0
+    shown_scores = min(top, by.identity.classes) if by.identity.multiclass else 0
     for piece, form in request_parser.read_pieces(body, learner.flattener, max_instances, by_rows=not explain):
         batch = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
-        _check_scores(by, len(answers) + len(batch.starts) - 1, top)
+        if (len(answers) + len(batch.starts) - 1) * shown_scores > MAX_SCORES:
+            why = f"at most {MAX_SCORES:,} scores can be asked for in one request: ?top= says how many of each instance"
+            raise Rejected("too-large", why, "/instances")
         batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
         predictions = _predictions(by, scores, unknown, top)
         _check_finite(predictions, form, len(answers))
         if not isinstance(piece, FeatureRows) and explain:
-            explained += _check_explained(piece, explained)
-            for one, features, s in zip(predictions, piece, scores if w.ndim == 2 else scores.tolist(), strict=True):
-                _explain(one, now, features, s)
+            explained += sum(map(len, piece))
+            if explained > MAX_EXPLAINED:
+                why = f"at most {MAX_EXPLAINED:,} features can be explained in one request"
+                raise Rejected("too-large", why, "/instances")
+            each = scores if w.ndim == 2 else scores.tolist()
+            for prediction, features, s in zip(predictions, piece, each, strict=True):
+                _explain(prediction, now, features, s)
         answers += predictions
-    return Answers(_encoded(answers) if form in LIST_FORMS else answers, form, _counted(answers))
+    return _encoded(answers) if form in LIST_FORMS else answers, form, _counted(answers)
 
 
 def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
@@ -240,14 +229,8 @@ def warm_up_scoring(learner: Learner) -> None:
 
 
 def _counted(answers: Sequence[Prediction]) -> Mapping[Any, int]:
-    labels = [one.label for one in answers]
+    labels = [prediction.label for prediction in answers]
     return {labels[0]: 1} if len(labels) == 1 else Counter(labels)
-
-
-def _is_large(learner: Learner, instances: Sequence[Features], explain: bool) -> bool:
-    """Whether the answer would take too long for one turn of the event loop."""
-    explained = sum(map(len, instances)) if explain else 0
-    return len(instances) * learner.identity.classes > MAX_TURN_SCORES or explained > MAX_TURN_EXPLAINED
 
 
 def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int) -> list[Prediction]:
@@ -264,24 +247,9 @@ def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
     return msgspec.Raw(b"[%b]" % b",".join(parts))
 
 
-def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
-    """The number of features of these instances; raises Rejected if, with those `before`, they are too many."""
-    count = sum(map(len, instances))
-    if before + count > MAX_EXPLAINED:
-        raise Rejected("too-large", f"at most {MAX_EXPLAINED:,} features can be explained in one request", "/instances")
-    return count
-
-
-def _check_scores(by: Classifier, instances: int, top: int) -> None:
-    """Raise Rejected if this many instances have too many scores for one answer."""
-    if by.identity.multiclass and instances * min(top, by.identity.classes) > MAX_SCORES:
-        what = f"at most {MAX_SCORES:,} scores can be asked for in one request: ?top= says how many of each instance"
-        raise Rejected("too-large", what, "/instances")
-
-
 def _check_finite(answers: Sequence[Prediction], form: str, first: int = 0) -> None:
     """Raise Rejected if a score overflows: JSON has no infinity. `first` is the index of the first instance."""
-    for i, one in enumerate(answers, first):
-        if not math.isfinite(one.score):
+    for i, prediction in enumerate(answers, first):
+        if not math.isfinite(prediction.score):
             where = f"/{form}/{i}{'/features' if form == 'instances' else ''}" if form in LIST_FORMS else f"/{form}"
             raise Rejected("not-finite", "the score is beyond what a number can hold", where)

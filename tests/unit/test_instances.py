@@ -71,6 +71,6 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
     for compiled, explain in ((True, False), (False, False), (True, True)):
         use_compiled_reader(compiled)
         alone = [scoring.answer(learner, learner, features, explain, top=2) for features in instances]
-        found = scoring.answer_large(scoring.freeze(learner), raw, 200, explain, top=2)
-        assert bytes(found.predictions) == msgspec.json.encode(alone)
-        assert found.form == form
+        predictions, name, _ = scoring.answer_large(scoring.freeze(learner), raw, 200, explain, top=2)
+        assert bytes(predictions) == msgspec.json.encode(alone)
+        assert name == form

@@ -44,17 +44,11 @@ async def _hears(asked: Asked, pointer: str, reason: str) -> None:
 )
 async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reason: str) -> None:
     for padding in (b"", b" " * LARGE_BODY_BYTES):
-        asked = Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding)
-        await _hears(asked, pointer, reason)
+        await _hears(Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding), pointer, reason)
 
 
 @pytest.mark.parametrize(
-    ("query", "reason"),
-    [
-        ("top=0", "out-of-range"),
-        ("cursor=1.5", "wrong-type"),
-        ("top=c0ffee", "wrong-type"),
-    ],
+    ("query", "reason"), [("top=0", "out-of-range"), ("cursor=1.5", "wrong-type"), ("top=c0ffee", "wrong-type")]
 )
 async def test_a_bad_parameter_is_named(query: str, reason: str) -> None:
     await _hears(Asked("GET", "/v1/models/m/weights", query, None, b""), f"?{query.partition('=')[0]}", reason)

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST, Histogram
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,11 +18,8 @@ from service.monitoring.metrics import Metrics
 from service.serving.http import openapi, problems, swagger_ui, v1
 from service.serving.http.auth import METRICS_PATH, Auth, BearerTokens
 from service.serving.http.limits import Limits
-from service.serving.http.openapi import responses
 from service.serving.http.predict import PATH, Predict
-from service.serving.http.problems import Refusal
 from service.serving.http.request_bodies import InFlight
-from service.serving.http.v1 import encoded
 from service.serving.models import Models
 from service.serving.page import routes
 from service.serving.page.history import History
@@ -81,10 +79,10 @@ class Application:
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
+            exception_handlers=problems.HANDLERS,
             # FastAPI's own telemetry would cost time at each request. Older releases ignore this.
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
-        problems.install_handlers(self.api)
         swagger_ui.install_swagger_ui(self.api)
         page = PageState(models, history or History(models, lambda _: None), version, metrics.missing)
         routes.install_page(self.api, page)
@@ -118,7 +116,8 @@ class Application:
 
         try:
             if not self._auth.allows(path, scope["headers"]):
-                await problems.unauthorized()(scope, receive, send_answer)
+                detail = "send a token, with the header authorization: Bearer TOKEN"
+                await problems.response(401, detail)(scope, receive, send_answer)
             elif path == self._root_path:  # the pages' links are relative to a path that ends with a slash
                 await RedirectResponse(f"{path}/")(scope, receive, send_answer)
             elif b"%2f" in scope.get("raw_path", b"").lower():  # no name has a slash
@@ -147,21 +146,21 @@ class Application:
 def _install_process(api: FastAPI, ready: Callable[[], bool], metrics: Metrics) -> None:
     """Serve the probes and the metrics."""
 
-    @api.get(PROBES[0], tags=["process"], responses=responses([Live]))
+    @api.get(PROBES[0], tags=["process"], responses=openapi.responses({}, Live))
     async def live() -> Response:
         """The event loop turns. A dead task ends the process, so this needs no more."""
-        return encoded(Live())
+        return v1.encoded(Live())
 
-    @api.get(PROBES[1], tags=["process"], responses=responses([Ready], "not ready"))
+    @api.get(PROBES[1], tags=["process"], responses=openapi.responses({503: "not ready"}, Ready))
     async def readiness() -> Response:
         """Every model can answer, and the process is not shutting down."""
         if not ready():
-            raise Refusal(503, "not every model can answer yet, or the service is shutting down")
-        return encoded(Ready())
+            raise HTTPException(503, "not every model can answer yet, or the service is shutting down")
+        return v1.encoded(Ready())
 
-    described = openapi.described_responses(openapi.METRICS_EXAMPLE, "token missing")
+    refusal = openapi.responses({401: "token missing"})
 
-    @api.get(METRICS_PATH, tags=["process"], response_class=PlainTextResponse, responses=described)
+    @api.get(METRICS_PATH, tags=["process"], response_class=PlainTextResponse, responses=refusal)
     async def prometheus() -> Response:
         """Prometheus' text format."""
         return Response(await metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -3,38 +3,67 @@
 import asyncio
 import contextlib
 import re
+from typing import Annotated, Any
 
 import msgspec
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, ValidationError
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import astuple
+from pydantic import BaseModel, Field
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.errors import Rejected
 from service.learning.identity import MAX_CLASSES
+from service.serving import predictions as shapes
 from service.serving.http import problems
 from service.serving.http.limits import LINGER_SECONDS, WHOLE
 from service.serving.http.request_bodies import InFlight, is_gzip, unpacked
-from service.serving.request_parser import request_fault
-from service.serving.scoring import DEFAULT_TOP, Predictor
+from service.serving.request_parser import LIST_FORMS, request_fault
+from service.serving.scoring import DEFAULT_TOP, Answers, Predictor
 
 PREDICT = "/v1/models/{name}/predict"
 PATH = re.compile("/v1/models/([^/]+)/predict").fullmatch
 
-JSON = b"content-type", b"application/json"
-CANDIDATE = "the candidate that answers"
 
-
-class PredictParameters(BaseModel):
+class PredictParameters(BaseModel, extra="forbid"):
     """The query parameters of a prediction."""
 
     explain: bool = Field(False, description="add what each feature contributes to the score")
     top: int = Field(DEFAULT_TOP, ge=1, le=MAX_CLASSES, description="the number of scores, with three labels and more")
-    candidate: str | None = Field(None, description=CANDIDATE)
+    candidate: str | None = Field(None, description="the candidate that answers")
 
 
 DEFAULTS = PredictParameters()
+AnsweringCandidate = Annotated[
+    str, Meta(examples=["logistic"], description="the candidate that answered, if it was not the model itself")
+]
+
+
+class _Answered(msgspec.Struct, forbid_unknown_fields=True):
+    model: Annotated[str, Meta(examples=["churn"])]
+    version: Annotated[int, Meta(examples=[42], description="the accepted snapshot")]
+    ahead: Annotated[int, Meta(examples=[0], description="how many events were learned beyond it")]
+
+
+class PredictionResponse(_Answered):
+    """The answer to `features` or `event`, with the model and the version that answered."""
+
+    label: shapes.PredictedLabel
+    score: shapes.Score
+    unknown_features: shapes.UnknownFeatures
+    probability: shapes.Probability | UnsetType = UNSET
+    scores: shapes.Ranking | UnsetType = UNSET
+    runner_up: shapes.RunnerUp | UnsetType = UNSET
+    contributions: shapes.Contributions | UnsetType = UNSET
+    candidate: AnsweringCandidate | UnsetType = UNSET
+
+
+class BatchPredictionResponse(_Answered):
+    """The answers to `instances` or `events`, in their order, with the model and the version that answered."""
+
+    predictions: list[shapes.Prediction]
+    candidate: AnsweringCandidate | UnsetType = UNSET
 
 
 class Predict:
@@ -47,46 +76,42 @@ class Predict:
         """Answer a request."""
         try:
             body = await self._answer(scope, receive)
-        except problems.ANSWERED as error:
-            answer = problems.answer_to(error)
-        except Exception:
-            await problems.defect()(scope, receive, send)
-            raise
-        else:
-            headers = [(b"content-length", b"%d" % len(body)), JSON]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            return await send({"type": "http.response.body", "body": body})
-        if answer.status_code in problems.ENDING:
-            await _send_last(answer, scope, receive, send)
-        else:
+        except Exception as error:
+            answer = await problems.answer_to(None, error)
+            if answer.status_code in problems.ENDING:
+                return await _send_last(answer, scope, receive, send)
             await answer(scope, receive, send)
+            if answer.status_code == 500:
+                raise
+        else:
+            headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
-        name, parameters = scope["path_params"]["name"], _parameters(scope["query_string"])
-        self._predictor.answering(name).by(parameters.candidate)  # raise before waiting for the body
+        name, text = scope["path_params"]["name"], scope["query_string"]
+        query = PredictParameters.model_validate(dict(QueryParams(text))) if text else DEFAULTS
+        self._predictor.answering(name).by(query.candidate)  # raise before waiting for the body
         if is_gzip(scope["headers"]):
             scope, receive = {**scope, "state": {}}, unpacked(receive)  # the unpacked body comes in pieces
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
         try:
-            answer = await self._predictor.predict(name, body, parameters.explain, parameters.top, parameters.candidate)
-            return msgspec.json.encode(answer)
+            answers = await self._predictor.predict(name, body, query.explain, query.top, query.candidate)
+            return msgspec.json.encode(_response(name, answers))
         except Rejected as rejected:
             raise request_fault(rejected, body) from None
         finally:
             self._in_flight.release(len(body))
 
 
-def _parameters(query: bytes) -> PredictParameters:
-    """Parse a query; raises RequestValidationError."""
-    if not query:
-        return DEFAULTS
-    values = QueryParams(query)
-    problems.check_parameters(values, PredictParameters.model_fields)
-    try:
-        return PredictParameters.model_validate(dict(values))
-    except ValidationError as invalid:
-        raise RequestValidationError(invalid.errors()) from None
+def _response(name: str, answers: Answers) -> PredictionResponse | BatchPredictionResponse:
+    candidate = UNSET if answers.candidate is None else answers.candidate
+    if answers.form in LIST_FORMS:
+        return BatchPredictionResponse(name, answers.version, answers.ahead, answers.predictions, candidate)
+    (prediction,) = answers.predictions
+    figures: Any = *astuple(prediction), candidate
+    return PredictionResponse(name, answers.version, answers.ahead, *figures)
 
 
 async def _send_last(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,17 +4,15 @@ import asyncio
 import zlib
 from collections.abc import Iterable
 
+from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
 from service.serving.http.limits import PIECE_BYTES, WHOLE, Limits
-from service.serving.http.problems import Refusal
 
 MAX_LARGE_BODIES = 8
 """The limit on the bytes of all bodies together, in bodies of the largest size: those that arrive or are answered."""
 SMALL_BODY_BYTES = 64 << 10
 """Bytes of a body that is never refused because of other bodies."""
-NOT_JSON = "send the body as JSON, with the header content-type: application/json"
-UNSUPPORTED_ENCODING = "the body's content-encoding is unknown: send it as gzip, or as it is"
 NOT_GZIP = "the body is not gzip, as its content-encoding says"
 
 
@@ -26,9 +24,9 @@ class InFlight:
         self._arriving: dict[asyncio.Timeout, int] = {}  # bytes so far
 
     def take(self, body_bytes: int = 0) -> None:
-        """Take a place for a request with a body of this size, until `release`; raises Refusal."""
+        """Take a place for a request with a body of this size, until `release`; raises HTTPException."""
         if not self._free_places:
-            raise Refusal(503, "too many requests at a time")
+            raise HTTPException(503, "too many requests at a time")
         self._free_places -= 1
         self._held_bytes += body_bytes
 
@@ -38,7 +36,7 @@ class InFlight:
         self._held_bytes -= body_bytes
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The body of a request; raises Refusal."""
+        """The body of a request; raises HTTPException."""
         if WHOLE in scope.get("state", ()):
             body: bytes = (await receive()).get("body", b"")
             self._check_size(len(body))
@@ -52,20 +50,20 @@ class InFlight:
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refusal(400, "the connection ended before the body did")
+                        raise HTTPException(400, "the connection ended before the body did")
                     more = message.get("more_body", False)
                     parts.append(message.get("body", b""))
                     self._count(timeout, len(parts[-1]))
         except TimeoutError:
             self._count(timeout, 0)
-            raise Refusal(408, f"the body did not arrive within {seconds:g} seconds") from None
+            raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds") from None
         finally:
             self._arriving.pop(timeout, None)
         return b"".join(parts)
 
     def _check_size(self, size: int) -> None:
         if size > self._limits.body_bytes:
-            raise Refusal(413, f"the body is larger than {self._limits.body_bytes} bytes")
+            raise HTTPException(413, f"the body is larger than {self._limits.body_bytes} bytes")
 
     def _count(self, timeout: asyncio.Timeout, size: int) -> None:
         """Count a part of a body. If all bodies together are too large, the largest one that arrives is refused."""
@@ -78,11 +76,11 @@ class InFlight:
                 del self._arriving[largest]
                 largest.reschedule(0)
         if timeout not in self._arriving:
-            raise Refusal(503, "too many bytes of request bodies at a time")
+            raise HTTPException(503, "too many bytes of request bodies at a time")
 
 
 def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a body is gzip; raises Refusal if its headers say that it is not JSON, or has another encoding."""
+    """Whether a body is gzip; raises HTTPException if its headers say that it is not JSON, or has another encoding."""
     media: bytes | None = None
     codings: list[bytes] = []
     for name, value in headers:
@@ -93,14 +91,14 @@ def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     if media is not None and media != b"application/json":
         media = media.partition(b";")[0].strip().lower()
         if media != b"application/json" and not media.endswith(b"+json"):
-            raise Refusal(415, NOT_JSON)
+            raise HTTPException(415, "send the body as JSON, with the header content-type: application/json")
     if codings and codings not in ([b"gzip"], [b"x-gzip"]):
-        raise Refusal(415, UNSUPPORTED_ENCODING)
+        raise HTTPException(415, "the body's content-encoding is unknown: send it as gzip, or as it is")
     return bool(codings)
 
 
 def unpacked(receive: Receive) -> Receive:
-    """`receive` for a gzip body: each of its messages has a piece of the unpacked body. It raises Refusal."""
+    """`receive` for a gzip body: each of its messages has a piece of the unpacked body. It raises HTTPException."""
     decoder, packed, more = zlib.decompressobj(zlib.MAX_WBITS | 16), b"", True
     pending = False  # the decoder may have more output without more input
 
@@ -118,11 +116,11 @@ def unpacked(receive: Receive) -> Receive:
                 decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
             piece = decoder.decompress(packed, PIECE_BYTES)
         except zlib.error:
-            raise Refusal(400, NOT_GZIP) from None
+            raise HTTPException(400, NOT_GZIP) from None
         packed = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
         pending = len(piece) == PIECE_BYTES and not decoder.eof
         if not (packed or pending or more or decoder.eof):
-            raise Refusal(400, NOT_GZIP)
+            raise HTTPException(400, NOT_GZIP)
         return {"type": "http.request", "body": piece, "more_body": bool(packed) or pending or more}
 
     return unpack

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import uvicorn
@@ -12,11 +13,7 @@ from starlette.types import ASGIApp
 
 from service.serving.http.limits import Connection, Connections
 
-HEADERS = [
-    ("x-content-type-options", "nosniff"),
-    ("cache-control", "no-store"),
-    ("referrer-policy", "no-referrer"),
-]
+HEADERS = [("x-content-type-options", "nosniff"), ("cache-control", "no-store"), ("referrer-policy", "no-referrer")]
 """Headers of every answer."""
 TLS_HEADERS = [("strict-transport-security", "max-age=31536000")]
 
@@ -48,14 +45,11 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen as uvicorn does, but with a time limit on TLS handshakes."""
         loop, config = asyncio.get_running_loop(), self.config
-
-        def connection() -> asyncio.Protocol:
-            return Connection(self._connections, config=config, server_state=self.server_state, app_state={})
-
+        protocol = partial(Connection, self._connections, config=config, server_state=self.server_state, app_state={})
         seconds = self._connections.limits.header_seconds if config.ssl else None
         self.servers = [
             await loop.create_server(
-                connection, sock=listening, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=seconds
+                protocol, sock=listening, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=seconds
             )
             for listening in sockets or []
         ]

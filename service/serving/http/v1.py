@@ -9,32 +9,29 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Query
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
-from service.serving.http import problems
 from service.serving.http.openapi import request_of, responses
-from service.serving.http.predict import CANDIDATE, PREDICT, PredictParameters
-from service.serving.http.problems import Refusal
+from service.serving.http.predict import PREDICT, BatchPredictionResponse, PredictionResponse, PredictParameters
 from service.serving.http.request_bodies import InFlight
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version
 from service.serving.models import Models
-from service.serving.predictions import BatchPredictionResponse, PredictionResponse
+from service.serving.predictions import Prediction
 from service.snapshots import codec
 from service.snapshots.ports import Store
 
 MAX_PAGE = 10_000
 """Weights in one answer."""
-BIAS = np.zeros(1, np.intp)
-"""The column of the bias."""
 
 
 class ModelList(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,15 +75,22 @@ class Versions(msgspec.Struct, forbid_unknown_fields=True):
     versions: list[Version]
 
 
-MODEL_PROBLEMS = "token missing", "unknown model", "no snapshot yet"
-VERSIONS_PROBLEMS = *MODEL_PROBLEMS, "too busy", "Redis away"
-WEIGHTS_PROBLEMS = *MODEL_PROBLEMS, "unknown candidate", "bad parameter", "unknown parameter"
-BODY_PROBLEMS = "not gzip", "body too slow", "body too large", "not JSON", "encoded", "bad body", "too busy"
-"""Problems of routes: names of `openapi.PROBLEMS`."""
-ANSWERS = PredictionResponse, BatchPredictionResponse, ModelList, Description, Candidates, Weights, Versions
+MODEL_PROBLEMS: dict[int | str, str] = {401: "token missing", 404: "unknown model", 503: "no snapshot yet"}
+VERSIONS_PROBLEMS = MODEL_PROBLEMS | {503: "no snapshot yet, too busy, Redis away"}
+WEIGHTS_PROBLEMS = MODEL_PROBLEMS | {404: "unknown model, unknown candidate", 422: "bad parameter, unknown parameter"}
+PREDICT_PROBLEMS = WEIGHTS_PROBLEMS | {
+    400: "not gzip",
+    408: "body too slow",
+    413: "body too large",
+    415: "not JSON, encoded",
+    422: "bad body, bad parameter, unknown parameter",
+    503: "no snapshot yet, too busy",
+}
+"""The names of the problems that a route can end with, by status."""
+ANSWERS = PredictionResponse, BatchPredictionResponse, Prediction, ModelList, Description, Candidates, Weights, Versions
 
 
-class WeightsParameters(BaseModel):
+class WeightsParameters(BaseModel, extra="forbid"):
     """The query parameters of a request for weights."""
 
     name: list[str] = Field(default_factory=list, description="one name, which may have commas; may be repeated")
@@ -95,7 +99,7 @@ class WeightsParameters(BaseModel):
     limit: int = Field(1000, ge=1, le=MAX_PAGE, description="weights in a page")
     cursor: int = Field(1, ge=1, description="`next` of the previous page")
     label: str | None = Field(None, description="the label that has the weights, with three labels and more")
-    candidate: str | None = Field(None, description=CANDIDATE)
+    candidate: str | None = Field(None, description="the candidate that has the weights")
 
 
 def predict(name: str, parameters: Annotated[PredictParameters, Query()]) -> None:
@@ -116,56 +120,54 @@ def install_v1(
         PREDICT,
         tags=["predictions"],
         response_model=None,
-        responses=responses([PredictionResponse, BatchPredictionResponse], *WEIGHTS_PROBLEMS, *BODY_PROBLEMS),
+        responses=responses(PREDICT_PROBLEMS, PredictionResponse, BatchPredictionResponse),
         openapi_extra=request_of(max_instances),
     )(predict)
     (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT]
     route.app = answer_predict
 
-    @app.get("/v1/models", tags=["models"], responses=responses([ModelList], "token missing"))
+    @app.get("/v1/models", tags=["models"], responses=responses({401: "token missing"}, ModelList))
     async def list_models() -> Response:
         """Every model of this process."""
         return encoded(ModelList([Summary.of(model) for model in models]))
 
-    @app.get("/v1/models/{name}", tags=["models"], responses=responses([Description], *MODEL_PROBLEMS))
+    @app.get("/v1/models/{name}", tags=["models"], responses=responses(MODEL_PROBLEMS, Description))
     async def describe_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
         return encoded(Description.of(*models.answering(name)))
 
-    @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses([Candidates], *MODEL_PROBLEMS))
+    @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses(MODEL_PROBLEMS, Candidates))
     async def candidates(name: str) -> Response:
         """The candidates that learn side by side with the model: how each predicts, and which one answers."""
         learner = models.answering(name)[1].learner
-        return encoded(Candidates(name, learner.answering, CandidateInfo.all_of(learner)))
+        described = [CandidateInfo.of(learner, candidate) for candidate in learner.candidates]
+        return encoded(Candidates(name, learner.answering, described))
 
-    @app.get("/v1/models/{name}/weights", tags=["models"], responses=responses([Weights], *WEIGHTS_PROBLEMS))
-    async def weights(request: Request, name: str, parameters: Annotated[WeightsParameters, Query()]) -> Response:
+    @app.get("/v1/models/{name}/weights", tags=["models"], responses=responses(WEIGHTS_PROBLEMS, Weights))
+    async def weights(name: str, parameters: Annotated[WeightsParameters, Query()]) -> Response:
         """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
-        problems.check_parameters(request.query_params, WeightsParameters.model_fields)
         a = models.answering(name)[1]
         learner, (who, by) = a.learner, a.by(parameters.candidate)
         place, labels = _place(learner.identity, parameters.label), learner.identity.labels or ()
         async with page_at_a_time:
             await asyncio.sleep(0)  # between two pages the event loop turns
-            bias, label = by.served_at(BIAS, place).item(), UNSET if place is None else labels[place]
+            bias, label = by.served_at(slice(1), place).item(), UNSET if place is None else labels[place]
             columns, w, after = await _choose(by, parameters, place)
-            rows = [
-                Weight(learner.columns.name_of(c), c, weight) for c, weight in zip(columns, w.tolist(), strict=True)
-            ]
+            rows = [Weight(by.columns.name_of(c), c, weight) for c, weight in zip(columns, w.tolist(), strict=True)]
             return encoded(Weights(bias, rows, after, label, UNSET if who is None else who))
 
-    @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses([Versions], *VERSIONS_PROBLEMS))
+    @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses(VERSIONS_PROBLEMS, Versions))
     async def versions(name: str) -> Response:
         """The versions kept for rollback, oldest first."""
         a = models.answering(name)[1]
         in_flight.take()
         try:
-            found = await store.kept(name, [v.version for v in a.head.kept])
-            kept = codec.kept_versions(a.head, a.digest, found)
+            stored = await store.kept(name, [v.version for v in a.head.kept])
+            kept = codec.kept_versions(a.head, a.digest, stored)
         except SnapshotDamaged as error:
-            raise Refusal(503, str(error)) from None
+            raise HTTPException(503, str(error)) from None
         except DependencyError:
-            raise Refusal(503, "the snapshot store does not answer") from None
+            raise HTTPException(503, "the snapshot store does not answer") from None
         finally:
             in_flight.release()
         return encoded(Versions([Version.of(*version) for version in kept]))
@@ -179,17 +181,16 @@ def encoded(answer: msgspec.Struct) -> Response:
 
 
 def _place(identity: Identity, label: str | None) -> int | None:
-    """The index of the label whose weights are asked for; None if two labels share them. Raises Rejected."""
+    """The index of the label whose weights are requested; None if two labels share them. Raises Rejected."""
     if not identity.multiclass:
         if label is None:
             return None
         raise Rejected("unknown-label", "the model's two labels have the same weights: leave ?label= out", "?label")
-    known = f"?label= must be one of {listed(identity.labels or ())}"
-    if label is None:
-        raise Rejected("missing-field", f"each label has weights of its own: {known}", "?label")
-    place = identity.place(label)
+    place = None if label is None else identity.place(label)
     if place is None:
-        raise Rejected("unknown-label", known, "?label")
+        reason = "missing-field" if label is None else "unknown-label"
+        labels = listed(identity.labels or ())
+        raise Rejected(reason, f"each label has weights of its own: ?label= must be one of {labels}", "?label")
     return place
 
 

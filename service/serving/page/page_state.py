@@ -34,7 +34,7 @@ class PageState:
     ) -> None:
         """`missing` returns since when each dependency does not answer (seconds since 1970), or 0."""
         self._models, self._history, self._release, self._missing = models, history, release, missing
-        self._bodies: dict[str | None, tuple[float, asyncio.Future[Response]]] = {}
+        self._bodies: dict[str, tuple[float, asyncio.Future[Response]]] = {}
         self._largest: dict[str, tuple[float, str | None, list[Any]]] = {}
 
     async def of(self, name: str | None) -> Response:
@@ -44,21 +44,20 @@ class PageState:
         """
         if name is not None and self._models.get(name) is None:
             raise UnknownModel
-        if name is None:
-            name = next((model.name for model in self._models), None)
-        points = self._history.of(name).all if name is not None else []
+        name = name or next((model.name for model in self._models), "")
+        points = self._history.of(name).all
         moment = points[-1].time if points else time.time() // SECONDS
         if name not in self._bodies or self._bodies[name][0] != moment:
             self._bodies[name] = moment, asyncio.ensure_future(self._body(name))
         return await asyncio.shield(self._bodies[name][1])  # other requests may wait for it
 
-    async def _body(self, name: str | None) -> Response:
-        model = None if name is None else self._models.get(name)
+    async def _body(self, name: str) -> Response:
+        model = self._models.get(name)
         now: dict[str, Any] = {
             "release": self._release,
             "time": round(time.time(), 1),
             "models": [model.name for model in self._models][:MAX_MODELS],
-            "asked": name,
+            "asked": name or None,
             "missing": {dependency: round(since, 1) for dependency, since in self._missing().items() if since},
             "model": None,
         }
