@@ -92,8 +92,7 @@ class KafkaSettings(TlsSection):
         """The cluster that these settings name."""
         # Half of the commands need no Kafka client, and do not import one.
         from service.streaming.kafka.cluster import Cluster
-        from service.streaming.kafka.security import ClientCredentials, MskIam
-        from service.streaming.kafka.security import Security
+        from service.streaming.kafka.security import ClientCredentials, MskIam, Security
 
         tls = self.tls if self.security_protocol.endswith("SSL") else None
         tokens: TokenSource | None = MskIam(self.aws_region) if self.aws_region else None
