@@ -21,16 +21,16 @@ def spread(topics: Iterable[str], members: Mapping[str, set[str]], held: Mapping
     """
     chosen: dict[str, str] = {}
     load = dict.fromkeys(sorted(members), 0)
-    wanted = sorted(t for t in topics if any(t in subscribed for subscribed in members.values()))
-    share, extra = divmod(len(wanted), len(members) or 1)
-    for topic in wanted:
+    requested = sorted(t for t in topics if any(t in subscribed for subscribed in members.values()))
+    share, extra = divmod(len(requested), len(members) or 1)
+    for topic in requested:
         holder = next((m for m in load if topic in held.get(m, ()) and topic in members[m]), None)
         if holder is None or load[holder] >= share + (extra > 0):
             continue
         extra -= load[holder] == share
         load[holder] += 1
         chosen[topic] = holder
-    for topic in wanted:
+    for topic in requested:
         if topic not in chosen:
             member = min((m for m in load if topic in members[m]), key=lambda m: (load[m], m))
             load[member] += 1
