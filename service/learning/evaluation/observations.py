@@ -106,9 +106,8 @@ class ModelObservations:
         identity = self._identity
         # With three labels or more a mistake moves two classes; the step of another rule is that of all together.
         moved = 2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0
-        self.squared_steps = float(
-            _lengthened(self.squared_steps, moved, *identity.margins, learned.steps, learned.squared_norms)
-        )
+        total = _lengthened(self.squared_steps, moved, *identity.margins, learned.steps, learned.squared_norms)
+        self.squared_steps = float(total)
         if self.stretch is not None:
             self.stretch.follow(identity, batch, learned)
         self.recent.add(learned, margins)

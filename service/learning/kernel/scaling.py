@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numba.extending import register_jitable
 
-from service.learning.columns.columns import Batch, ColumnPairs
+from service.learning.columns.columns import Batch, ColumnPairs, merge_equal
 from service.learning.columns.hashing import ColumnMerger
 from service.learning.identity import SUMS, Identity
 from service.learning.jit.jit import compiled
@@ -109,7 +109,7 @@ class StandardScaler:
 
     def _merged(self, batch: Batch, scaled: Vector) -> Batch:
         """The batch with these values; equal columns of one event are added up."""
-        if self._identity.features != "hashed":  # only hashed names give an event a column twice
+        if self._identity.features != "hashed":  # other features have a column each
             return batch._replace(values=scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()
         count = self._merger.merge(starts, columns, scaled)
@@ -132,11 +132,8 @@ class StandardScaler:
 
     def merged(self, pairs: ColumnPairs) -> ColumnPairs:
         """Features with scaled values; equal columns are added up."""
-        merged: dict[int, float] = {}
-        for column, value in pairs:
-            scaled = self.value(column, value)
-            merged[column] = merged[column] + scaled if column in merged else scaled
-        return list(merged.items())
+        scaled = [(column, self.value(column, value)) for column, value in pairs]
+        return merge_equal(scaled) if self._identity.features == "hashed" else scaled
 
 
 @compiled
