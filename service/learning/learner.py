@@ -77,7 +77,7 @@ class Learner(Classifier):
             self._state = state_of(identity, {"w": w, "late": np.zeros(len(w))})
         self.make_room(len(self.columns))
         self.observations.grow(self.weights, 0)
-        self.observations.use_given_reference(self.weights, 0, self.columns.names)
+        self.observations.use_reference_of_settings(self.weights, 0, self.columns.names)
 
     @property
     def next(self) -> dict[int, int]:

@@ -82,7 +82,7 @@ class ModelObservations:
         self._begin_segment(vector, "kept version", vector, w, updates)
         return True
 
-    def use_given_reference(self, w: Vector, updates: int, names: Sequence[str]) -> None:
+    def use_reference_of_settings(self, w: Vector, updates: int, names: Sequence[str]) -> None:
         """Begin a segment with the reference of the settings, if they name one."""
         if (file := self.options.reference) is not None:
             own = file.vector if file.names is None else np.array([file.intercept, *self._parts(names)])

@@ -67,14 +67,14 @@ class StandardScaler:
         """The number of columns that have had a number."""
         return int(np.count_nonzero(self._sums[:, 0]))
 
-    def count_scaled_away(self, least: int, events: int) -> tuple[int, int]:
-        """How many columns had a number in at least `least` but not all `events`, and how many of them a constant one.
+    def count_scaled_away(self, min_events: int, events: int) -> tuple[int, int]:
+        """Count the columns that some events have a number for, and those of them where the number is constant.
 
-        A constant number other than 0 is scaled to 0, as if it were absent. Only the first MAX_COUNTED_COLUMNS columns
-        are counted.
+        A column counts if at least `min_events` but not all of the `events` have a number for it. A constant number
+        other than 0 is scaled to 0, as if it were absent. Only the first MAX_COUNTED_COLUMNS columns are counted.
         """
         n, mean, m2 = self._sums[:MAX_COUNTED_COLUMNS].T
-        some = (n >= least) & (n < events)
+        some = (n >= min_events) & (n < events)
         return int(some.sum()), int((some & (m2 == 0.0) & (mean != 0.0)).sum())
 
     def copy(self) -> "StandardScaler":
