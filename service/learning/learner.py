@@ -197,7 +197,7 @@ class Learner(Classifier):
         for reject in rejects:
             self.counts.rejected[reject.reason] = self.counts.rejected.get(reject.reason, 0) + 1
         self.cover(partition, first + consumed)
-        return Outcome(consumed, rejects, self.diverged)
+        return Outcome(consumed, rejects, self.diverged if done < len(decoded.labels) else None)
 
     def score(self, features: Features, by: Classifier | None = None) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.
