@@ -172,7 +172,7 @@ class Classifier:
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # a release without a limit saved it
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
         if self.observations.stretch is None:
-            self.observations.use_given_reference(self.weights, counts.updates, self.columns.names)
+            self.observations.use_reference_of_settings(self.weights, counts.updates, self.columns.names)
 
     def begin_segment(self) -> bool:
         """Begin a segment of the bound whose reference is the average of the weights, or w if there is no average.

@@ -77,7 +77,7 @@ class Learner(Classifier):
             self._state = state_of(identity, {"w": w, "late": np.zeros(len(w))})
         self.make_room(len(self.columns))
         self.observations.grow(self.weights, 0)
-        self.observations.use_given_reference(self.weights, 0, self.columns.names)
+        self.observations.use_reference_of_settings(self.weights, 0, self.columns.names)
 
     @property
     def next(self) -> dict[int, int]:
@@ -197,7 +197,7 @@ class Learner(Classifier):
         for reject in rejects:
             self.counts.rejected[reject.reason] = self.counts.rejected.get(reject.reason, 0) + 1
         self.cover(partition, first + consumed)
-        return Outcome(consumed, rejects, self.diverged)
+        return Outcome(consumed, rejects, self.diverged if done < len(decoded.labels) else None)
 
     def score(self, features: Features, by: Classifier | None = None) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.

@@ -276,12 +276,8 @@ class Hashed(_Numbered):
         return Batch(starts, columns[:count], values[:count])
 
     def find(self, features: Mapping[str, float]) -> tuple[ColumnPairs, int]:
-        if self._scaled:
-            return [(column, sign * value) for _, column, value, sign in self.explain(features)], 0
-        merged: dict[int, float] = {}
-        for _, column, value, sign in self.explain(features):
-            merged[column] = merged[column] + sign * value if column in merged else sign * value
-        return list(merged.items()), 0
+        pairs = [(column, sign * value) for _, column, value, sign in self.explain(features)]
+        return pairs if self._scaled else merge_equal(pairs), 0
 
     def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float, int]]:
         return [
@@ -297,6 +293,16 @@ class Hashed(_Numbered):
 def _is_number(value: float) -> bool:
     """Whether a feature is a number: a boolean or a count of strings is an int, see `events.flatten`."""
     return value.__class__ is float
+
+
+def merge_equal(pairs: ColumnPairs) -> ColumnPairs:
+    """These pairs with the values of equal columns added up, at the first place of each column."""
+    if len(dict(pairs)) == len(pairs):  # most events have no equal columns
+        return pairs
+    merged: dict[int, float] = {}
+    for column, value in pairs:
+        merged[column] = merged[column] + value if column in merged else value
+    return list(merged.items())
 
 
 def columns_for(identity: Identity) -> Columns:

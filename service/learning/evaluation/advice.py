@@ -31,28 +31,28 @@ def advice(learner: Learner) -> dict[str, str]:
     if events >= 2 * recent.window and below:
         lines["accuracy"] = (
             f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the {frequent} label "
-            f"would have been in {baseline:.1%}: try {_tries(learner)}"
+            f"would have been in {baseline:.1%}: try {_accuracy_settings(learner)}"
         )
     serving = learner.by(learner.answering)
-    lately = serving.observations.recent.confusion(serving.averaged)
-    missed, of = lately.events[1] - lately.right[1], sum(lately.events)
-    if serving.counts.events >= 2 * recent.window and lately.recall == 0.0 and MIN_RECORDS <= missed < of / 2:
+    confusion = serving.observations.recent.confusion(serving.averaged)
+    missed, of = confusion.events[1] - confusion.right[1], sum(confusion.events)
+    if serving.counts.events >= 2 * recent.window and confusion.recall == 0.0 and MIN_RECORDS <= missed < of / 2:
         positive = as_text((learner.identity.labels or (-1, 1))[1])
         lines["recall"] = (
             f"none of the {missed:,} events of label {positive} among the last {of:,} was predicted so: "
-            f"try {_finds(serving)}"
+            f"try {_recall_settings(serving)}"
         )
     often, same = learner.scaler.count_scaled_away(MIN_RECORDS, events) if learner.scaler else (0, 0)
     if 2 * same > often:
         lines["scale"] = (
-            'scale = "standard" makes a number that is always the same 0, as if it were absent: so it is with '
-            f"{same:,} of the {often:,} that are there in some events: send true in their place, or set "
+            f'scale = "standard" turns a number that is always the same into 0, as if it were absent: this happens to '
+            f"{same:,} of the {often:,} numbers that only some events have: send true in their place, or set "
             f'scale = "none" {RESET_HINT}'
         )
     serve = learner.observations.options.serve
     if serve not in MODEL_ITSELF and learner.answering is None:
         candidate = learner.candidates.get(serve)
-        why = f"it diverged: {candidate.diverged}" if candidate else "it has not begun yet, or is not set where learned"
+        why = f"it diverged: {candidate.diverged}" if candidate else "it has not begun, or the learner does not have it"
         lines["serve"] = f"candidate {serve} does not answer, and the model itself does ({why})"
     rejected = sum(learner.counts.rejected.values())
     if rejected > events and rejected + events >= MIN_RECORDS:
@@ -63,8 +63,8 @@ def advice(learner: Learner) -> dict[str, str]:
     return lines
 
 
-def _finds(serving: Classifier) -> str:
-    """The settings that find more events of a rare positive label."""
+def _recall_settings(serving: Classifier) -> str:
+    """The settings that may find more events of a rare positive label."""
     tries, last = [], serving.observations.recent.confusion(averaged=False).recall
     if serving.averaged and last:
         tries.append(f'serve = "last", which found {last:.1%} of them')
@@ -77,7 +77,8 @@ def _finds(serving: Classifier) -> str:
     return ", or ".join(tries)
 
 
-def _tries(learner: Learner) -> str:
+def _accuracy_settings(learner: Learner) -> str:
+    """The settings that may raise the accuracy."""
     identity, recent = learner.identity, learner.observations.recent
     tries = []
     if not learner.averaged and (recent.average_accuracy or 0.0) > (recent.accuracy or 0.0):

@@ -11,7 +11,7 @@ RARE = 0.05
 
 
 class Confusion(NamedTuple):
-    """The events of each label, and how many of them were predicted rightly. A figure is None if it is not defined.
+    """The events of each label, and how many of them were predicted rightly. An undefined figure is None.
 
     Precision, recall and F1 are about the second label, the positive one, and defined for two labels only.
 

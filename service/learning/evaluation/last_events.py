@@ -21,10 +21,10 @@ MAX_RECORD_BYTES = 64 << 10
 class LastEvents:
     """The last events of a learner.
 
-    >>> seen = LastEvents(Identity())
-    >>> two, features, one = np.array([0, 2], np.uint64), np.array([2, 1], np.uint64), np.ones(1)
-    >>> seen.add(0, 7, [b"a record"], Batch(two, features, np.array([0.5, -1.0]), one, one, [0]), 3)
-    >>> seen.record, seen.points.tolist()
+    >>> last = LastEvents(Identity())
+    >>> starts, columns, ones = np.array([0, 2], np.uint64), np.array([2, 1], np.uint64), np.ones(1)
+    >>> last.add(0, 7, [b"a record"], Batch(starts, columns, np.array([0.5, -1.0]), ones, ones, [0]), 3)
+    >>> last.record, last.points.tolist()
     (b'a record', [[-1.0, 0.5, 1.0]])
     """
 

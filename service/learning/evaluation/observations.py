@@ -82,7 +82,7 @@ class ModelObservations:
         self._begin_segment(vector, "kept version", vector, w, updates)
         return True
 
-    def use_given_reference(self, w: Vector, updates: int, names: Sequence[str]) -> None:
+    def use_reference_of_settings(self, w: Vector, updates: int, names: Sequence[str]) -> None:
         """Begin a segment with the reference of the settings, if they name one."""
         if (file := self.options.reference) is not None:
             own = file.vector if file.names is None else np.array([file.intercept, *self._parts(names)])
@@ -106,9 +106,8 @@ class ModelObservations:
         identity = self._identity
         # With three labels or more a mistake moves two classes; the step of another rule is that of all together.
         moved = 2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0
-        self.squared_steps = float(
-            _lengthened(self.squared_steps, moved, *identity.margins, learned.steps, learned.squared_norms)
-        )
+        total = _lengthened(self.squared_steps, moved, *identity.margins, learned.steps, learned.squared_norms)
+        self.squared_steps = float(total)
         if self.stretch is not None:
             self.stretch.follow(identity, batch, learned)
         self.recent.add(learned, margins)

@@ -75,9 +75,9 @@ class PrequentialWindow:
         self.restored_margins: Margins | None = None
         self.averaged = AverageCounts()
         self.missed: list[int] | None = [0] * classes
-        """The events of each label that the average predicted wrongly; None if it is not known for all events."""
+        """The events of each label that the average predicted wrongly; None if that is unknown for some events."""
         self.pairs: list[PairedComparison] = []
-        """Each two predictors: the average if there is one, the last weights, the baseline, and the candidates."""
+        """A comparison of each two predictors: average if there is one, last weights, baseline, candidates."""
 
     def add(self, learned: Learned, products: Vector) -> None:
         """Add events; `products` are y·s, or with three labels or more the own score less the largest other."""

@@ -80,7 +80,7 @@ class Decoder:
         self._rows: RowReader | None = None
         self._slices_without = 0
         with suppress(UnsupportedError):
-            self._rows = RowReader.of_events(self.flattener, self._careful.signs)
+            self._rows = RowReader.of_events(self.flattener, self._careful.paths, self._careful.signs)
 
     def decode(self, records: Sequence[bytes | None], enough: Enough = None) -> tuple[Batch, list[Reject]]:
         """A slice of record values as a batch, and the rejected records.

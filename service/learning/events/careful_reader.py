@@ -6,7 +6,6 @@ the rest is JSON, without making objects of it.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,23 +14,13 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, Paths, scan
-from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, WEIGHT, WHERE
+from service.learning.events import json_values
+from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, scan
+from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, WEIGHT, WHERE, Codes, Paths
 from service.learning.events.content_types import DoubleVector, MessagePack, doubles, unpack
 from service.learning.events.flatten import Features, Flattener
 from service.learning.events.json_pointer import parse_pointer, quoted_name, to_pointer
-from service.learning.events.json_values import (
-    MAX_DEPTH,
-    WHITE,
-    Pairs,
-    inner_values,
-    parse,
-    parse_checked,
-    repeated,
-    type_name,
-    value_at,
-    wrong_type,
-)
+from service.learning.events.json_values import MAX_DEPTH, WHITE, Pairs
 from service.learning.identity import MAX_WEIGHT, Identity, listed
 
 _NOT_FINITE = ((b"NaN", b"[ ]"), (b"-Infinity", b"[       ]"), (b"Infinity", b"[      ]"))
@@ -63,7 +52,7 @@ class ParsedValues:
         is_text = value.__class__ is MemberSpan
         if (value.values if is_text else _count(value)) > max_values:
             raise Rejected("too-many-features", f"more features than the limit, which is {max_values}", pointer)
-        return parse_checked(self._raw[value.begin : value.end]) if is_text else value
+        return json_values.parse_checked(self._raw[value.begin : value.end]) if is_text else value
 
     def scalar(self, i: int) -> Any:
         """The value at path i. A list or an object may come back empty."""
@@ -71,20 +60,20 @@ class ParsedValues:
         if value.__class__ is not MemberSpan:
             return value
         text = self._raw[value.begin : value.end].strip(WHITE)
-        return [] if text[:1] == b"[" else Pairs() if text[:1] == b"{" else parse_checked(text)
+        return [] if text[:1] == b"[" else Pairs() if text[:1] == b"{" else json_values.parse_checked(text)
 
 
 def text_values(raw: bytes, paths: Paths, pointer: str = "", commas: NDArray[np.int64] | None = None) -> ParsedValues:
     """The values at these paths of the JSON object at `pointer`; raises Rejected. `commas` as in `scan`."""
     first = raw.lstrip(WHITE)[:1]
     if first not in (b"{", b"["):
-        raise _no_object(type_name(parse(raw)), pointer)
+        raise _no_object(json_values.type_name(json_values.parse(raw)), pointer)
     end, members, repeated_path = scan(raw, paths, commas)
     not_finite = _check_json(raw, end)
     if first == b"[":
         raise _no_object("a list", pointer)
     if repeated_path is not None:
-        raise repeated(repeated_path[-1], pointer + to_pointer(repeated_path))
+        raise json_values.repeated(repeated_path[-1], pointer + to_pointer(repeated_path))
     return ParsedValues([UNSET if member is None else member for member in members], raw, not_finite)
 
 
@@ -94,8 +83,8 @@ def values_of(raw: bytes, paths: Paths) -> ParsedValues:
         return text_values(raw, paths)
     value = unpack(raw)
     if value.__class__ is not Pairs:
-        raise _no_object(type_name(value), "")
-    return ParsedValues([UNSET if path is None else value_at(value, path, "") for path in paths])
+        raise _no_object(json_values.type_name(value), "")
+    return ParsedValues([UNSET if path is None else json_values.value_at(value, path, "") for path in paths])
 
 
 class CarefulReader:
@@ -116,7 +105,7 @@ class CarefulReader:
         self.signs = label_signs(identity)
         event = identity.event
         pointers = [event.features, event.label, event.weight, event.id, *event.where]
-        self._paths = tuple(None if pointer is None else parse_pointer(pointer) for pointer in pointers)
+        self.paths = tuple(None if pointer is None else parse_pointer(pointer) for pointer in pointers)
         self._where = list(enumerate(event.where.values(), WHERE))
 
     def read(self, raw: bytes | None) -> Event | None:
@@ -146,7 +135,7 @@ class CarefulReader:
     def _values(self, raw: bytes) -> ParsedValues:
         """The values at the paths of the parts, then at those of `where`."""
         if raw.__class__ is not DoubleVector:
-            return values_of(raw, self._paths)
+            return values_of(raw, self.paths)
         dimension, mode = self.identity.dimension or 0, self.identity.features
         if mode != "positional":
             raise Rejected("wrong-type", f"a vector has no names, and this model's features are {mode}")
@@ -154,12 +143,12 @@ class CarefulReader:
             expected = f"{dimension} values and a label, of 8 bytes each"
             raise Rejected("wrong-length", f"expected {expected}; got {len(raw)} bytes")
         *features, label = doubles(raw)
-        return ParsedValues([features, label, *[UNSET] * (len(self._paths) - 2)])
+        return ParsedValues([features, label, *[UNSET] * (len(self.paths) - 2)])
 
     def _sign(self, label: Any) -> float:
         pointer = self.identity.event.label
         if not isinstance(label, bool | int | float | str):
-            raise wrong_type(label, "a number, boolean or string", pointer)
+            raise json_values.wrong_type(label, "a number, boolean or string", pointer)
         if (isinstance(label, bool), label) not in self.signs:
             expected = self.identity.labels or (-1, 0, False, 1, True)
             raise Rejected("unknown-label", f"{quoted_name(pointer)} must be one of {listed(expected)}", pointer)
@@ -170,7 +159,7 @@ class CarefulReader:
         if weight is UNSET:
             return 1.0
         if isinstance(weight, bool) or not isinstance(weight, int | float):
-            raise wrong_type(weight, "a number", pointer)
+            raise json_values.wrong_type(weight, "a number", pointer)
         if not 0.0 < weight <= MAX_WEIGHT:
             raise Rejected("bad-weight", f"{quoted_name(pointer)} must be in (0, {MAX_WEIGHT:g}]", pointer)
         return float(weight)
@@ -178,7 +167,7 @@ class CarefulReader:
     def _check_id(self, id_: Any) -> None:
         pointer = self.identity.event.id or ""
         if id_ is not UNSET and (isinstance(id_, bool) or not isinstance(id_, str | int | float)):
-            raise wrong_type(id_, "a string or a number", pointer)
+            raise json_values.wrong_type(id_, "a string or a number", pointer)
 
 
 def same_value(value: Any, expected: Any) -> bool:
@@ -186,8 +175,8 @@ def same_value(value: Any, expected: Any) -> bool:
     return bool((value.__class__ is bool) == (expected.__class__ is bool) and value == expected)
 
 
-def label_signs(identity: Identity) -> dict[tuple[bool, Any], float]:
-    """The sign of each label of the model, or the number of its class, by (is it a boolean, value)."""
+def label_signs(identity: Identity) -> Codes:
+    """The sign of each label of the model, or the number of its class."""
     if identity.labels is None:
         return {(False, -1): -1.0, (False, 0): -1.0, (True, False): -1.0, (False, 1): 1.0, (True, True): 1.0}
     signs = range(identity.classes) if identity.multiclass else (-1.0, 1.0)
@@ -200,7 +189,7 @@ def _no_object(kind: str, pointer: str) -> Rejected:
 
 def _count(value: Any) -> int:
     """The members of objects and the elements of lists in a parsed value, at any depth."""
-    return sum(1 + _count(inner) for inner in inner_values(value))
+    return sum(1 + _count(inner) for inner in json_values.inner_values(value))
 
 
 def _check_json(raw: bytes, end: int) -> Rejected | None:
@@ -212,26 +201,25 @@ def _check_json(raw: bytes, end: int) -> Rejected | None:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
     try:
         raw.decode()
-        _check(raw)
     except UnicodeDecodeError as error:
         raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
-    except msgspec.MsgspecError as error:
-        fault = Rejected("not-json", str(error))
-    else:
+    if (reason := _fault(raw)) is None:
         return None
     finite = raw
     for old, new in _NOT_FINITE:
         finite = finite.replace(old, new)
-    if _is_json(finite):
-        return fault
+    if _fault(finite) is None:
+        return Rejected("not-json", reason)
     following = raw[end:].lstrip(WHITE)
-    if end >= 0 and following and _is_json(finite[:end]):
+    if end >= 0 and following and _fault(finite[:end]) is None:
         raise Rejected("trailing-bytes", f"more bytes follow the event at byte {len(raw) - len(following)}")
-    raise fault
+    raise Rejected("not-json", reason)
 
 
-def _is_json(raw: bytes) -> bool:
-    with suppress(msgspec.MsgspecError):
+def _fault(raw: bytes) -> str | None:
+    """The reason why a text is not JSON; None if it is."""
+    try:
         _check(raw)
-        return True
-    return False
+    except msgspec.MsgspecError as error:
+        return str(error)
+    return None

@@ -40,7 +40,7 @@ def parse(raw: bytes) -> Any:
 
 
 def parse_checked(raw: bytes) -> Any:
-    """As `parse`, for text that is known to be JSON, except for NaN and infinities."""
+    """As `parse`, for text that is JSON except for NaN and infinities."""
     return _decoder.raw_decode(raw.strip(WHITE).decode())[0]
 
 

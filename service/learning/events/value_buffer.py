@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from service.learning.events.content_types import FORMS
 
+Integers = NDArray[np.int64]
+
 
 class ValueBuffer(Sequence[bytes | None]):
     """Value i is `data[begins[i]:ends[i]]`, or None if `begins[i]` is below 0. Its form is `forms[i]`, or JSON.
@@ -21,11 +23,7 @@ class ValueBuffer(Sequence[bytes | None]):
     """
 
     def __init__(
-        self,
-        data: NDArray[np.uint8],
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        forms: NDArray[np.int64] | None = None,
+        self, data: NDArray[np.uint8], begins: Integers, ends: Integers, forms: Integers | None = None
     ) -> None:
         self.data, self.begins, self.ends, self.forms = data, begins, ends, forms
 

@@ -31,7 +31,7 @@ from service.learning.kernel.scaling import StandardScaler
 from service.learning.rules import RULES
 from service.learning.weights_file import WeightsFile
 
-SETTLED = 1e-12
+MIN_LOSS_DECREASE = 1e-12
 """The descent ends when a pass lowers the loss by less than this share of it."""
 
 
@@ -147,7 +147,7 @@ def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, tra
         if loss > previous + rise:
             safe = f"{stable_eta(batch):.3g} never does"
             raise _diverges(identity, f"the loss rises from {previous:g} to {loss:g} in pass {number} ({safe})")
-        settled = previous - loss <= SETTLED * loss
+        settled = previous - loss <= MIN_LOSS_DECREASE * loss
         if not settled:
             down = np.bincount(columns, batch.values * np.repeat(error, lengths), minlength=len(w))
             down[0] = error.sum()

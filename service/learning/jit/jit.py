@@ -89,8 +89,5 @@ NOTHING_KEPT: bool = ENABLED and (_KEPT is None or not any(_KEPT.iterdir()))
 # Division by zero follows IEEE 754: a check before each division would prevent vectorised loops.
 compiled: Callable[[Callable[..., Any]], Any] = njit(nogil=True, error_model="numpy", cache=_KEPT is not None)
 """The function, compiled on first use; the compiled code is cached for later processes if there is a folder."""
-
-
-def inlined(function: Callable[..., Any]) -> Any:
-    """The function, compiled into its only caller: passing an array to a call costs two atomic counts."""
-    return njit(inline="always", error_model="numpy")(function)
+inlined: Callable[[Callable[..., Any]], Any] = njit(inline="always", error_model="numpy")
+"""The function, compiled into its only caller: passing an array to a call costs two atomic counts."""

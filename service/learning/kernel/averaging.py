@@ -24,7 +24,7 @@ RESCALE_FACTOR = 2.0**-HALF_LIVES_TO_RESCALE
 def ages(identity: Identity, seen: int, events: int) -> NDArray[np.float64]:
     """The age before each of these events and after the last one; `seen` is the number of events before them.
 
-    For the mean it is only the first age, since each event adds 1. Where the age falls, `late` is rescaled too.
+    For the mean it is only the first age, since each event adds 1. When the age falls, `late` is rescaled too.
 
     >>> ages(Identity(average=True), 2, 3), ages(Identity(average="recent", half_life=1), 2, 3)
     (array([2.]), array([ 4.,  8., 16., 32.]))

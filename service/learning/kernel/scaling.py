@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numba.extending import register_jitable
 
-from service.learning.columns.columns import Batch, ColumnPairs
+from service.learning.columns.columns import Batch, ColumnPairs, merge_equal
 from service.learning.columns.hashing import ColumnMerger
 from service.learning.identity import SUMS, Identity
 from service.learning.jit.jit import compiled
@@ -67,14 +67,14 @@ class StandardScaler:
         """The number of columns that have had a number."""
         return int(np.count_nonzero(self._sums[:, 0]))
 
-    def count_scaled_away(self, least: int, events: int) -> tuple[int, int]:
-        """How many columns had a number in at least `least` but not all `events`, and how many of them a constant one.
+    def count_scaled_away(self, min_events: int, events: int) -> tuple[int, int]:
+        """Count the columns that some events have a number for, and those of them where the number is constant.
 
-        A constant number other than 0 is scaled to 0, as if it were absent. Only the first MAX_COUNTED_COLUMNS columns
-        are counted.
+        A column counts if at least `min_events` but not all of the `events` have a number for it. A constant number
+        other than 0 is scaled to 0, as if it were absent. Only the first MAX_COUNTED_COLUMNS columns are counted.
         """
         n, mean, m2 = self._sums[:MAX_COUNTED_COLUMNS].T
-        some = (n >= least) & (n < events)
+        some = (n >= min_events) & (n < events)
         return int(some.sum()), int((some & (m2 == 0.0) & (mean != 0.0)).sum())
 
     def copy(self) -> "StandardScaler":
@@ -109,7 +109,7 @@ class StandardScaler:
 
     def _merged(self, batch: Batch, scaled: Vector) -> Batch:
         """The batch with these values; equal columns of one event are added up."""
-        if self._identity.features != "hashed":  # only hashed names give an event a column twice
+        if self._identity.features != "hashed":  # other features have a column each
             return batch._replace(values=scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()
         count = self._merger.merge(starts, columns, scaled)
@@ -132,11 +132,8 @@ class StandardScaler:
 
     def merged(self, pairs: ColumnPairs) -> ColumnPairs:
         """Features with scaled values; equal columns are added up."""
-        merged: dict[int, float] = {}
-        for column, value in pairs:
-            scaled = self.value(column, value)
-            merged[column] = merged[column] + scaled if column in merged else scaled
-        return list(merged.items())
+        scaled = [(column, self.value(column, value)) for column, value in pairs]
+        return merge_equal(scaled) if self._identity.features == "hashed" else scaled
 
 
 @compiled

@@ -26,13 +26,13 @@ MAX_MEMBERS = 1024
 
 _ABSENT = -math.inf
 USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
-"""How a call of `parse_values` ended: all values are read; the next one is declined; a name is not known yet."""
+"""How a call of `parse_values` ended: all values are read; the next one is declined; a name is new."""
 _VALUE, _NAME, _AFTER = range(3)
 _NODE, _IS_LIST, _OF_FEATURES, _PREFIX, _PREFIX_SIZE = range(5)
 _CATEGORY, _IGNORED, _REJECTED = range(3)
 NEXT, EVENTS, VALUES, SCRATCH, SKIPPED, STATUS, KEY, KEY_SIZE, GENERATION = range(9)
 """The state of `parse_values`: the next value; how many events, features, bytes in `scratch` and skipped values there
-are; how it ended; place and size of the unknown name; a number that grows with each value."""
+are; how it ended; place and size of the new name; a number that grows with each value."""
 
 _QUOTE, _COLON, _COMMA, _DOT, _EQUALS, _MINUS, _ZERO, _NINE, _SPACE = b'":,.=-09 '
 _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"

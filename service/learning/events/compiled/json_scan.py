@@ -10,16 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.events.compiled.json_tokens import ESCAPES, HEX
-from service.learning.events.compiled.path_tree import END_CHILD, FIRST_CHILD, NAME_END, PathTree, path_tree
+from service.learning.events.compiled.path_tree import END_CHILD, FIRST_CHILD, NAME_END, Paths, PathTree, path_tree
 from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import MAX_DEPTH
 from service.learning.jit.jit import compiled
 
 TOO_DEEP = -2
 """The end that a scan returns for a text that is nested too deeply."""
-
-Paths = tuple[Path | None, ...]
-"""Paths into a record; None for a part that the model does not have."""
 
 _QUOTE, _BACKSLASH, _LETTER_U = b'"\\u'
 _KINDS = np.array([b'"[{]}:, \t\n\r'.find(c) for c in range(256)], np.int8)

@@ -17,6 +17,12 @@ FEATURES, LABEL, WEIGHT, ID, WHERE = range(5)
 """The parts of an event. From WHERE on, each pointer of `where` is a part."""
 PART, FIRST_CHILD, END_CHILD, NAME_END = range(4)
 """The columns of a tree's nodes."""
+Paths = tuple[Path | None, ...]
+"""Paths into a record; None for a part that the model does not have."""
+
+
+Codes = dict[tuple[bool, Any], float]
+"""A number for each of some values, such as the sign of a label, by (is it a boolean, value): in Python true is 1."""
 
 
 class PathTree(NamedTuple):
@@ -52,10 +58,10 @@ class UnsupportedError(Exception):
     """Only the careful reader reads the events of this identity."""
 
 
-def expected_values(parts: Sequence[dict[tuple[bool, Any], float]]) -> tuple[NDArray[Any], ...]:
+def expected_values(parts: Sequence[Codes]) -> tuple[NDArray[Any], ...]:
     """The values that may stand at each part, and the code of each, as `json_parser.parse_values` takes them.
 
-    Values are keyed by (is it a boolean, value), as in `careful_reader.label_signs`. Raises UnsupportedError.
+    Raises UnsupportedError.
     """
     numbers, strings = list[tuple[float, float]](), list[tuple[str, float]]()
     firsts, literals = [(0, 0)], np.full((len(parts), 3), math.nan)

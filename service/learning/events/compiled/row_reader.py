@@ -10,20 +10,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.columns.name_table import (
-    PADDING_BYTES,
-    SEED,
-    NameTable,
-    Utf8Names,
-    encode_names,
-    gather_names,
-    hash_each,
-    room,
-)
-from service.learning.events.compiled import json_parser
-from service.learning.events.compiled.path_tree import WHERE, UnsupportedError, expected_values, path_tree
+from service.learning.columns import name_table
+from service.learning.columns.name_table import PADDING_BYTES, SEED, NameTable, Utf8Names
+from service.learning.events.compiled import json_parser, path_tree
+from service.learning.events.compiled.path_tree import WHERE, Codes, Paths, UnsupportedError
 from service.learning.events.flatten import Features, Flattener
-from service.learning.events.json_pointer import Path, parse_pointer
+from service.learning.events.json_pointer import Path
 from service.learning.events.value_buffer import ValueBuffer
 
 MAX_KEPT_FEATURES = 600_000
@@ -71,7 +63,7 @@ class FeatureRows(NamedTuple):
         names = self.names[features]
         ends = np.concatenate([[0], names[:, 1].cumsum()])
         text = np.empty(ends[-1] + PADDING_BYTES, np.uint8)
-        gather_names(self.address, names, text)
+        name_table.gather_names(self.address, names, text)
         return Utf8Names(text, ends, len(names))
 
 
@@ -79,20 +71,15 @@ class RowReader:
     """Reads the events or the instances of one model; raises UnsupportedError if only the careful reader can."""
 
     def __init__(
-        self,
-        flattener: Flattener,
-        paths: Sequence[Path | None],
-        expected: list[dict[tuple[bool, Any], float]],
-        max_bytes: int,
-        labelled: bool,
+        self, flattener: Flattener, paths: Sequence[Path | None], expected: list[Codes], max_bytes: int, labelled: bool
     ) -> None:
         """`paths` lead to the parts of a value, from FEATURES on; `expected` has the values allowed at each part."""
         identity, parts = flattener.identity, [path for path in paths if path is not None]
         nested = any(path[: len(part)] == part for part in parts[1:] for path in parts if path != part)
         if nested or len(set(parts)) < len(parts) or (identity.dimension or 0) > identity.max_features:
             raise UnsupportedError
-        tree = path_tree(paths)
-        self._paths, self._expected = (tree.nodes, tree.names), expected_values(expected)
+        tree = path_tree.path_tree(paths)
+        self._paths, self._expected = (tree.nodes, tree.names), path_tree.expected_values(expected)
         self._identity, self._patterns = identity, flattener.patterns
         self._max_bytes, self._labelled = max_bytes, labelled
         self._dimension = (identity.dimension or 0) if identity.features == "positional" else -1
@@ -103,13 +90,12 @@ class RowReader:
         self._features, self._scratch = _NO_FEATURES, NO_BYTES
 
     @classmethod
-    def of_events(cls, flattener: Flattener, signs: dict[tuple[bool, Any], float]) -> Self:
-        """A reader of a model's records; `signs` are those of its labels."""
-        event = flattener.identity.event
-        pointers = [event.features, event.label, event.weight, event.id, *event.where]
-        paths = [None if pointer is None else parse_pointer(pointer) for pointer in pointers]
-        allowed = [{(value.__class__ is bool, value): 1.0 for value in values} for values in event.where.values()]
-        return cls(flattener, paths, [{}, signs, {}, {}, *allowed], flattener.identity.max_record_bytes, True)
+    def of_events(cls, flattener: Flattener, paths: Paths, signs: Codes) -> Self:
+        """A reader of a model's records; `paths` are those of an event's parts, `signs` those of the labels."""
+        identity = flattener.identity
+        where = identity.event.where.values()
+        allowed = [{(value.__class__ is bool, value): 1.0 for value in values} for values in where]
+        return cls(flattener, paths, [{}, signs, {}, {}, *allowed], identity.max_record_bytes, True)
 
     @classmethod
     def of_instances(cls, flattener: Flattener, path: Path, max_bytes: int) -> Self:
@@ -126,7 +112,7 @@ class RowReader:
         state[: json_parser.GENERATION] = 0
         # A member takes at least four bytes, and makes at most two features.
         self._make_room(min(size // 4 + 64, count * max(self._dimension, 2 * json_parser.MAX_MEMBERS)))
-        self._scratch = room(self._scratch, 0, 2 * size + 4096 + PADDING_BYTES)
+        self._scratch = name_table.room(self._scratch, 0, 2 * size + 4096 + PADDING_BYTES)
         data, begins, ends = _with_padding(values)
         address, buffers = data.ctypes.data, [data, self._scratch]
         events = np.empty((2, count)), np.zeros((3, count + 1), np.int64)
@@ -164,7 +150,7 @@ class RowReader:
         assert self._patterns is not None  # noqa: S101 - without patterns each name is selected
         name = key.decode()
         self._keys.add([name])
-        self._selected = room(self._selected, len(self._keys), len(self._keys) + 1)
+        self._selected = name_table.room(self._selected, len(self._keys), len(self._keys) + 1)
         self._selected[len(self._keys)] = self._patterns.select(name)
 
     def _append(
@@ -177,11 +163,11 @@ class RowReader:
         self._make_room(end)
         names, hashes, values, is_number = (part[begin:end] for part in self._features)
         if isinstance(features, dict):
-            utf8 = encode_names([*features])
+            utf8 = name_table.encode_names([*features])
             address = buffers[0].ctypes.data
             buffers.append(utf8.text)
             names[:, 0], names[:, 1] = utf8.text.ctypes.data - address + utf8.ends[:-1], np.diff(utf8.ends)
-            hash_each(address, names, hashes, SEED)
+            name_table.hash_each(address, names, hashes, SEED)
             values[:] = [*features.values()]
             is_number[:] = [value.__class__ is float for value in features.values()]
         else:
@@ -192,7 +178,7 @@ class RowReader:
 
     def _make_room(self, count: int) -> None:
         """Make the buffers long enough for `count` features."""
-        self._features = tuple(room(part, self._state[json_parser.VALUES], count) for part in self._features)
+        self._features = tuple(name_table.room(part, self._state[json_parser.VALUES], count) for part in self._features)
 
 
 def _with_padding(values: ValueBuffer) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from service.learning.events.compiled.path_tree import Codes
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import MAX_VALUE, Identity
@@ -15,7 +16,7 @@ from service.learning.jit.jit import compiled
 class VectorReader:
     """Reads the vectors of one model, whose labels have these signs."""
 
-    def __init__(self, identity: Identity, signs: dict[tuple[bool, Any], float]) -> None:
+    def __init__(self, identity: Identity, signs: Codes) -> None:
         self._skips, self._dimension = bool(identity.event.where), identity.dimension or 0
         numbers = sorted((float(x), sign) for (is_bool, x), sign in signs.items() if not is_bool and _is_double(x))
         self._labels, self._signs = np.array(numbers or [(math.nan, math.nan)]).T.copy()
@@ -25,8 +26,8 @@ class VectorReader:
         # A vector has nothing that `where` could match.
         count, width = 0 if self._skips else len(values), self._dimension
         features, signs, records = np.empty((count, width)), np.empty(count), np.empty(count, np.int64)
-        buffer = values.data.ctypes.data, values.begins, values.ends
-        count = _read(*buffer, self._labels, self._signs, features, signs, records)
+        address, begins, ends = values.data.ctypes.data, values.begins, values.ends
+        count = _read(address, begins, ends, self._labels, self._signs, features, signs, records)
         starts = np.arange(count + 1, dtype=np.uint64) * np.uint64(width)
         return FeatureRows(
             0, (), np.empty((0, 2), np.int64), np.empty(0, np.uint64), features[:count].ravel(),
