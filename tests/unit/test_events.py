@@ -1,4 +1,4 @@
-"""The event format: which records are events, and the reason for which each other one is rejected."""
+"""The event format: which records are events, and the reason for which any other record is rejected."""
 
 import json
 from typing import Any
@@ -52,7 +52,7 @@ def test_hashing_is_scikit_learns(features: dict[str, Any], bits: int) -> None:
     identity = Identity(features="hashed", bits=bits)
     raw = json.dumps({"features": features, "label": 1}).encode()
     batch, rejects = decode(identity, raw)
-    if rejects:  # an unpaired surrogate is no JSON text; a number may have the name of a category
+    if rejects:  # an unpaired surrogate is not JSON; a number may have the name of a category
         assert rejects[0].reason in ("not-json", "duplicate-feature")
         return
     ours = np.zeros(1 << bits)
