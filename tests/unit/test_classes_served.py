@@ -34,7 +34,7 @@ def train(events: int = 60, options: Options = DEFAULT, **identity: Any) -> Lear
     return learner_of(Identity(**identity), [event(row(rng), rng.choice(labels)) for _ in range(events)], options)
 
 
-class Served:
+class ModelClient:
     """An application of one model, m."""
 
     def __init__(self, learner: Learner) -> None:
@@ -72,31 +72,31 @@ def equal(ours: Any, theirs: Any) -> bool:
 
 def test_an_answer_has_the_scores_of_the_labels_largest_first() -> None:
     learner = train()
-    served, features = Served(learner), {**row(random.Random(1)), "never seen": 1.0}
+    client, features = ModelClient(learner), {**row(random.Random(1)), "never seen": 1.0}
     w, columns = learner.weights.tolist(), learner.columns.names
     scores = list(w[0])
     for name, value in features.items():
         if name in columns:
             scores = [s + v * value for s, v in zip(scores, w[1 + columns.index(name)], strict=True)]
     order = sorted(range(len(LABELS)), key=lambda k: -scores[k])
-    answer = served.predict({"features": features})
+    answer = client.predict({"features": features})
     assert equal(answer["scores"], [{"label": LABELS[k], "score": scores[k]} for k in order])
     assert equal([answer["label"], answer["score"]], [LABELS[order[0]], scores[order[0]]])
     assert answer["unknown_features"] == 1
     assert not {"probability", "runner_up", "contributions"} & answer.keys()
     for top in (1, 2, 1000):
-        cut = served.predict({"features": features}, f"top={top}")
+        cut = client.predict({"features": features}, f"top={top}")
         assert equal({**cut, "scores": answer["scores"]}, answer)
         assert equal(cut["scores"], answer["scores"][:top])
     for invalid in ("0", "1001", "x"):
-        problem = served.predict({"features": features}, f"top={invalid}", 422)
+        problem = client.predict({"features": features}, f"top={invalid}", 422)
         assert problem["errors"][0]["pointer"] == "?top"
 
 
 @pytest.mark.parametrize("fields", [{}, {"scale": "standard", "average": True}], ids=["plain", "scaled average"])
 def test_an_explanation_is_of_the_label_against_the_runner_up(fields: Any) -> None:
     learner = train(options=Options(serve="average" if fields else "last"), **fields)
-    answer = Served(learner).predict({"features": {**row(random.Random(2)), "never seen": 1.0}}, "explain=true")
+    answer = ModelClient(learner).predict({"features": {**row(random.Random(2)), "never seen": 1.0}}, "explain=true")
     first, second = answer["scores"][:2]
     assert equal([answer["label"], answer["runner_up"]], [first["label"], second["label"]])
     terms = answer["contributions"]
@@ -114,7 +114,7 @@ def test_a_hashed_feature_is_explained_by_the_value_that_was_sent(labels: Any) -
     """The term's weight has the sign of the feature's hash."""
     learner, features = train(labels=labels, features="hashed", bits=9, scale="standard"), row(random.Random(2))
     assert {mmh3.hash(name) < 0 for name in features} == {False, True}
-    answer = Served(learner).predict({"features": features}, "explain=true")
+    answer = ModelClient(learner).predict({"features": features}, "explain=true")
     first, second = (s["score"] for s in answer.get("scores", [answer, {"score": 0}])[:2])
     terms = {term["name"]: term for term in answer["contributions"]}
     assert sum(term["product"] for term in terms.values()) == pytest.approx(first - second)
@@ -124,13 +124,13 @@ def test_a_hashed_feature_is_explained_by_the_value_that_was_sent(labels: Any) -
 
 
 def test_scores_that_are_too_many_for_an_answer_are_refused() -> None:
-    served = Served(train(labels=tuple(range(1000))))
+    client = ModelClient(train(labels=tuple(range(1000))))
     body: Any = {"instances": [{"features": {}}] * (MAX_SCORES // 1000 + 1)}
-    problem = served.predict(body, "top=1000", 422)
+    problem = client.predict(body, "top=1000", 422)
     assert problem["errors"] == [{"pointer": "/instances", "reason": "too-large"}]
     assert "?top=" in problem["detail"]
-    assert len(served.predict(body, "top=1")["predictions"]) == len(body["instances"])
-    assert len(served.predict({"features": {}})["scores"]) == 10, "unless the request says how many"
+    assert len(client.predict(body, "top=1")["predictions"]) == len(body["instances"])
+    assert len(client.predict({"features": {}})["scores"]) == 10, "unless the request says how many"
 
 
 @pytest.mark.parametrize(("value", "label"), [(math.inf, 0), (math.nan, 4)])
@@ -138,9 +138,9 @@ def test_a_score_that_is_not_finite_is_refused(value: float, label: int) -> None
     """It is refused even if the answer would not show the score of this label."""
     learner = train()
     learner.weights[0, label] = value
-    served = Served(learner)
+    client = ModelClient(learner)
     for body, pointer in (({"features": {}}, "/features"), ({"instances": [{"features": {}}] * 3000}, "/instances/0")):
-        problem = served.predict(body, "top=1", 422)
+        problem = client.predict(body, "top=1", 422)
         assert problem["errors"][0]["reason"] == "not-finite"
         assert problem["errors"][0]["pointer"].startswith(pointer)
 
@@ -148,35 +148,35 @@ def test_a_score_that_is_not_finite_is_refused(value: float, label: int) -> None
 def test_weights_are_those_of_a_label() -> None:
     """`?label=` is JSON, or the string itself unless a label has this JSON value: 3 is the number, "3" the string."""
     learner = train(average=True, options=Options(serve="average"))
-    served = Served(learner)
+    client = ModelClient(learner)
     texts = ["red", '"3"', "3", "true", "2.5"]
     for k, (label, text) in enumerate(zip(LABELS, texts, strict=True)):
         weights = learner.served[:, k].tolist()
-        answer = served.weights(f"label={quote(text)}")
+        answer = client.weights(f"label={quote(text)}")
         assert equal(answer["label"], label)
         assert [answer["bias"], *(weight["weight"] for weight in answer["weights"])] == weights
         largest = sorted(weights[1:], key=lambda v: -abs(v))[:3]
-        assert [w["weight"] for w in served.weights(f"label={quote(text)}&top=3")["weights"]] == largest
-        assert len(served.weights(f"label={quote(text)}&names=n1,n2&top=1")["weights"]) == 1
+        assert [w["weight"] for w in client.weights(f"label={quote(text)}&top=3")["weights"]] == largest
+        assert len(client.weights(f"label={quote(text)}&names=n1,n2&top=1")["weights"]) == 1
     for query, reason in (("", "missing-field"), ("label=blue", "unknown-label"), ("label=", "unknown-label")):
-        assert served.weights(query, 422)["errors"] == [{"pointer": "?label", "reason": reason}]
+        assert client.weights(query, 422)["errors"] == [{"pointer": "?label", "reason": reason}]
 
 
 def test_two_labels_have_no_weights_of_their_own() -> None:
-    served = Served(train(labels=("a", "b")))
-    assert "label" not in served.weights("")
-    assert "leave ?label= out" in served.weights("label=a", 422)["detail"]
-    answer = served.predict({"features": {}}, "top=1&explain=true")
+    client = ModelClient(train(labels=("a", "b")))
+    assert "label" not in client.weights("")
+    assert "leave ?label= out" in client.weights("label=a", 422)["detail"]
+    answer = client.predict({"features": {}}, "top=1&explain=true")
     assert not {"scores", "runner_up"} & answer.keys()
 
 
 @pytest.mark.parametrize("count", [2, MAX_LABELS, MAX_LABELS + 1])
 def test_metrics_have_series_by_label_up_to_fifty(count: int) -> None:
     learner = train(labels=tuple(range(count)), events=400)
-    description, served = describe(learner), Served(learner)
-    answer = served.predict({"features": {}})
+    description, client = describe(learner), ModelClient(learner)
+    answer = client.predict({"features": {}})
     label = answer["label"] if count <= MAX_LABELS else ""
-    assert f'perceptron_predictions_total{{label="{label}",model="m"}} 1.0' in served.metrics_text()
+    assert f'perceptron_predictions_total{{label="{label}",model="m"}} 1.0' in client.metrics_text()
     for suffix, period in (("", "recent"), ("_overall", "all")):
         expected = {f'{{label="{row.label}",model="m"}}': getattr(row.recall, period) for row in description.labels}
         series = scrape(learner, description, f"perceptron_label_recall{suffix}")

@@ -23,21 +23,21 @@ from tests.unit.applications import serving
 
 JSON = {"content-type": "application/json"}
 LIMITS = Limits()
-SECONDS = 0.05
-"""A body may take so long here, and not the ten seconds of the example."""
+BODY_SECONDS = 0.05
+"""The time for a body in these tests; the example says ten seconds."""
 
 
-async def stalled() -> AsyncIterator[bytes]:
-    """A body whose rest never comes."""
+async def stalled_body() -> AsyncIterator[bytes]:
+    """A body that never ends."""
     yield b"{"
     await asyncio.Event().wait()
 
 
-HOW: dict[str, dict[str, Any]] = {
+REQUESTS: dict[str, dict[str, Any]] = {
     "token missing": {"tokens": True},
     "unknown model": {"name": "none"},
     "unknown candidate": {"params": {"candidate": "none"}},
-    "body too slow": {"content": stalled(), "limits": LIMITS._replace(body_seconds=SECONDS)},
+    "body too slow": {"content": stalled_body(), "limits": LIMITS._replace(body_seconds=BODY_SECONDS)},
     "body too large": {"content": b" " * (LIMITS.body_bytes + 1)},
     "not JSON": {"headers": {"content-type": "text/csv"}},
     "encoded": {"headers": {"content-encoding": "br"}},
@@ -51,23 +51,23 @@ HOW: dict[str, dict[str, Any]] = {
     "Redis away": {},
     "defect": {"store": None},
 }
-"""How the application is made and asked, so that the answer is the problem of this name."""
+"""The settings and the request for which the answer is the problem of this name."""
 
 
 async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("token-0123456789")
     options = Options(candidates={"logistic": CandidateOptions(Identity(rule="logistic-delta"))})
-    learned = static_model("learned", learner_of(Identity(), (), options), 0.0)
-    assert learned.answering is not None
-    learned.answering.head.kept.append(KeptVersion(1, 0.0))  # so that Redis is asked for it
-    away = RedisStore(f"redis://127.0.0.1:{free_port()}")
+    model = static_model("learned", learner_of(Identity(), (), options), 0.0)
+    assert model.answering is not None
+    model.answering.head.kept.append(KeptVersion(1, 0.0))  # so that the route reads it from Redis
+    redis = RedisStore(f"redis://127.0.0.1:{free_port()}")
 
     def application(limits: Limits, ready: bool, store: Any, tokens: bool) -> Any:
-        own = BearerTokens(str(tmp_path / "tokens")) if tokens else None
-        return serving(learned, Model("new"), limits=limits, ready=ready, store=store, tokens=own)
+        bearer_tokens = BearerTokens(str(tmp_path / "tokens")) if tokens else None
+        return serving(model, Model("new"), limits=limits, ready=ready, store=store, tokens=bearer_tokens)
 
     async def answer(
-        method: str, path: str, limits: Limits = LIMITS, ready: bool = True, store: Any = away, tokens: bool = False,
+        method: str, path: str, limits: Limits = LIMITS, ready: bool = True, store: Any = redis, tokens: bool = False,
         name: str = "learned", params: Any = None, content: Any = b'{"features": {}}', headers: Any = JSON,
     ) -> httpx.Response:  # fmt: skip
         transport = httpx.ASGITransport(application(limits, ready, store, tokens), raise_app_exceptions=False)
@@ -75,34 +75,34 @@ async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
             body = {"content": content, "headers": headers} if method == "post" else {}
             return await http.request(method, path.replace("{name}", name), params=params, **body)
 
-    asked = set()
-    for path, routes in application(LIMITS, True, away, False).api.openapi()["paths"].items():
+    names = set()
+    for path, routes in application(LIMITS, True, redis, False).api.openapi()["paths"].items():
         for method, route in routes.items():
-            for status, said in route["responses"].items():
-                shown = said.get("content", {}).get("application/problem+json", {}).get("examples", {})
-                for name, example in shown.items():
+            for status, documented in route["responses"].items():
+                examples = documented.get("content", {}).get("application/problem+json", {}).get("examples", {})
+                for name, example in examples.items():
                     if name == "defect" and "versions" not in path:
-                        continue  # nothing here makes another fail
-                    answered = await answer(method, path, **HOW[name])
-                    told = answered.json()
-                    told["detail"] = told["detail"].replace(f"{SECONDS} seconds", "10 seconds")
-                    assert told == example["value"], (path, name)
-                    assert status in {str(answered.status_code), "default"}
-                    assert answered.headers["content-type"] == "application/problem+json"
-                    asked.add(name)
-    assert asked == set(PROBLEMS)
+                        continue  # nothing here makes another route fail
+                    response = await answer(method, path, **REQUESTS[name])
+                    problem = response.json()
+                    problem["detail"] = problem["detail"].replace(f"{BODY_SECONDS} seconds", "10 seconds")
+                    assert problem == example["value"], (path, name)
+                    assert status in {str(response.status_code), "default"}
+                    assert response.headers["content-type"] == "application/problem+json"
+                    names.add(name)
+    assert names == set(PROBLEMS)
 
 
-def test_each_answer_has_an_example_that_is_one() -> None:
+def test_each_answer_has_an_example_that_fits_its_schema() -> None:
     document = json.loads(json.dumps(serving().api.openapi()))
-    shown = 0
+    count = 0
     for routes in document["paths"].values():
         for route in routes.values():
             assert route["tags"][0] in {tag["name"] for tag in document["tags"]}
             content = route["responses"]["200"]["content"].get("application/json", {})
             for example in content.get("examples", {}).values():
                 jsonschema.validate(example["value"], content["schema"] | {"components": document["components"]})
-                shown += 1
+                count += 1
             text = route["responses"]["200"]["content"].get("text/plain", {})
             assert content.get("examples") or text.get("example")
-    assert shown == 9
+    assert count == 9

@@ -18,7 +18,7 @@ from tests.checks import close, learner_of
 from tests.conftest import event
 
 
-def one_by_one(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]:
+def learners(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]:
     """A learner that has just learned row i, for each i."""
     learner = learner_of(Identity(features="positional", dimension=x.shape[1], **identity))
     for i, (row, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
@@ -30,12 +30,12 @@ def one_by_one(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]
 def test_perceptron_is_scikit_learns(name: str) -> None:
     """`Perceptron(shuffle=False)` after each event, by weights (to rounding) and number of updates (exactly)."""
     x, y = data.table(name)
-    theirs, updates, before = Perceptron(shuffle=False), 0, np.zeros(x.shape[1] + 1)
-    for i, ours in one_by_one(x, y):
+    theirs, updates, previous = Perceptron(shuffle=False), 0, np.zeros(x.shape[1] + 1)
+    for i, ours in learners(x, y):
         theirs.partial_fit(x[i : i + 1], y[i : i + 1], classes=np.array([-1.0, 1.0]) if i == 0 else None)
         w = np.concatenate([theirs.intercept_, theirs.coef_[0]])
-        updates += bool((w != before).any())
-        before = w
+        updates += bool((w != previous).any())
+        previous = w
         assert close(ours.weights, w, 1e-9), f"event {i}"
         assert ours.counts.updates == updates
     assert updates > 10
@@ -43,14 +43,14 @@ def test_perceptron_is_scikit_learns(name: str) -> None:
 
 @pytest.mark.parametrize("name", data.NAMES)
 def test_a_scaled_perceptron_is_rivers(name: str) -> None:
-    """`StandardScaler | Perceptron` after each event, of values as they are: of any size, and shifted."""
+    """`StandardScaler | Perceptron` after each event, on values of any size, shifted."""
     x, y = data.table(name)
     x = np.round(x * np.geomspace(1e-3, 1e4, x.shape[1]) + np.linspace(-50.0, 1e3, x.shape[1]), 6)
     theirs = preprocessing.StandardScaler() | river.Perceptron()
-    for i, ours in one_by_one(x, y, scale="standard"):
+    for i, ours in learners(x, y, scale="standard"):
         theirs.learn_one(dict(enumerate(x[i].tolist())), bool(y[i] > 0))
-        last = theirs["Perceptron"]
-        w = [last.intercept, *(last.weights.get(j, 0.0) for j in range(x.shape[1]))]
+        perceptron = theirs["Perceptron"]
+        w = [perceptron.intercept, *(perceptron.weights.get(j, 0.0) for j in range(x.shape[1]))]
         assert close(ours.weights, w, 1e-9), f"event {i}"
 
 
@@ -60,6 +60,6 @@ def test_lms_is_scikit_learns(name: str) -> None:
     x, y = data.table(name)
     eta = ModelSettings(rule="lms").rate
     theirs = SGDRegressor("squared_error", penalty=None, learning_rate="constant", eta0=eta, shuffle=False)
-    for i, ours in one_by_one(x, y, rule="lms", eta=eta):
+    for i, ours in learners(x, y, rule="lms", eta=eta):
         theirs.partial_fit(x[i : i + 1], y[i : i + 1])
         assert close(ours.weights, np.concatenate([theirs.intercept_, theirs.coef_]), 1e-9), f"event {i}"
