@@ -25,13 +25,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fit(folder: Path, *arguments: str, code: int = 0, **more: Any) -> Any:
-    done = perceptron("fit", *arguments, cwd=folder, **more)
+def fit(folder: Path, *arguments: str, code: int = 0, **options: Any) -> Any:
+    done = perceptron("fit", *arguments, cwd=folder, **options)
     assert done.returncode == code, done.stderr
     return done
 
 
-def fitted(folder: Path, *arguments: str) -> Any:
+def fit_report(folder: Path, *arguments: str) -> Any:
     return json.loads(fit(folder, *arguments, "--json").stdout)
 
 
@@ -44,8 +44,8 @@ def test_the_pages_example_is_what_is_printed(folder: Path) -> None:
         assert fit(folder, *command.split()[1:]).stdout == printed
 
 
-def test_a_service_goes_on_from_fitted_weights(run: Run, kafka: Server, topic: str, folder: Path) -> None:
-    """It predicts with them before its first event, and learns from there. `fit` starts from its own file too."""
+def test_a_service_continues_from_fitted_weights(run: Run, kafka: Server, topic: str, folder: Path) -> None:
+    """It predicts with them before its first event, and learns from there. `fit` can start from its own file too."""
     fit(folder, "and.csv", "--label", "y", "-o", "weights.json")
     service = run(f'[model]\nstart = "{folder}/weights.json"\n').up()
     instances = [{"features": {"a": a, "b": b}} for a, b in SQUARE]
@@ -63,23 +63,23 @@ def test_a_service_goes_on_from_fitted_weights(run: Run, kafka: Server, topic: s
     oracle.bias, oracle.w = -4.0, {"a": 3.0, "b": 2.0}
     oracle.fold(file.read_bytes().splitlines())
     assert service.vector() == oracle.vector == [-3.0, 3.0, 4.0, 1.0]
-    again = fitted(folder, "and.csv", "--label", "y", "--start", "weights.json")
-    assert [each["mistakes"] for each in again["passes"]] == [0]
+    report = fit_report(folder, "and.csv", "--label", "y", "--start", "weights.json")
+    assert [p["mistakes"] for p in report["passes"]] == [0]
     # `fit` continues from what the service learned, and writes the same form.
     done = perceptron("export", "-t", topic, "--redis", service.redis_url, "-o", "served.json", cwd=folder)
     assert done.returncode == 0, done.stderr
-    served = fitted(folder, str(file), "--start", "served.json", "-o", "same.json")
-    assert served["weights"]["coef"] == [3.0, 4.0, 1.0]
-    ours, theirs = (json.loads((folder / name).read_text()) for name in ("same.json", "served.json"))
-    assert ours.keys() <= theirs.keys()
-    assert {k: ours[k] for k in ours if k != "counts"} == {k: theirs[k] for k in ours if k != "counts"}
+    report = fit_report(folder, str(file), "--start", "served.json", "-o", "same.json")
+    assert report["weights"]["coef"] == [3.0, 4.0, 1.0]
+    new, old = (json.loads((folder / name).read_text()) for name in ("same.json", "served.json"))
+    assert new.keys() <= old.keys()
+    assert {k: new[k] for k in new if k != "counts"} == {k: old[k] for k in new if k != "counts"}
 
 
 @pytest.mark.nightly
-async def test_a_topic_is_read_whole_once_without_what_is_no_event(
+async def test_a_topic_is_read_whole_once_without_bad_records(
     kafka: Server, producer: AIOKafkaProducer, topic: str, folder: Path
 ) -> None:
-    """It reads one partition after the other, counts bad records, and stops before an open transaction."""
+    """`fit` reads one partition after the other, counts bad records, and stops before an open transaction."""
     await create_topic(kafka, topic, partitions=2)
     for x, y in zip(SQUARE[2:], AND[2:], strict=True):
         await producer.send_and_wait(topic, event({"a": x[0], "b": x[1]}, y), partition=1)

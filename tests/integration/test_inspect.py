@@ -31,7 +31,7 @@ async def _learned(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: s
 
 
 async def test_inspect_shows_a_snapshot(run: Run, tool: Tool, producer: AIOKafkaProducer, topic: str) -> None:
-    assert f"model {topic} has no snapshot in Redis" in await tool.refused(1, "inspect")
+    assert f"model {topic} has no snapshot in Redis" in await tool.expect_error(1, "inspect")
     service = await asyncio.to_thread(run().up)
     await send(producer, topic, [event({"a": 1, "[red]b": -i}, i % 2) for i in range(50)])
     model = await asyncio.to_thread(service.wait_for, 50)

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from tests.batches import CODECS, packed_values, send_packed
 from tests.conftest import Run, Running, create_topic, event, perceptron, wait
-from tests.integration.kept import asked_all_the_time
+from tests.integration.kept import constant_requests
 
 pytestmark = pytest.mark.nightly
 
@@ -39,7 +39,7 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
             await client.send_and_wait(name, event({"a": i}, i % 2))
     await asyncio.to_thread(wait, lambda: all(service.model(n)["version"] >= 2 for n in names.values()), "saved")
     before = memory(service)
-    with asked_all_the_time(service):
+    with constant_requests(service):
         for codec, name in names.items():
             raw = packed_values(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
             assert len(raw) < (4 * MIB if codec == "snappy" else MIB // 2)
@@ -77,7 +77,7 @@ async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run
     before = memory(service)
     raw = packed_values("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
     crowded = packed_values("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
-    with asked_all_the_time(service):
+    with constant_requests(service):
         for batch in [raw] * TIMES + [crowded]:
             await send_packed(client, topic, batch)
         await asyncio.to_thread(service.wait_for, 1 + 2 * TIMES + 10)

@@ -14,7 +14,7 @@ from sklearn.datasets import load_breast_cancer
 
 from service.embedded.servers import Server
 from tests.conftest import Run, create_topic, event, perceptron, read_all, wait
-from tests.integration.kept import some_events
+from tests.integration.kept import random_events
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold, same
 
@@ -48,7 +48,7 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
     """5 % bad events of every kind: each is in the dead-letter topic under its key, with its bytes and its reason."""
-    rng, good = random.Random(5), some_events(19 * len(BAD_NAMED))
+    rng, good = random.Random(5), random_events(19 * len(BAD_NAMED))
     records: list[tuple[bytes | None, str | None]] = [(raw, None) for raw in good]
     for kind in BAD_NAMED:
         records.insert(rng.randrange(len(records) + 1), kind)
@@ -93,7 +93,7 @@ async def test_sigterm_saves_answers_and_exits_0_while_predictions_arrive(
 ) -> None:
     """It saves everything at the end, answers each accepted request, and a restart continues from there."""
     service = run().up()
-    events = some_events(20_000)
+    events = random_events(20_000)
     for raw in events:
         await producer.send(topic, raw)
     await producer.flush()

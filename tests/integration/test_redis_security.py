@@ -17,7 +17,7 @@ from service.settings.load import load
 from service.settings.redis import RedisSettings
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, perceptron, wait
-from tests.integration.kept import KEEPING, learn_and_keep, some_events
+from tests.integration.kept import KEEP_OFTEN, learn_and_keep, random_events
 from tests.integration.test_redis_needs import started
 
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"
@@ -200,9 +200,9 @@ async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
         done = await asyncio.to_thread(perceptron, *command, *where, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    learner = await asyncio.to_thread(run(KEEPING, redis_address=place("learner")).up)
+    learner = await asyncio.to_thread(run(KEEP_OFTEN, redis_address=place("learner")).up)
     replica = run("", "--no-learn", redis_address=place("replica"), create=False)
-    versions = await learn_and_keep(learner, producer, some_events(300))
+    versions = await learn_and_keep(learner, producer, random_events(300))
     await asyncio.to_thread(replica.up)
     await asyncio.to_thread(wait, lambda: replica.model()["next"]["0"] == 300, "the replica follows")
     for service in (learner, replica):

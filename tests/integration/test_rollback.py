@@ -11,7 +11,7 @@ from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from service.streaming.resume_check import fingerprint
 from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, trim, wait
-from tests.integration.kept import KEEPING, Tool, kept, learn_and_keep, middle, send, some_events
+from tests.integration.kept import KEEP_OFTEN, Tool, kept_versions, learn_and_keep, middle, random_events, send
 from tests.oracle import Fold, same
 
 
@@ -20,15 +20,15 @@ async def test_a_rewind_without_a_hole_learns_the_same_bits(
     run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, topic: str
 ) -> None:
     """A learner that was stopped meanwhile wakes up, is refused, and continues from the restored version."""
-    service = await asyncio.to_thread(run(KEEPING, session_timeout=HELD_SECONDS).up)
-    events = some_events(1000)
+    service = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=HELD_SECONDS).up)
+    events = random_events(1000)
     versions = await learn_and_keep(service, producer, events[:600])
     version = middle(versions, 500)
     before = service.model()
     sending = asyncio.create_task(send(producer, topic, events[600:900]))
     service.process.send_signal(signal.SIGSTOP)
     await sending
-    printed = await tool.back(version["version"])
+    printed = await tool.roll_back(version["version"])
     current = await current_head(store, topic)
     assert current is not None
     head = current[0]
@@ -53,22 +53,22 @@ async def test_what_a_hole_leaves_out_is_never_learned(
     run: Run, tool: Tool, producer: AIOKafkaProducer, topic: str
 ) -> None:
     """This holds with and without new events; another rollback makes the hole longer, or removes it."""
-    service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
-    events = some_events(900)
+    service = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=TAKEOVER_SECONDS).up)
+    events = random_events(900)
     versions = await learn_and_keep(service, producer, events[:600])
     version = middle(versions, 400)
     a = version["next"]["0"]
     sending = asyncio.create_task(send(producer, topic, events[600:700]))
-    await tool.back(version["version"], "--resume-at", "0:450")
+    await tool.roll_back(version["version"], "--resume-at", "0:450")
     await sending
     await asyncio.to_thread(covered, service, [0, a], [450, 700])
     same(Fold().fold([*events[:a], *events[450:700]]), service.model(), service.weights())
     verified = await tool.verify()
     assert (verified["covered"], verified["replayed_records"]) == ({"0": [[0, a], [450, 700]]}, 700 - 450 + a)
     # No events come now. A longer hole after the restored version is one hole.
-    restored = next(v for v in await asyncio.to_thread(kept, service) if v["next"]["0"] == 450)
+    restored = next(v for v in await asyncio.to_thread(kept_versions, service) if v["next"]["0"] == 450)
     assert restored["events"] == a
-    await tool.back(restored["version"], "--resume-at", "0:650")
+    await tool.roll_back(restored["version"], "--resume-at", "0:650")
     await asyncio.to_thread(covered, service, [0, a], [650, 700])
     await send(producer, topic, events[700:])
     await asyncio.to_thread(service.wait_for, 900)
@@ -76,10 +76,10 @@ async def test_what_a_hole_leaves_out_is_never_learned(
     await tool.verify()
     # A restart continues after the hole, with kept versions of two histories.
     service.kill()
-    again = await asyncio.to_thread(run(KEEPING).up)
+    again = await asyncio.to_thread(run(KEEP_OFTEN).up)
     assert (await asyncio.to_thread(again.wait_for, 900))["covered"] == {"0": [[0, a], [650, 900]]}
     # Without the hole, every record is learned once.
-    await tool.back(version["version"])
+    await tool.roll_back(version["version"])
     await asyncio.to_thread(covered, again, [0, 900])
     same(Fold().fold(events), again.model(), again.weights())
     shown = await tool("verify")
@@ -90,10 +90,10 @@ async def test_what_a_hole_leaves_out_is_never_learned(
 async def test_what_cannot_be_gone_back_to_is_said_in_one_line(
     run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, kafka: Server, topic: str
 ) -> None:
-    assert "has no snapshot in Redis" in await tool.refused(1, "rollback", "--to", "2", "--yes")
-    assert "has no snapshot in Redis" in await tool.refused(1, "verify")
-    service = await asyncio.to_thread(run(KEEPING).up)
-    versions = await learn_and_keep(service, producer, some_events(400))
+    assert "has no snapshot in Redis" in await tool.expect_error(1, "rollback", "--to", "2", "--yes")
+    assert "has no snapshot in Redis" in await tool.expect_error(1, "verify")
+    service = await asyncio.to_thread(run(KEEP_OFTEN).up)
+    versions = await learn_and_keep(service, producer, random_events(400))
     assert await asyncio.to_thread(service.stop) == 0
     numbers = [v["version"] for v in versions]
     version = middle(versions, 300)
@@ -101,7 +101,7 @@ async def test_what_cannot_be_gone_back_to_is_said_in_one_line(
     digest = await store.digest(topic)
 
     async def refused(code: int, to: int, *flags: str) -> str:
-        return await tool.refused(code, "rollback", "--to", str(to), "--yes", *flags)
+        return await tool.expect_error(code, "rollback", "--to", str(to), "--yes", *flags)
 
     assert f"has no kept version 99999: it has {', '.join(map(str, numbers))}" in await refused(1, 99999)
     twice = await refused(2, number, "--resume-at", f"0:{offset - 1}")
@@ -113,8 +113,8 @@ async def test_what_cannot_be_gone_back_to_is_said_in_one_line(
     await trim(kafka, topic, 350)
     error = await refused(1, number)
     assert f"version {number} would go on at {offset}: leave out what is gone with --resume-at 0:350" in error
-    await tool.back(number, "--resume-at", "0:350")
-    again = await asyncio.to_thread(run(KEEPING).up)
+    await tool.roll_back(number, "--resume-at", "0:350")
+    again = await asyncio.to_thread(run(KEEP_OFTEN).up)
     assert (await asyncio.to_thread(again.wait_for, 400))["covered"] == {"0": [[0, offset], [350, 400]]}
     last = (await read_all(kafka, topic))[-1]
     current = await current_head(store, topic)

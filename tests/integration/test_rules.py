@@ -98,7 +98,7 @@ async def test_a_model_that_diverges_is_answered_for_by_what_was_kept_before(
     again = await asyncio.to_thread(run(settings).up)
     await asyncio.to_thread(wait, lambda: as_before(again), "and after a restart")
     version = again.model()["version"]
-    await tool.back(version, "--resume-at", f"0:{sent}")
+    await tool.roll_back(version, "--resume-at", f"0:{sent}")
     await asyncio.to_thread(wait, lambda: again.model()["learning_here"], "it continues after these events")
 
 

@@ -15,7 +15,7 @@ from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
-from tests.integration.kept import KEEPING, RNG, Tool, kept, learn_and_keep, send, some_events
+from tests.integration.kept import KEEP_OFTEN, RNG, Tool, kept_versions, learn_and_keep, random_events, send
 from tests.oracle import Fold, same
 from tests.saving import FakeClock, here, keeper
 
@@ -34,7 +34,7 @@ MORE = '[model.candidates.calm]\naverage = "recent"\nserve = "average"\n'
 def raw_events(count: int) -> list[bytes]:
     """Clicks with strings and booleans; one in ten has another type."""
     events = []
-    for i, raw in enumerate(some_events(count)):
+    for i, raw in enumerate(random_events(count)):
         record = json.loads(raw)
         record["features"] |= {"page": f"/p{i % 7}", "new": i % 3 == 0}
         events.append(json.dumps(record | {"type": "view" if i % 10 == 3 else "click"}).encode())
@@ -46,7 +46,7 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     run: Run, tool: Tool, kafka: Server, topic: str
 ) -> None:
     """A model with categories, scale, margins and a recent average, which skips some records."""
-    keeping = KEEPING + FULL
+    keeping = KEEP_OFTEN + FULL
     await create_topic(kafka, topic)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
     await client.start()
@@ -86,7 +86,7 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     sent: dict[int, list[bytes]] = {p: [] for p in range(8)}
 
     async def more(service: Running, count: int) -> Any:
-        for i, raw in enumerate(some_events(count)):
+        for i, raw in enumerate(random_events(count)):
             partition = RNG.randrange(8)
             sending = await producer.send(topic, raw, partition=partition)
             if i % 20 == 0:
@@ -109,11 +109,11 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
         service = await asyncio.to_thread(run(BESIDE + MORE * (i == 2), session_timeout=TAKEOVER_SECONDS).up)
     verified = await tool.verify()
     assert (verified["order"], verified["equal"], verified["state_digest"]) == ("arrival", True, model["state_digest"])
-    assert verified["from_version"] == (await asyncio.to_thread(kept, service))[-1]["version"]
-    versions = await asyncio.to_thread(kept, service)
+    assert verified["from_version"] == (await asyncio.to_thread(kept_versions, service))[-1]["version"]
+    versions = await asyncio.to_thread(kept_versions, service)
     version = versions[len(versions) // 2]
     offsets = version["next"]
-    await tool.back(version["version"], "--resume-at", f"3:{offsets['3'] + 2},5:{offsets['5'] + 1}")
+    await tool.roll_back(version["version"], "--resume-at", f"3:{offsets['3'] + 2},5:{offsets['5'] + 1}")
     ends = {str(p): len(part) for p, part in sent.items()}
     holes = {p: [[0, offsets[p]], [offsets[p] + skipped, ends[p]]] for p, skipped in (("3", 2), ("5", 1))}
 
@@ -135,7 +135,7 @@ async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool
         learner = Learner(Identity(fold=fold))
         learner.begin({0: 0})
         assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), AcceptedSave)
-        assert reason in await tool.refused(1, "verify")
+        assert reason in await tool.expect_error(1, "verify")
         await store.delete(topic)
 
 
@@ -152,8 +152,8 @@ async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
 async def test_verify_finds_what_digests_cannot(
     run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, kafka: Server, topic: str
 ) -> None:
-    service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
-    await learn_and_keep(service, producer, some_events(200))
+    service = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=TAKEOVER_SECONDS).up)
+    await learn_and_keep(service, producer, random_events(200))
     assert await asyncio.to_thread(service.stop) == 0
     await tool.verify()
 
@@ -168,17 +168,17 @@ async def test_verify_finds_what_digests_cannot(
     # The kept versions are right: after a rollback to one and the same records, verify succeeds.
     current = await current_head(store, topic)
     assert current
-    await tool.back(next(k.version for k in current[0].kept))
-    again = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
+    await tool.roll_back(next(k.version for k in current[0].kept))
+    again = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=TAKEOVER_SECONDS).up)
     await asyncio.to_thread(again.wait_for, 200)
     await tool.verify()
     assert await asyncio.to_thread(again.stop) == 0
     # The records are gone, or are other ones.
     await trim(kafka, topic, 7)
-    assert "the records from 0 to 7, which were learned, are gone" in await tool.refused(1, "verify")
+    assert "the records from 0 to 7, which were learned, are gone" in await tool.expect_error(1, "verify")
     await delete_topic(kafka, topic)
     await create_topic(kafka, topic)
-    await send(producer, topic, some_events(200))
-    assert "is not the one that was learned, so the topic was recreated" in await tool.refused(1, "verify")
+    await send(producer, topic, random_events(200))
+    assert "is not the one that was learned, so the topic was recreated" in await tool.expect_error(1, "verify")
     await delete_topic(kafka, topic)
-    assert f"has no topic {topic}" in await tool.refused(1, "verify")
+    assert f"has no topic {topic}" in await tool.expect_error(1, "verify")
