@@ -29,9 +29,7 @@ async def test_unreferenced_blobs_are_swept(store: RedisStore, raw_redis: Any, t
     fields = {name.decode() for name in await raw_redis.hkeys(key(topic))}
     versions = [v.version for v in final.kept]
     assert len(versions) == 2
-    live = {
-        f"b:{ref}" for head in (final, heads[final.version - 1], *(heads[v] for v in versions)) for ref in head.refs
-    }
+    live = {f"b:{ref}" for h in (final, heads[final.version - 1], *(heads[v] for v in versions)) for ref in h.refs}
     assert fields == {"head", "digest", *(f"v:{v}" for v in versions)} | live
     intervals = [b.saved_at - a.saved_at for a, b in zip(final.kept, final.kept[1:], strict=False)]
     assert min(intervals) >= 10.0

@@ -22,13 +22,13 @@ def get(path: str, headers: str = "", method: str = "GET") -> bytes:
 async def test_head_is_answered_wherever_get_is(path: str) -> None:
     """The answer has the same headers, content-length too, and no body."""
     async with LocalServer().running() as server:
-        whole = await server.ask(get(path))
+        full_answer = await server.ask(get(path))
         client = await server.client(get(path, method="HEAD"))
         head = await client.answer(has_body=False)
         assert await client.is_silent()
-        assert head.status == whole.status
+        assert head.status == full_answer.status
         if path != "/metrics":  # /metrics has more lines each time
-            assert head.headers | {b"date": b""} == whole.headers | {b"date": b""}
+            assert head.headers | {b"date": b""} == full_answer.headers | {b"date": b""}
         assert b"content-length" in head.headers
 
 

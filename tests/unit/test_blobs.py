@@ -47,23 +47,23 @@ def test_any_history_of_saves_is_restored_bit_for_bit(history: Any, data: Any) -
 
     A reader that follows some saves, or all, has the same array.
     """
-    array, accepted, followed, store = np.zeros(1), NO_ARRAY, NO_ARRAY, dict[str, bytes]()
+    array, last_accepted, reader_array, store = np.zeros(1), NO_ARRAY, NO_ARRAY, dict[str, bytes]()
     for growth, changes in history:
         array = np.concatenate([array, np.zeros(growth)])
         for position, value in changes:
             array[int(position * (len(array) - 1))] = value
-        encoded, new = encode_array(array, accepted)
+        encoded, new = encode_array(array, last_accepted)
         store |= new
         if data.draw(st.booleans()):
-            accepted = encoded
+            last_accepted = encoded
             array_read = restore_array(encoded, store)
             assert_same_array(encoded, array_read)
             if data.draw(st.booleans()):
-                followed = restore_array(encoded, store, followed)
-                assert_same_array(encoded, followed)
+                reader_array = restore_array(encoded, store, reader_array)
+                assert_same_array(encoded, reader_array)
             assert array_read.values.tobytes() == array.tobytes()
-            whole, _ = encode_array(array, NO_ARRAY)
-            assert encoded.blocks == whole.blocks == whole.base, "the state digest does not see how blobs are cut"
+            full, _ = encode_array(array, NO_ARRAY)
+            assert encoded.blocks == full.blocks == full.base, "the state digest does not see how blobs are cut"
             lengths = [len(columns) for _, columns in encoded.deltas]
             assert lengths == sorted(set(lengths), reverse=True)
             assert sum(lengths) * DELTA.itemsize * 4 <= max(1, len(encoded.base)) * BLOCK_COLUMNS * 8
@@ -94,20 +94,21 @@ def test_a_save_writes_in_proportion_to_what_changed() -> None:
 def test_runs_are_cut_once_and_all_are_restored(steps: list[tuple[int, bool]]) -> None:
     """The last run may grow until another follows; a reader that follows some of the saves has all runs."""
     runs: Runs = []
-    encoded, followed, copy, store = list[str](), list[str](), Runs(), dict[str, bytes]()
+    names, reader_names, reader_runs, store = list[str](), list[str](), Runs(), dict[str, bytes]()
     for growth, follow in steps:
         if runs:
             runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
         length = len(runs)
         runs += [(i % 8, i, i + 1) for i in range(length, length + growth)]
-        encoded, tail, new = encode_runs(runs, encoded)
+        names, tail, new = encode_runs(runs, names)
         assert len(tail) <= BLOCK_RUNS
         store |= new
-        assert decode_runs(encoded, tail, store, [], []) == runs
+        assert decode_runs(names, tail, store, [], []) == runs
         if follow:
-            copy = decode_runs(encoded, tail, {n: store[n] for n in missing_runs(encoded, followed)}, followed, copy)
-            followed = encoded
-            assert copy == runs
+            blobs = {name: store[name] for name in missing_runs(names, reader_names)}
+            reader_runs = decode_runs(names, tail, blobs, reader_names, reader_runs)
+            reader_names = names
+            assert reader_runs == runs
 
 
 def test_a_reader_of_runs_follows_a_store_that_was_rolled_back() -> None:

@@ -1,4 +1,4 @@
-"""Candidates: each learns what a model of its own would learn, and none of them changes the model."""
+"""Candidates: each learns what a model of its own would learn, and no candidate changes the model."""
 
 import json
 import random
@@ -61,9 +61,9 @@ def test_each_candidate_learns_as_its_own_model_and_leaves_the_model_unchanged(s
     identity = msgspec.structs.replace(MODEL, scale=scale)
     records, options = random_records(seed), three_candidates(identity)
     whole = apply_all(learner_of(identity, (), options), records)
-    cut = apply_all(learner_of(identity, (), options), records, random.Random(seed))
-    assert state_digest(cut) == state_digest(whole)
-    assert [cut.observations.recent.pairs, cut.counts] == [whole.observations.recent.pairs, whole.counts]
+    sliced = apply_all(learner_of(identity, (), options), records, random.Random(seed))
+    assert state_digest(sliced) == state_digest(whole)
+    assert [sliced.observations.recent.pairs, sliced.counts] == [whole.observations.recent.pairs, whole.counts]
     plain = apply_all(learner_of(identity, (), Options(window=50)), records)
     assert plain.counts == whole.counts
     assert plain.weights.tobytes() == whole.weights.tobytes()
@@ -72,7 +72,7 @@ def test_each_candidate_learns_as_its_own_model_and_leaves_the_model_unchanged(s
         wrong["baseline"] += (label == 1) != (label_counts[1] > label_counts[-1])
         label_counts[label] += 1
     wrong.update(last=whole.counts.wrong_predictions, average=whole.observations.recent.averaged.wrong)
-    for name, candidate in cut.candidates.items():
+    for name, candidate in sliced.candidates.items():
         recent, serve = candidate.observations.recent, options.candidates[name].serve
         own_model = apply_all(learner_of(candidate.identity, (), Options(window=50, serve=serve)), records)
         for array in candidate.arrays:
@@ -82,10 +82,10 @@ def test_each_candidate_learns_as_its_own_model_and_leaves_the_model_unchanged(s
         assert recent.accuracy == own_model.observations.recent.accuracy
         assert candidate.observations.squared_steps == own_model.observations.squared_steps
         wrong[name] = recent.averaged.wrong if candidate.averaged else candidate.counts.wrong_predictions
-    for pair in cut.observations.recent.pairs:  # each pair compares the served weights of both on the same events
+    for pair in sliced.observations.recent.pairs:  # each pair compares the served weights of both on the same events
         assert pair.first_only - pair.second_only == wrong[pair.second] - wrong[pair.first]
-        assert pair.events == cut.counts.events
-    assert {name for pair in cut.observations.recent.pairs for name in (pair.first, pair.second)} == wrong.keys()
+        assert pair.events == sliced.counts.events
+    assert {name for pair in sliced.observations.recent.pairs for name in (pair.first, pair.second)} == wrong.keys()
 
 
 def test_candidates_begin_continue_and_are_dropped_as_settings_say() -> None:
@@ -119,20 +119,20 @@ def test_a_candidate_that_diverges_stops_alone_and_its_state_says_where() -> Non
     )
     records = random_records(0)
     whole = apply_all(learner_of(MODEL, (), options), records)
-    cut = apply_all(learner_of(MODEL, (), options), records, random.Random(0))
-    assert state_digest(cut) == state_digest(whole)
+    sliced = apply_all(learner_of(MODEL, (), options), records, random.Random(0))
+    assert state_digest(sliced) == state_digest(whole)
     own_model = learner_of(options.candidates["wild"].identity)
     outcome = own_model.apply(0, Records.of(0, records))
-    wild = cut.candidates["wild"]
+    wild = sliced.candidates["wild"]
     assert own_model.diverged, "the stream must make it diverge"
     assert (wild.diverged, wild.diverged_at) == (own_model.diverged, (0, outcome.consumed))
     assert wild.counts == msgspec.structs.replace(own_model.counts, rejected={})
     columns = len(own_model.columns)
     assert wild.weights[:columns].tobytes() == own_model.weights.tobytes()
     assert not wild.weights[columns:].any()
-    assert (cut.diverged, cut.answering) == (None, None)
-    assert cut.counts == apply_all(learner_of(MODEL, (), Options()), records).counts
-    assert all("wild" not in (pair.first, pair.second) for pair in cut.observations.recent.pairs)
+    assert (sliced.diverged, sliced.answering) == (None, None)
+    assert sliced.counts == apply_all(learner_of(MODEL, (), Options()), records).counts
+    assert all("wild" not in (pair.first, pair.second) for pair in sliced.observations.recent.pairs)
 
 
 def test_the_candidate_that_answers_is_exported_as_its_own_model() -> None:
@@ -159,8 +159,8 @@ async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
     learn(learner, "c")
     second_save = await save(saver, learner)
     stored_blobs = {name[2:]: blob for name, blob in redis.state.items() if name[:2] == "b:"}
-    stored, _ = restore.restore_learner(first_save.head, stored_blobs, options)
-    new = restored_version(first_save.head, stored, second_save.head, second_save.digest, {}, 7.0)
+    earlier, _ = restore.restore_learner(first_save.head, stored_blobs, options)
+    new = restored_version(first_save.head, earlier, second_save.head, second_save.digest, {}, 7.0)
     data = codec.encode_head(new)
     restored_learner = restore.restore_learner(codec.decode_head(data, blobs.digest(data)), stored_blobs, options)[1]()
     assert restored_learner.candidates["wide"].since == {0: 0, 1: 5}
@@ -170,6 +170,6 @@ async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
 
 def test_a_state_that_does_not_match_its_digest_is_damaged() -> None:
     content = head.snapshot_content(learner_of(Identity(), [event({"a": 1.0}, 1)]))
-    changed = msgspec.structs.replace(content.head, state_digest="0" * 64)
+    altered_head = msgspec.structs.replace(content.head, state_digest="0" * 64)
     with pytest.raises(SnapshotDamaged):
-        restore.restore_learner(changed, content.blobs, Options())
+        restore.restore_learner(altered_head, content.blobs, Options())

@@ -65,9 +65,9 @@ def scrape(learner: Learner, description: Description, metric: str) -> dict[str,
     return {name.removeprefix(metric): float(value) for name, value in series.items()}
 
 
-def equal(ours: Any, theirs: Any) -> bool:
+def equal(a: Any, b: Any) -> bool:
     """Whether two values are the same JSON, in which true is not 1."""
-    return json.dumps(ours) == json.dumps(theirs)
+    return json.dumps(a) == json.dumps(b)
 
 
 def test_an_answer_has_the_scores_of_the_labels_largest_first() -> None:
@@ -85,9 +85,9 @@ def test_an_answer_has_the_scores_of_the_labels_largest_first() -> None:
     assert answer["unknown_features"] == 1
     assert not {"probability", "runner_up", "contributions"} & answer.keys()
     for top in (1, 2, 1000):
-        cut = client.predict({"features": features}, f"top={top}")
-        assert equal({**cut, "scores": answer["scores"]}, answer)
-        assert equal(cut["scores"], answer["scores"][:top])
+        shorter = client.predict({"features": features}, f"top={top}")
+        assert equal({**shorter, "scores": answer["scores"]}, answer)
+        assert equal(shorter["scores"], answer["scores"][:top])
     for invalid in ("0", "1001", "x"):
         problem = client.predict({"features": features}, f"top={invalid}", 422)
         assert problem["errors"][0]["pointer"] == "?top"
@@ -135,7 +135,7 @@ def test_scores_that_are_too_many_for_an_answer_are_refused() -> None:
 
 @pytest.mark.parametrize(("value", "label"), [(math.inf, 0), (math.nan, 4)])
 def test_a_score_that_is_not_finite_is_refused(value: float, label: int) -> None:
-    """It is refused even if the answer would not show the score of this label."""
+    """The request is refused even if the answer would not show the score of this label."""
     learner = train()
     learner.weights[0, label] = value
     client = ModelClient(learner)

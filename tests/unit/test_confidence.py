@@ -78,14 +78,14 @@ def compare_pairs(better: float) -> tuple[float, dict[str, float]]:
         first = differ & (rng.random(EVENTS) < chance)
         mean = np.cumsum(np.where(differ, 2 * chance - 1, 0)) / (i + 1)
         first_only, second_only = np.cumsum(first), np.cumsum(differ & ~first)
-        pair_missed, named = False, set[str | None]()
+        pair_missed, called_better = False, set[str | None]()
         for index in range(19, EVENTS, 20):
             pair = PairedComparison("a", "b", index + 1, int(first_only[index]), int(second_only[index]))
             low, high = pair.interval()
             pair_missed |= not low <= mean[index] <= high
-            named.add(pair.better())
+            called_better.add(pair.better())
         missed += pair_missed
-        better_counts = {name: count + (name in named) for name, count in better_counts.items()}
+        better_counts = {name: count + (name in called_better) for name, count in better_counts.items()}
     return missed / PAIRS, {name: count / PAIRS for name, count in better_counts.items()}
 
 

@@ -116,7 +116,7 @@ def test_a_generated_page_is_up_to_date(page: str) -> None:
 
 
 def test_the_settings_file_that_is_shown_is_valid(tmp_path: Path) -> None:
-    """It has the defaults, but for the labels of its model."""
+    """The file has the defaults, except for the labels of its model."""
     file = tmp_path / "perceptron.toml"
     file.write_text((DOCS / "configuration.md").read_text().partition("```toml\n")[2].partition("```")[0])
     settings = load(str(file), {})

@@ -55,8 +55,8 @@ def test_hashing_is_scikit_learns(features: dict[str, Any], bits: int) -> None:
     if rejects:  # an unpaired surrogate is not JSON; a number may have the name of a category
         assert rejects[0].reason in ("not-json", "duplicate-feature")
         return
-    ours = np.zeros(1 << bits)
-    ours[batch.columns.astype(int) - 1] = batch.values
+    actual = np.zeros(1 << bits)
+    actual[batch.columns.astype(int) - 1] = batch.values
     assert len(set(batch.columns.tolist())) == len(batch.columns)
-    theirs = FeatureHasher(1 << bits).transform([features]).toarray()[0]
-    np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-9)
+    expected = FeatureHasher(1 << bits).transform([features]).toarray()[0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-9)

@@ -58,9 +58,9 @@ SECTIONS = _sections(PAGE)
 
 def _table(*header: str) -> list[list[str]]:
     """The rows of the page's table with this header."""
-    first = f"| {' | '.join(header)} |\n"
-    assert PAGE.count(first) == 1, first
-    lines = PAGE.partition(first)[2].partition("\n\n")[0].splitlines()[1:]
+    heading = f"| {' | '.join(header)} |\n"
+    assert PAGE.count(heading) == 1, heading
+    lines = PAGE.partition(heading)[2].partition("\n\n")[0].splitlines()[1:]
     return [[cell.strip() for cell in line.strip("|").split(" |")] for line in lines]
 
 
@@ -107,8 +107,8 @@ def _features(lines: list[str]) -> list[tuple[str, float]]:
 def _answer(name: str, identity: Identity, records: list[str], request: str) -> tuple[str, Any]:
     """Status line and body of the answer to `POST path`, and a body."""
     learner = learner_of(identity, [record.encode() for record in records])
-    first, _, body = request.partition("\n")
-    method, path = first.split()
+    request_line, _, body = request.partition("\n")
+    method, path = request_line.split()
     answer = asyncio.run(ask(application(learner, name), Asked(method, path, "", b"application/json", body.encode())))
     return str(answer.status), json.loads(answer.body)
 
@@ -154,15 +154,15 @@ def test_blocks_have_the_outcomes_that_the_page_shows(title: str, tmp_path: Path
             assert not produced or [json.loads(value) for value in records] == produced
             produced = []
         elif language == "text":
-            outcomes = [(first, _features(rest)) for first, *rest in map(str.splitlines, text.strip().split("\n\n"))]
+            outcomes = [(line, _features(rest)) for line, *rest in map(str.splitlines, text.strip().split("\n\n"))]
             assert [_outcome(identity, record.encode()) for record in records] == outcomes
             for record, outcome in zip(records, outcomes, strict=True):
                 _agrees(identity, record.encode(), outcome)
             learned_records, records = learned_records + records, []
         elif language == "http":
             request, answer = text.split("\n\n")
-            first, _, body = answer.partition("\n")
-            assert _answer(name, identity, learned_records, request) == (first.split()[0], json.loads(body))
+            line, _, body = answer.partition("\n")
+            assert _answer(name, identity, learned_records, request) == (line.split()[0], json.loads(body))
         else:
             assert language == "csv"
             produced = _events(text, identity, tmp_path)

@@ -27,11 +27,11 @@ POINTS = Identity(features="positional", dimension=3, labels=(7, 0.5, -4, "x"))
 
 def assert_same(first: tuple[Batch, Any], second: tuple[Batch, Any]) -> None:
     for name in Batch._fields:
-        ours, theirs = (getattr(batch, name) for batch, _ in (first, second))
-        if isinstance(ours, np.ndarray):
-            assert ours.tobytes() == theirs.tobytes(), name
+        actual, expected = (getattr(batch, name) for batch, _ in (first, second))
+        if isinstance(actual, np.ndarray):
+            assert actual.tobytes() == expected.tobytes(), name
         else:
-            assert list(ours) == list(theirs), name
+            assert list(actual) == list(expected), name
     assert [(r.record, r.reason) for r in first[1]] == [(r.record, r.reason) for r in second[1]]
 
 

@@ -69,7 +69,7 @@ def test_offsets_that_do_not_go_on_are_refused() -> None:
     [("logistic-delta", "zero"), ("perceptron", "random:7"), ("lms", "zero"), ("half-step", "zero")],
 )
 def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start: str) -> None:
-    """It stops at the same event as the plain formula, in slices of any size and over restores.
+    """The model stops at the same event as the plain formula, in slices of any size and over restores.
 
     Values rise until one is too large; each event has a new name, so that columns come with every slice.
     """

@@ -199,7 +199,7 @@ async def test_a_token_in_a_trailer_is_not_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [200, 40_000])
 async def test_the_limit_of_a_body_holds_on_every_path(size: int) -> None:
-    """It holds after a good request to the same address too, and for the unpacked size of a gzip body."""
+    """The limit holds after a good request to the same address too, and for the unpacked size of a gzip body."""
     async with LocalServer(Limits(body_bytes=size)).running() as server:
         large, fits = BODY + b" " * size, BODY + b" " * (size - len(BODY))
         packed = JSON + "content-encoding: gzip\r\n"
@@ -254,11 +254,11 @@ async def test_the_largest_of_bodies_that_are_too_large_together_gives_way() -> 
         middle = post(BODY + b" " * 100_000)
         answer = await server.ask(middle[:-1000], middle[-1000:])
         assert answer.status == 200
-        refused = [client for client in clients if not await client.is_silent()]
-        assert len(refused) == 1
+        closed_clients = [client for client in clients if not await client.is_silent()]
+        assert len(closed_clients) == 1
         assert server.request_count("503") == 1
         for client in clients:
-            if client not in refused:
+            if client not in closed_clients:
                 client.writer.write(large[-1000:])
                 assert (await client.answer()).status == 200
 

@@ -26,10 +26,10 @@ class Broker:
 
     def response(self, offset: int, count: int) -> tuple[list[Batch], int | None]:
         """`count` batches from the offset on, and the offset at which the next batch begins."""
-        first = next((i for i, batch in enumerate(self.batches) if batch.start >= offset), len(self.batches))
-        start = self.batches[first].start if first < len(self.batches) else None
-        first -= start != offset and first > 0 and self.batches[first - 1].end > offset
-        batches, following = self.batches[first : first + count], self.batches[first + count : first + count + 1]
+        index = next((i for i, batch in enumerate(self.batches) if batch.start >= offset), len(self.batches))
+        start = self.batches[index].start if index < len(self.batches) else None
+        index -= start != offset and index > 0 and self.batches[index - 1].end > offset
+        batches, following = self.batches[index : index + count], self.batches[index + count : index + count + 1]
         return batches, following[0].start if following else None
 
 

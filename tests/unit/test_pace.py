@@ -118,17 +118,17 @@ async def test_the_recorded_order_of_interleaved_partitions_has_a_bound(
     k = keeper(store, "t", clock, keep=keep, keep_every=1e9)
     learner = Learner(Identity())
     learner.begin({0: 0, 1: 0})
-    longest, kept = 0, set[int]()
+    longest, kept_versions = 0, set[int]()
     for turn in range(12 * BLOCK_RUNS):
         learner.apply(turn % 2, Records.of(turn // 2, [event({"a": 1.0}, turn % 2)]))
         if turn % 256 == 0:
-            saved = await k.save(learner, {}, Source("cluster"))
-            assert isinstance(saved, AcceptedSave)
-            longest = max(longest, len(saved.head.run_blobs))
-            kept.update(version.version for version in saved.head.kept)
-            assert len(saved.head.kept) <= max(keep, 1)
+            save = await k.save(learner, {}, Source("cluster"))
+            assert isinstance(save, AcceptedSave)
+            longest = max(longest, len(save.head.run_blobs))
+            kept_versions.update(version.version for version in save.head.kept)
+            assert len(save.head.kept) <= max(keep, 1)
     assert longest <= 3
-    assert len(kept) >= 4
+    assert len(kept_versions) >= 4
     restored = await keeper(store, "t", clock).restore()
     assert restored is not None
     assert 0 < len(restored.runs) <= max_runs

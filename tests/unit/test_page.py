@@ -91,8 +91,8 @@ async def test_the_body_has_what_the_page_shows() -> None:
 async def test_the_confusion_is_that_of_the_weights_that_answer(labels: tuple[str, ...] | None, serve: str) -> None:
     """Each event is predicted before it is learned; with three labels the average's is that of the last weights."""
     identity, names = Identity(labels=labels, average=True), labels or (-1, 1)
-    other = CandidateOptions(msgspec.structs.replace(identity, start="random:7", eta=0.1))
-    learner = learner_of(identity, (), Options(serve=serve, candidates={"other": other}))
+    candidate = CandidateOptions(msgspec.structs.replace(identity, start="random:7", eta=0.1))
+    learner = learner_of(identity, (), Options(serve=serve, candidates={"other": candidate}))
     expected = [[0] * len(names) for _ in names]
     for i in range(60):
         x, place = {"a": i % 5, "b": i % 7}, i * i % len(names)
@@ -109,7 +109,7 @@ async def test_the_confusion_is_that_of_the_weights_that_answer(labels: tuple[st
 
 
 async def test_a_plane_is_in_the_events_own_units_scaled_or_not() -> None:
-    """Its scores are those of predictions, and the last events are all there, in their order."""
+    """The plane has the scores of predictions, and all the last events in order."""
     records = [event([100 + i % 7, -5 * (i % 3)], int(i % 7 > 3)) for i in range(KEPT_EVENTS + 40)]
     for scale in ("none", "standard"):
         model = model_of(*records, features="positional", dimension=2, scale=scale)
@@ -152,13 +152,13 @@ async def test_many_labels_do_not_make_a_large_body() -> None:
 async def test_a_missing_dependency_is_shown_at_once_also_for_an_idle_model() -> None:
     """So is its return."""
     model, missing = model_of(event({"a": 1}, 1)), {"kafka": 0.0, "redis": 0.0}
-    history, shown = History(Models([model]), lambda _: {}), list[Any]()
+    history, answers = History(Models([model]), lambda _: {}), list[Any]()
     async with client(model, Model("later"), history=history, missing=lambda: missing) as http:
         for second, since in enumerate((0.0, 0.0, 1795563962.34, 1795563962.34, 0.0)):
             missing["kafka"] = since
             history.take(model, 1795563962.0 + second)
-            shown.append((await http.get("/page/now")).json()["missing"])
-        assert shown == [{}, {}, {"kafka": 1795563962.3}, {"kafka": 1795563962.3}, {}]
+            answers.append((await http.get("/page/now")).json()["missing"])
+        assert answers == [{}, {}, {"kafka": 1795563962.3}, {"kafka": 1795563962.3}, {}]
         missing["redis"] = 5.0
         assert (await http.get("/page/now?model=later")).json()["missing"] == {"redis": 5.0}
 

@@ -145,18 +145,18 @@ def test_row_8_both_sides_at_every_update() -> None:
     data = gather(identity, boolean(AND))
     passes, _ = fit(identity, data, trace=True)
     states = [data.start, *(after for p in passes for after in p.trace)]
-    changed = [float(b @ b) for a, b in itertools.pairwise(states) if (a != b).any()]
-    assert norms(passes).tolist() == changed
-    assert len(changed) == 18
+    squared_norms = [float(b @ b) for a, b in itertools.pairwise(states) if (a != b).any()]
+    assert norms(passes).tolist() == squared_norms
+    assert len(squared_norms) == 18
     separation = batch_training.find_separation(identity, data.batch, np.array([-4.0, 3.0, 2.0]))
     assert separation is not None
     low, high = separation.sides(np.arange(1.0, 19.0))
-    for n, squared in enumerate(changed, 1):
+    for n, squared in enumerate(squared_norms, 1):
         assert (low[n - 1], high[n - 1]) == (n * n / 29, 3 * n)
         assert n * n / 29 <= squared <= 3 * n
     assert batch_training.sides_hold(separation, norms(passes))
     for broken in (3.1, 0.03):  # beyond one side and the other, at the first update
-        assert not batch_training.sides_hold(separation, np.array([broken, *changed[1:]]))
+        assert not batch_training.sides_hold(separation, np.array([broken, *squared_norms[1:]]))
 
 
 def test_row_9_hus_bound_from_any_start() -> None:
@@ -342,7 +342,7 @@ def test_the_evidence_is_a_vector_or_a_combination(classes: int, points: Any) ->
 
 
 def test_columns_of_very_different_size_are_told_apart() -> None:
-    """Separable by a feature of 1e-9 next to one of 1e9 that says nothing; and not, when its signs are mixed."""
+    """A feature of 1e-9 separates next to one of 1e9 that does not; with mixed signs nothing separates."""
     rows: Events = [((1e-9, 1e9), 1), ((-1e-9, 1e9), 0), ((2e-9, -1e9), 1), ((-2e-9, -1e9), 0)]
     certificate = find_certificate(gather(positional(), rows))
     assert certificate.vector is not None

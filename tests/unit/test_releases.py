@@ -1,4 +1,4 @@
-"""Snapshots of every release are restored bit for bit; those of a newer one are refused, never dropped."""
+"""Snapshots of every release are restored bit for bit; snapshots of a newer release are refused, never dropped."""
 
 import base64
 import hashlib
@@ -130,10 +130,10 @@ def test_an_unknown_member_is_refused_wherever_it_stands() -> None:
     changes += [(("arrays",), "later", {"base": [], "deltas": []}), ((), "order", "later")]
     for path, name, value in changes:
         data, digest = set_member(head, path, name, value)
-        with pytest.raises(SnapshotForeign, match="written by a newer release, run that one") as refused:
+        with pytest.raises(SnapshotForeign, match="written by a newer release, run that one") as raised:
             codec.readable("m", digest, data)
-        assert "reset" not in str(refused.value)
-        assert "rollback" not in str(refused.value)
+        assert "reset" not in str(raised.value)
+        assert "rollback" not in str(raised.value)
     # In a newer schema everything may be different.
     for data in (b'{"schema":2}', b"\xff"):
         with pytest.raises(SnapshotForeign):
@@ -153,9 +153,9 @@ def test_a_head_from_before_a_member_was_added_is_read() -> None:
 def test_a_kept_version_of_a_newer_release_is_left_out() -> None:
     fields, _ = stored_model(FILES[-1], "named")
     head = codec.decode_head(fields["head"], fields["digest"].decode())
-    last = head.kept[-1]
-    data, digest = set_member(json.loads(fields[f"v:{last.version}"]), (), "later", None)
-    changed_head = msgspec.structs.replace(head, kept=[*head.kept[:-1], msgspec.structs.replace(last, digest=digest)])
+    newest = head.kept[-1]
+    data, digest = set_member(json.loads(fields[f"v:{newest.version}"]), (), "later", None)
+    changed_head = msgspec.structs.replace(head, kept=[*head.kept[:-1], msgspec.structs.replace(newest, digest=digest)])
     versions = [fields[f"v:{v.version}"] for v in head.kept]
     assert len(codec.kept_versions(head, fields["digest"].decode(), versions)) == len(versions)
     assert len(codec.kept_versions(changed_head, "", [*versions[:-1], data])) == len(versions) - 1
