@@ -79,20 +79,20 @@ class Tool:
         return await asyncio.to_thread(perceptron, *config, command, *self._options, *flags, cwd=self._cwd)
 
     async def roll_back(self, version: int, *flags: str) -> str:
-        done = await self("rollback", "--to", str(version), "--yes", *flags)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
+        result = await self("rollback", "--to", str(version), "--yes", *flags)
+        assert result.returncode == 0, result.stderr
+        return str(result.stdout)
 
     async def verify(self, code: int = 0, settings: Path | None = None) -> Any:
         """The result, or None if it says why it has none."""
-        done = await self("verify", "--json", settings=settings)
-        assert done.returncode == code, done.stdout + done.stderr
-        return json.loads(done.stdout) if code in {0, 4} else None
+        result = await self("verify", "--json", settings=settings)
+        assert result.returncode == code, result.stdout + result.stderr
+        return json.loads(result.stdout) if code in {0, 4} else None
 
     async def expect_error(self, code: int, *command: str) -> str:
-        done = await self(*command)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
-        return str(done.stderr)
+        result = await self(*command)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (code, "", 1), result
+        return str(result.stderr)
 
 
 @contextlib.contextmanager

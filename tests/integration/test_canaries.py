@@ -91,13 +91,13 @@ def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certifi
     for settings in settings_of(folder, certificates, files):
         (tmp_path / "perceptron.toml").write_text(settings)
         for command in fast_commands + slow_commands:
-            done = perceptron(*command, cwd=tmp_path)
-            assert_no_secret(done.stdout, done.stderr)
-            assert "Traceback" not in done.stderr
+            result = perceptron(*command, cwd=tmp_path)
+            assert_no_secret(result.stdout, result.stderr)
+            assert "Traceback" not in result.stderr
             if command == ["config"]:
-                assert done.returncode == 0, done.stderr
-                assert ("**********" in done.stdout) != files
-                assert f"redis://***@{NOWHERE}/0" in done.stdout
+                assert result.returncode == 0, result.stderr
+                assert ("**********" in result.stdout) != files
+                assert f"redis://***@{NOWHERE}/0" in result.stdout
         slow_commands = []  # they take seconds, since nobody answers
 
 
@@ -131,9 +131,9 @@ def test_an_error_never_contains_the_secret(
     arguments: list[str], text: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "perceptron.toml").write_text(text)
-    done = perceptron(*arguments, cwd=tmp_path, env=variables)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
-    assert_no_secret(done.stdout, done.stderr)
+    result = perceptron(*arguments, cwd=tmp_path, env=variables)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result
+    assert_no_secret(result.stdout, result.stderr)
 
 
 async def test_a_service_at_work_writes_no_secret(
@@ -190,9 +190,9 @@ ssl_certfile = "{certificates.server}"
             assert_no_secret(refusal.text, refusal.headers)
         (tmp_path / "line").write_text('{"a": 1}\n')
         for arguments in ("predict line", "healthcheck", "check", "config", "inspect", "dead-letters list"):
-            done = perceptron(*arguments.split(), cwd=tmp_path)
-            assert done.returncode == 0, (arguments, done)
-            assert_no_secret(done.stdout, done.stderr)
+            result = perceptron(*arguments.split(), cwd=tmp_path)
+            assert result.returncode == 0, (arguments, result)
+            assert_no_secret(result.stdout, result.stderr)
         assert_no_secret(*psutil.Process(process.pid).cmdline())
         letters = await read_all(kafka, f"{topic}.dead-letters")
         assert len(letters) == 1

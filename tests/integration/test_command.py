@@ -28,15 +28,15 @@ NOWHERE = "127.0.0.1:1"
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_2(arguments: list[str], part: str, tmp_path: Path) -> None:
-    done = perceptron(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert part in one_line(done.stderr)
+    result = perceptron(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert part in one_line(result.stderr)
 
 
 def test_a_command_that_needs_another_shows_its_help(tmp_path: Path) -> None:
     """The text is that of --help, as an error."""
-    done, help_text = perceptron("dead-letters", cwd=tmp_path), perceptron("dead-letters", "--help", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", help_text.stdout)
+    result, help_text = perceptron("dead-letters", cwd=tmp_path), perceptron("dead-letters", "--help", cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", help_text.stdout)
 
 
 def test_unused_settings_are_warned_of(kafka: Server, redis: Server, tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_fail_fast_exits_3_and_names_what_is_missing(kafka: Server, redis: Serve
         (kafka.address, NOWHERE, f"Redis at {NOWHERE}/0: Connection refused"),
         (NOWHERE, redis.address, f"Kafka at {NOWHERE}: Connection refused"),
     ):
-        done = perceptron(
+        result = perceptron(
             "run", "-t", "x", "-b", b, "--redis", f"redis://{r}/0", "-p", port, "--fail-fast", cwd=tmp_path
         )
-        assert done.returncode == 3, done.stderr
-        assert done.stderr.splitlines()[-1].startswith(f"perceptron: {part}")
-        assert "Traceback" not in done.stderr
+        assert result.returncode == 3, result.stderr
+        assert result.stderr.splitlines()[-1].startswith(f"perceptron: {part}")
+        assert "Traceback" not in result.stderr
 
 
 async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
@@ -106,8 +106,8 @@ async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
     assert checked.returncode == 0
     assert f"\nok    model {topic}: goes on with version " in checked.stdout
     for flags, code, part in ([], 2, "--yes"), (["--yes"], 0, "forgotten"), (["--yes"], 1, "nothing to reset"):
-        done = perceptron("reset", "-t", topic, "--redis", url, *flags, cwd=tmp_path)
-        assert (done.returncode, part in one_line(done.stdout + done.stderr)) == (code, True), done
+        result = perceptron("reset", "-t", topic, "--redis", url, *flags, cwd=tmp_path)
+        assert (result.returncode, part in one_line(result.stdout + result.stderr)) == (code, True), result
     await asyncio.to_thread(wait, lambda: second.model()["identity"]["eta"] == 0.5, "it learns under its settings")
     await asyncio.to_thread(second.wait_for, 1)
     assert await asyncio.to_thread(second.vector) == [0.5, 0.5]

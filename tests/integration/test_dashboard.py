@@ -30,8 +30,8 @@ RATE_INTERVAL = "1m"  # Grafana's $__rate_interval for a step just below a minut
 def _promtool(*arguments: str | Path, text: str = "") -> str:
     """The errors of `promtool check`, or an empty string."""
     command = [program("promtool"), "check", *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
-    return done.stdout + done.stderr if done.returncode else ""
+    result = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
+    return result.stdout + result.stderr if result.returncode else ""
 
 
 @pytest.fixture

@@ -16,20 +16,20 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.nightly
 def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:
-    done = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path, seconds=240)
-    assert done.returncode == 0, done.stderr
-    match = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+)", done.stderr)
-    assert match, done.stderr
+    result = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path, seconds=240)
+    assert result.returncode == 0, result.stderr
+    match = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+)", result.stderr)
+    assert match, result.stderr
     separable_mistakes, bound = (int(n.replace(",", "")) for n in match.groups())
     assert 0 < separable_mistakes <= bound <= 10 * separable_mistakes
-    match = re.search(r"8,000 events, (\d+) mistakes; .* recent average (\S+)%, mean of all (\S+)%", done.stderr)
-    assert match, done.stderr
+    match = re.search(r"8,000 events, (\d+) mistakes; .* recent average (\S+)%, mean of all (\S+)%", result.stderr)
+    assert match, result.stderr
     mistakes, recent, mean = (float(n) for n in match.groups())
     assert mistakes > separable_mistakes
     assert recent > mean, "the recent average recovers, and the mean does not"
-    assert re.search(r"the process on port \d+ has taken over after \d+\.\d s", done.stderr)
-    assert f"has 8,000 events, {mistakes:.0f} mistakes and the same state" in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+    assert re.search(r"the process on port \d+ has taken over after \d+\.\d s", result.stderr)
+    assert f"has 8,000 events, {mistakes:.0f} mistakes and the same state" in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
 
 
 def test_the_demos_servers_run_at_the_printed_addresses_until_ctrl_c(tmp_path: Path) -> None:

@@ -134,10 +134,10 @@ def matrix(spec: Any, instances: list[Any]) -> Any:
 def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, model: str) -> None:
     """scikit-learn and ONNX agree with the service on 1,000 random instances and the empty one, labels exactly."""
     files = [("-o", "m.json"), ("--sklearn", "m.skops"), ("--onnx", "m.onnx")]
-    done = export(service, model, *(x for pair in files for x in pair), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    result = export(service, model, *(x for pair in files for x in pair), cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
     version = service.model(model)["version"]
-    assert done.stderr == "".join(f"version {version} of {model} written to {file}\n" for _, file in files)
+    assert result.stderr == "".join(f"version {version} of {model} written to {file}\n" for _, file in files)
     spec = json.loads((tmp_path / "m.json").read_text())
     import skops.io  # it loads all of scikit-learn and SciPy, in this worker only
 
@@ -181,14 +181,14 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
 
 
 def test_a_failed_export_is_one_line_and_leaves_no_file(service: Running, tmp_path: Path) -> None:
-    done = export(service, "empty", "--sklearn", "m.skops", cwd=tmp_path)
-    assert (done.returncode, "knows no feature yet" in one_line(done.stderr)) == (1, True)
-    done = export(service, "none", cwd=tmp_path)
-    assert (done.returncode, "model none has no snapshot in Redis" in one_line(done.stderr)) == (1, True)
+    result = export(service, "empty", "--sklearn", "m.skops", cwd=tmp_path)
+    assert (result.returncode, "knows no feature yet" in one_line(result.stderr)) == (1, True)
+    result = export(service, "none", cwd=tmp_path)
+    assert (result.returncode, "model none has no snapshot in Redis" in one_line(result.stderr)) == (1, True)
     assert list(tmp_path.iterdir()) == []
-    done = export(service, "scaled", "--onnx", "m", "-o", "m.json", cwd=tmp_path)
-    assert done.returncode == 1
-    assert 'model scaled has scale = "standard": the columns that scikit-learn and ONNX take' in done.stderr
+    result = export(service, "scaled", "--onnx", "m", "-o", "m.json", cwd=tmp_path)
+    assert result.returncode == 1
+    assert 'model scaled has scale = "standard": the columns that scikit-learn and ONNX take' in result.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["m.json"], "the form that can be written is written"
 
 
@@ -213,12 +213,12 @@ def test_the_page_s_export_runs(service: Running, tmp_path: Path) -> None:
     environment = clean_environment(PERCEPTRON_REDIS__URL=service.redis_url, PATH=path)
     subprocess.run(["bash", "-ec", shell.replace("-t churn", "-t raw")], check=True, cwd=tmp_path, env=environment)
     code = python.replace("age", "n0").replace("logins", "n1").replace('"country": "NL"', '"tier": "x"')
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
     body = {"features": {"n0": 0.1, "n1": 3, "user": {"tier": "x"}}}
     answer = service.http.post("/v1/models/raw/predict", json=body).json()
-    sklearn, onnx_output = done.stdout.splitlines()
+    sklearn, onnx_output = result.stdout.splitlines()
     assert answer["unknown_features"] == 0
     assert sklearn == f"[{answer['label']}]"
     assert f"array([{answer['label']}]" in onnx_output

@@ -161,26 +161,26 @@ def test_commands_trust_the_services_own_certificate(
         f'[http]\nport = {service.port}\nssl_certfile = "{folder}/own.crt"\nssl_keyfile = "{folder}/own.key"\n'
         f'token_file = "{folder}/tokens"\n'
     )
-    done = perceptron("healthcheck", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+    result = perceptron("healthcheck", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, "alive\n"), result.stderr
     url = f"https://localhost:{service.port}"
     for ca, code in ((certificates.ca, 0), (certificates.foreign_ca, 1)):
-        done = perceptron("healthcheck", "--url", url, cwd=tmp_path, env={"SSL_CERT_FILE": ca})
-        assert (done.returncode, "TLS: certificate verify failed: " in one_line(done.stdout + done.stderr)) == (
+        result = perceptron("healthcheck", "--url", url, cwd=tmp_path, env={"SSL_CERT_FILE": ca})
+        assert (result.returncode, "TLS: certificate verify failed: " in one_line(result.stdout + result.stderr)) == (
             code,
             bool(code),
         )
     (tmp_path / "line").write_text('{"a": 1}\n{"a": 1, "b": 2}\n')
-    done = perceptron("predict", "-t", "and", "line", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "-1\t-1\n1\t1\n"), done.stderr
+    result = perceptron("predict", "-t", "and", "line", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, "-1\t-1\n1\t1\n"), result.stderr
     # Another server at the address of our settings gets no token.
     install(folder, certificates.elsewhere)
     served_certificate(service)
     env = {"PERCEPTRON_HTTP__SSL_CERTFILE": certificates.server, "PERCEPTRON_HTTP__SSL_KEYFILE": certificates.server}
-    done = perceptron("predict", "-t", "and", "line", env=env, cwd=tmp_path)
+    result = perceptron("predict", "-t", "and", "line", env=env, cwd=tmp_path)
     install(folder, certificates.server)
-    assert done.returncode == 3
-    assert "TLS: certificate verify failed: " in one_line(done.stderr)
+    assert result.returncode == 3
+    assert "TLS: certificate verify failed: " in one_line(result.stderr)
 
 
 @pytest.mark.nightly
@@ -210,9 +210,9 @@ def test_it_stops_in_time_though_clients_never_close_tls(certificates: Certifica
 def test_files_are_checked_before_anything_listens(command: str, certificates: Certificates, tmp_path: Path) -> None:
     certificate, key = Certificates.parts(certificates.server)[0], Certificates.parts(certificates.elsewhere)[1]
     (tmp_path / "perceptron.toml").write_text(f'[http]\nssl_certfile = "{certificate}"\nssl_keyfile = "{key}"\n')
-    done = perceptron(command, cwd=tmp_path)
+    result = perceptron(command, cwd=tmp_path)
     error = f"http.ssl_certfile: {certificate}: expected a certificate in PEM, and in {key} (ssl_keyfile) its key"
-    assert (done.returncode, error in one_line(done.stderr)) == (2, True), done
+    assert (result.returncode, error in one_line(result.stderr)) == (2, True), result
 
 
 @pytest.mark.nightly
@@ -237,7 +237,7 @@ def test_a_token_is_not_sent_elsewhere(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         environment = {"PERCEPTRON_HTTP__TOKEN_FILE": str(tmp_path / "tokens")}
-        done = perceptron("predict", "-t", "x", "--url", url, "line", cwd=tmp_path, env=environment)
+        result = perceptron("predict", "-t", "x", "--url", url, "line", cwd=tmp_path, env=environment)
         server.shutdown()
-    assert (done.returncode, paths) == (1, ["/v1/models/x/predict"])
-    assert "302 Found" in one_line(done.stderr)
+    assert (result.returncode, paths) == (1, ["/v1/models/x/predict"])
+    assert "302 Found" in one_line(result.stderr)

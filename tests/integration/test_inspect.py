@@ -35,11 +35,11 @@ async def test_inspect_shows_a_snapshot(run: Run, tool: Tool, producer: AIOKafka
     service = await asyncio.to_thread(run().up)
     await send(producer, topic, [event({"a": 1, "[red]b": -i}, i % 2) for i in range(50)])
     model = await asyncio.to_thread(service.wait_for, 50)
-    done = await tool("inspect")
-    assert done.returncode == 0
+    result = await tool("inspect")
+    assert result.returncode == 0
     for part in (topic, "0 to 50", "[red]b"):
-        assert part in done.stdout, done.stdout
-    assert model["state_digest"] in "".join(done.stdout.split())  # over two lines, where they are narrow
+        assert part in result.stdout, result.stdout
+    assert model["state_digest"] in "".join(result.stdout.split())  # over two lines, where they are narrow
     output = json.loads((await tool("inspect", "--json")).stdout)
     assert {k: output[k] for k in model if k != "learning_here"} == {k: model[k] for k in model if k != "learning_here"}
     assert output["bias"] == service.weights()["bias"]
@@ -63,23 +63,23 @@ async def test_it_fits_80_columns_and_says_the_lag_or_why_not(
     weights = sorted(zip(NAMES, WEIGHTS, strict=True), key=lambda pair: -abs(pair[1]))
     assert output["largest_weights"] == [{"name": n, "weight": w} for n, w in weights]
 
-    done = perceptron(*command, "-b", kafka.address, cwd=tmp_path, env={"COLUMNS": "80"})
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    result = perceptron(*command, "-b", kafka.address, cwd=tmp_path, env={"COLUMNS": "80"})
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert "\x1b" not in done.stdout
+    assert "\x1b" not in result.stdout
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert rows["lag"].split() == ["lag", "1,500", "records"]
     assert [rows[p].split()[-1] for p in "01"] == ["1,000", "500"]
-    assert all(f" {version['saved_at']} " in done.stdout for version in info["versions"])
-    assert r"\u001b" in done.stdout
+    assert all(f" {version['saved_at']} " in result.stdout for version in info["versions"])
+    assert r"\u001b" in result.stdout
     assert sum("long name long" in line for line in lines) == 1  # cut, not wrapped
     assert "none" not in rows  # a weight of zero is not worth a line
 
     def reason(address: str) -> str:
-        done = perceptron(*command, "-b", address, cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
-        text = " ".join(done.stdout.split())
+        result = perceptron(*command, "-b", address, cwd=tmp_path)
+        assert (result.returncode, result.stderr) == (0, "")
+        text = " ".join(result.stdout.split())
         answer = json.loads(perceptron(*command, "-b", address, "--json", cwd=tmp_path).stdout)
         assert answer["lag"] is None
         assert f"lag unknown: {answer['lag_reason']}" in text

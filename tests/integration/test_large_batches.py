@@ -60,8 +60,8 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
     version = service.http.get(f"/v1/models/{name}/versions").json()["versions"][-1]["version"]
     rollback = ["rollback", "-t", name, "--to", str(version), "--resume-at", "0:6", "--yes"]
     options = ("-b", kafka.address, "--redis", f"redis://{redis.address}/0")
-    done = await asyncio.to_thread(perceptron, *rollback, *options)
-    assert done.returncode == 0, done.stderr
+    result = await asyncio.to_thread(perceptron, *rollback, *options)
+    assert result.returncode == 0, result.stderr
     await client.send_and_wait(name, event({"a": 1}, 1))
     await client.stop()
     await asyncio.to_thread(wait, lambda: service.model(name)["covered"] == {"0": [[0, 3], [6, 7]]}, "it goes on")

@@ -28,8 +28,8 @@ MODULES = {
 
 def uv(*arguments: Any) -> None:
     command = [sys.executable, "-m", "uv", *map(str, arguments)]
-    done = subprocess.run(command, check=False, env=clean_environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, check=False, env=clean_environment(), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture(scope="module")

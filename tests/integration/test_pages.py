@@ -108,10 +108,10 @@ class Session:
         printed: list[str] = []
 
         def prints_output() -> bool:
-            done = self._run(command)
-            printed[:] = [f"{done.returncode}: {done.stdout}{done.stderr}"]
-            return fails == (done.returncode != 0) and bool(
-                re.fullmatch(pattern, (done.stdout + done.stderr).strip(), re.DOTALL)
+            result = self._run(command)
+            printed[:] = [f"{result.returncode}: {result.stdout}{result.stderr}"]
+            return fails == (result.returncode != 0) and bool(
+                re.fullmatch(pattern, (result.stdout + result.stderr).strip(), re.DOTALL)
             )
 
         try:
@@ -129,12 +129,12 @@ class Session:
         return self._shell(command, None)
 
     def _shell(self, command: str, code: int | None) -> Done:
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False,
             cwd=self._folder, env=self._environment, timeout=DEADLINE,
         )  # fmt: skip
-        assert code in {None, done.returncode}, done.stderr
-        return Done(done.returncode, done.stdout, done.stderr)
+        assert code in {None, result.returncode}, result.stderr
+        return Done(result.returncode, result.stdout, result.stderr)
 
     def _serve(self, words: list[str]) -> None:
         """Start a server, and stop the one on the same port."""

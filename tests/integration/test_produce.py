@@ -44,11 +44,11 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
     zipped.write_bytes(gzip.compress(b"\n\n".join(events) + b"\n"))
     bad.write_text("a,b,y\n1,2,1\n1,inf,0\n")
     command = ["produce", "-t", topic, "-b", kafka.address]
-    for done in (
+    for result in (
         perceptron(*command, str(plain), cwd=tmp_path),
         perceptron(*command, "-", stdin=zipped.read_bytes(), cwd=tmp_path),
     ):
-        assert (done.returncode, done.stderr) == (0, f"1,200 events sent to {topic}\n")
+        assert (result.returncode, result.stderr) == (0, f"1,200 events sent to {topic}\n")
     for part in (["--count", "400"], ["--skip", "400", "--count", "300"], ["--skip", "700"], ["--skip", "1200"]):
         assert perceptron(*command, *part, str(zipped), cwd=tmp_path).returncode == 0
     assert [r.value for r in asyncio.run(read_all(kafka, topic))] == events * 3
@@ -56,10 +56,10 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
     record = asyncio.run(read_all(kafka, topic))[-1]
     assert record.headers == (("content-type", b"application/msgpack"),)
     assert msgspec.msgpack.decode(record.value) == json.loads(events[0])
-    done = perceptron(*command, str(bad), "--label", "y", cwd=tmp_path)
-    assert done.returncode == 1
+    result = perceptron(*command, str(bad), "--label", "y", cwd=tmp_path)
+    assert result.returncode == 1
     error = "line 3: column 'b': expected a finite number, got 'inf' (1 event sent; --skip 1 goes on)"
-    assert error in one_line(done.stderr)
+    assert error in one_line(result.stderr)
 
 
 @pytest.mark.nightly
@@ -76,21 +76,21 @@ def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str,
         assert process.wait(DEADLINE) == 0
     assert len(asyncio.run(read_all(kafka, topic))) == 1
     raw = event({}, 1)
-    done = perceptron("produce", "-", "-t", f"{topic}s", "-b", kafka.address, stdin=raw, cwd=tmp_path)
-    assert done.returncode == 2
-    notice, error = done.stderr.splitlines()
+    result = perceptron("produce", "-", "-t", f"{topic}s", "-b", kafka.address, stdin=raw, cwd=tmp_path)
+    assert result.returncode == 2
+    notice, error = result.stderr.splitlines()
     assert notice == f"topic {topic}s does not exist at {kafka.address}: waiting 30 seconds for it"
     assert f"topic {topic}s does not exist at {kafka.address}: create it, or start" in error
-    done = perceptron("produce", "-", "-t", topic, "-b", NOWHERE, stdin=raw, cwd=tmp_path)
-    assert (done.returncode, f"Kafka at {NOWHERE}: Connection refused" in one_line(done.stderr)) == (3, True)
+    result = perceptron("produce", "-", "-t", topic, "-b", NOWHERE, stdin=raw, cwd=tmp_path)
+    assert (result.returncode, f"Kafka at {NOWHERE}: Connection refused" in one_line(result.stderr)) == (3, True)
 
 
 def test_a_key_chooses_the_partition(kafka: Server, topic: str, tmp_path: Path) -> None:
     """Equal keys go to one partition in order, and all partitions are used."""
     asyncio.run(create_topic(kafka, topic, partitions=3))
     raw = b"\n".join(event({"a": i}, 1, id=f"user-{i % 20}") for i in range(400))
-    done = perceptron("produce", "-", "-t", topic, "-b", kafka.address, "--key", "id", stdin=raw, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    result = perceptron("produce", "-", "-t", topic, "-b", kafka.address, "--key", "id", stdin=raw, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
     partitions: dict[bytes, int] = {}
     order: dict[bytes, list[int]] = {}
     for partition in range(3):
@@ -148,11 +148,11 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     file = tmp_path / "e.csv"
     file.write_text("u,a,y\n" + "x,1,1\n" * 1200)
     command = ["produce", str(file), "-t", "x", "-b", NOWHERE, "--label", "y", "--dry-run"]
-    done = perceptron(*command, "--key", "u", "--rate", "1", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1,200 events good; nothing was sent\n", "")
-    done = perceptron(*command, cwd=tmp_path, env={"PERCEPTRON_MODEL__TEXT": "reject"})
-    assert done.returncode == 1
-    assert done.stdout == ""
-    errors = done.stderr.splitlines()
+    result = perceptron(*command, "--key", "u", "--rate", "1", cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "1,200 events good; nothing was sent\n", "")
+    result = perceptron(*command, cwd=tmp_path, env={"PERCEPTRON_MODEL__TEXT": "reject"})
+    assert result.returncode == 1
+    assert result.stdout == ""
+    errors = result.stderr.splitlines()
     assert errors[0] == f"{file}, line 2: column 'u': expected a number, got 'x'"
     assert errors[10:] == [f"perceptron: {file}: 1,200 lines bad, 0 events good"]

@@ -169,10 +169,10 @@ async def test_a_command_prints_a_one_line_error(server: TlsServer, certificates
         f'redis.ssl_cafile = "{certificates.ca}"\nredis.username = "alice"\nredis.password = "canary"\n'
     )
     for command in ("run", "check", "inspect"):
-        done = await asyncio.to_thread(perceptron, "-c", str(file), command, cwd=tmp_path)
-        (line,) = [x for x in (done.stdout + done.stderr).splitlines() if "Redis at " in x]
-        assert ("invalid username-password pair" in line, done.returncode) == (True, 3), done
-        assert "canary" not in done.stdout + done.stderr
+        result = await asyncio.to_thread(perceptron, "-c", str(file), command, cwd=tmp_path)
+        (line,) = [x for x in (result.stdout + result.stderr).splitlines() if "Redis at " in x]
+        assert ("invalid username-password pair" in line, result.returncode) == (True, 3), result
+        assert "canary" not in result.stdout + result.stderr
 
 
 @pytest.mark.nightly
@@ -197,8 +197,8 @@ async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
         options = ["-t", topic, *([] if command[0] in {"reset", "export"} else ["-b", kafka.address])]
         options += ["--redis", f"redis://{login(name)}/0"]
         env = {"PERCEPTRON_LEARN": str(name != "replica")}
-        done = await asyncio.to_thread(perceptron, *command, *options, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = await asyncio.to_thread(perceptron, *command, *options, cwd=tmp_path, env=env)
+        assert result.returncode == 0, result.stdout + result.stderr
 
     learner = await asyncio.to_thread(run(KEEP_OFTEN, redis_address=login("learner")).up)
     replica = run("", "--no-learn", redis_address=login("replica"), create=False)
@@ -209,8 +209,8 @@ async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
         assert await asyncio.to_thread(service.stop) == 0
         assert "permission" not in service.log.read_text()
     options = ["-t", topic, "-b", kafka.address, "--redis", f"redis://{login('replica')}/0"]
-    done = await asyncio.to_thread(perceptron, "check", *options, cwd=tmp_path)
-    assert (done.returncode, "refuses to write snapshots by a script" in done.stdout) == (2, True), done
+    result = await asyncio.to_thread(perceptron, "check", *options, cwd=tmp_path)
+    assert (result.returncode, "refuses to write snapshots by a script" in result.stdout) == (2, True), result
     await run_command("learner", "check")
     await run_command("replica", "check")
     for name in ("inspect", "export", "verify"):

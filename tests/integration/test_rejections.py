@@ -30,8 +30,8 @@ async def test_a_topic_of_other_records_is_reported(
 
     def check() -> tuple[int, str]:
         url = f"redis://{redis.address}/0"
-        done = perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path)
-        return done.returncode, done.stdout.splitlines()[-1]
+        result = perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path)
+        return result.returncode, result.stdout.splitlines()[-1]
 
     def is_learned(count: int) -> Any:
         return sum(service.model()["next"].values()) == count

@@ -137,10 +137,10 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
         """Run until it ends like this: the broker applies new rights a moment after they were granted."""
         deadline = time.monotonic() + DEADLINE
         while True:
-            done = perceptron("-c", str(config), *arguments)
-            if done.returncode == code and words in " ".join(done.stdout.split()) + done.stderr:
+            result = perceptron("-c", str(config), *arguments)
+            if result.returncode == code and words in " ".join(result.stdout.split()) + result.stderr:
                 return
-            assert time.monotonic() < deadline, (arguments, code, words, done)
+            assert time.monotonic() < deadline, (arguments, code, words, result)
 
     async def needs_exactly(command: str, arguments: list[str], words: str = "", failure: int = 3) -> None:
         entries = [f"tool {right}" for right in rights[command]]

@@ -21,9 +21,9 @@ def lines(records: list[Any]) -> bytes:
 
 
 def suggest(folder: Path, *arguments: str, code: int = 0, **options: Any) -> Any:
-    done = perceptron("suggest", *arguments, cwd=folder, **options)
-    assert done.returncode == code, done.stderr
-    return done
+    result = perceptron("suggest", *arguments, cwd=folder, **options)
+    assert result.returncode == code, result.stderr
+    return result
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ async def test_a_service_runs_with_the_written_settings(
     run: Run, producer: AIOKafkaProducer, topic: str, folder: Path
 ) -> None:
     """It learns the same records, and has the accuracy that `suggest` reported."""
-    done = suggest(folder, "clicks.jsonl", "-t", topic, "-o", "perceptron.toml")
-    assert "perceptron.toml is written" in one_line(done.stderr)
+    result = suggest(folder, "clicks.jsonl", "-t", topic, "-o", "perceptron.toml")
+    assert "perceptron.toml is written" in one_line(result.stderr)
     proposal = json.loads(suggest(folder, "clicks.jsonl", "-t", topic, "--json").stdout)
     service = await asyncio.to_thread(run((folder / "perceptron.toml").read_text()).up)
     for record in clicks(2000):
@@ -68,8 +68,8 @@ async def test_the_newest_records(kafka: Server, producer: AIOKafkaProducer, top
     counts = [len(await read_all(kafka, topic, partition)) for partition in range(3)]
 
     arguments = "-t", topic, "-b", kafka.address, "--json", "--count", "650", "-o", "perceptron.toml"
-    done = await asyncio.to_thread(suggest, tmp_path, *arguments)
-    proposal = json.loads(done.stdout)
+    result = await asyncio.to_thread(suggest, tmp_path, *arguments)
+    proposal = json.loads(result.stdout)
     # The last partition has 50 records in all; the two others give 300 each.
     source = f"the newest 650 records of topic {topic}"
     assert proposal["sample"] == {"from": f"topic {topic}", "records": 650, "said": source}
@@ -92,6 +92,6 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         (("-t", topic, "-b", kafka.address), 2, f"topic {topic} does not exist at {kafka.address}"),
         (("-t", topic, "-b", NOWHERE), 3, "Connection refused"),
     ):
-        done = suggest(folder, *arguments, code=code)
-        assert part in one_line(done.stderr), done.stderr
-        assert done.stdout == ""
+        result = suggest(folder, *arguments, code=code)
+        assert part in one_line(result.stderr), result.stderr
+        assert result.stdout == ""

@@ -27,20 +27,20 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     def predict(*flags: str, stdin: bytes | None = lines, name: str = topic, env: dict[str, str] = environment) -> Any:
         return perceptron("predict", "-t", name, "--url", url, *flags, stdin=stdin, cwd=tmp_path, env=env)
 
-    done = predict()
-    assert (done.returncode, done.stdout) == (0, "1\t3\t(1 unknown feature)\n-1\t-2\n")
+    result = predict()
+    assert (result.returncode, result.stdout) == (0, "1\t3\t(1 unknown feature)\n-1\t-2\n")
     (tmp_path / "lines.jsonl").write_bytes(lines * 700)
     answers = [json.loads(line) for line in predict("lines.jsonl", "--json", stdin=None).stdout.splitlines()]
     assert len(answers) == 1400
     assert answers[1] == {"label": -1, "score": -2.0, "unknown_features": 0}
     assert predict("--explain", stdin=b'{"a": 1}').stdout == "1\t3\n\t+2\ta\t1 x 2\n\t+1\tbias\t1 x 1\n"
-    done = predict(stdin=b'{"a": 1}\n{"a": 1e99}\n')
-    assert (done.returncode, done.stdout) == (1, "1\t3\n"), "the line before the bad one is answered"
-    assert 'standard input, line 2: feature "a" is beyond ±1e+30' in one_line(done.stderr)
-    done = predict(name="none")
-    assert (done.returncode, "404 there is no model of this name" in one_line(done.stderr)) == (1, True), done
-    done = predict(env={})
-    assert (done.returncode, done.stdout, "401 send a token" in done.stderr) == (1, "", True)
+    result = predict(stdin=b'{"a": 1}\n{"a": 1e99}\n')
+    assert (result.returncode, result.stdout) == (1, "1\t3\n"), "the line before the bad one is answered"
+    assert 'standard input, line 2: feature "a" is beyond ±1e+30' in one_line(result.stderr)
+    result = predict(name="none")
+    assert (result.returncode, "404 there is no model of this name" in one_line(result.stderr)) == (1, True), result
+    result = predict(env={})
+    assert (result.returncode, result.stdout, "401 send a token" in result.stderr) == (1, "", True)
     assert token not in service.log.read_text()
 
     address = url.removeprefix("http://")
@@ -53,29 +53,29 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
 def test_config_shows_values_and_origins_and_no_secret(tmp_path: Path) -> None:
     (tmp_path / "perceptron.toml").write_text('topics = ["x"]\n[model]\neta = 0.5\n')
     environment = {"PERCEPTRON_REDIS__URL": "redis://me:hush@r:1/0", "PERCEPTRON_MODELS__X__WINDOW": "7"}
-    done = perceptron("config", "--json", cwd=tmp_path, env=environment)
-    output = json.loads(done.stdout)
+    result = perceptron("config", "--json", cwd=tmp_path, env=environment)
+    output = json.loads(result.stdout)
     assert output["models.x.eta"] == {"value": 0.5, "origin": "perceptron.toml"}
     assert output["models.x.window"] == {"value": 7, "origin": "environment PERCEPTRON_MODELS__X__WINDOW"}
     assert output["redis.url"] == {"value": "redis://***@r:1/0", "origin": "environment PERCEPTRON_REDIS__URL"}
     text = perceptron("config", "-t", "y", cwd=tmp_path, env=environment)
-    assert "hush" not in text.stdout + done.stdout
+    assert "hush" not in text.stdout + result.stdout
     assert any(line.split() == ["topics", '["y"]', "flag"] for line in text.stdout.splitlines())
 
 
 def test_check_prints_a_line_for_each_check(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
     asyncio.run(create_topic(kafka, topic))
     url = f"redis://{redis.address}/0"
-    done = perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path)
-    assert done.returncode == 1
-    assert [line[:4] for line in done.stdout.splitlines()] == ["ok  ", "ok  ", "ok  ", "ok  ", "ok  ", "fail", "ok  "]
-    assert f"topic {topic}.dead-letters does not exist" in done.stdout
-    assert done.stdout.endswith(f"ok    topic {topic}: no records yet\n")
+    result = perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path)
+    assert result.returncode == 1
+    assert [line[:4] for line in result.stdout.splitlines()] == ["ok  ", "ok  ", "ok  ", "ok  ", "ok  ", "fail", "ok  "]
+    assert f"topic {topic}.dead-letters does not exist" in result.stdout
+    assert result.stdout.endswith(f"ok    topic {topic}: no records yet\n")
     asyncio.run(create_topic(kafka, f"{topic}.dead-letters"))
     assert perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path).returncode == 0
-    done = perceptron("check", "-t", topic, "-b", NOWHERE, "--redis", f"redis://{NOWHERE}/0", cwd=tmp_path)
-    assert done.returncode == 3
-    assert done.stdout.count("Connection refused") == 2
+    result = perceptron("check", "-t", topic, "-b", NOWHERE, "--redis", f"redis://{NOWHERE}/0", cwd=tmp_path)
+    assert result.returncode == 3
+    assert result.stdout.count("Connection refused") == 2
 
 
 async def test_dead_letters_are_listed_shown_and_sent_again_once(
