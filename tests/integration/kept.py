@@ -100,7 +100,7 @@ def constant_requests(service: Running) -> Iterator[None]:
     """Request /livez and predictions all the time; each must be answered within 5 s."""
     stop, errors = threading.Event(), list[str]()
 
-    def ask(method: str, path: str, body: Any) -> None:
+    def ask(method: str, path: str, body: dict[str, Any] | None) -> None:
         with httpx.Client(base_url=service.http.base_url, timeout=5) as client:
             while not stop.wait(0.005):
                 try:

@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from tests.conftest import Run, create_topic, event, perceptron
 from tests.oracle import Fold
+from tests.template import Done
 
 SQUARE = [(0, 0), (0, 1), (1, 0), (1, 1)]
 AND, OR, XOR = [0, 0, 0, 1], [0, 1, 1, 1], [0, 1, 1, 0]
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fit(folder: Path, *arguments: str, code: int = 0, **options: Any) -> Any:
+def fit(folder: Path, *arguments: str, code: int = 0, **options: Any) -> Done:
     result = perceptron("fit", *arguments, cwd=folder, **options)
     assert result.returncode == code, result.stderr
     return result

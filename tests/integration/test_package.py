@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ MODULES = {
 """Modules that each extra installs."""
 
 
-def uv(*arguments: Any) -> None:
+def uv(*arguments: str | Path) -> None:
     command = [sys.executable, "-m", "uv", *map(str, arguments)]
     result = subprocess.run(command, check=False, env=clean_environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -111,8 +111,7 @@ async def test_a_temporary_state_is_not_a_wrong_setting(tmp_path: Path) -> None:
 
 
 async def test_a_node_of_a_cluster_is_refused(tmp_path: Path) -> None:
-    flags = "--cluster-enabled", "yes", "--cluster-port", str(free_port())
-    with redis_server(tmp_path / "redis", *flags) as server:
+    with redis_server(tmp_path / "redis", "--cluster-enabled", "yes", "--cluster-port", str(free_port())) as server:
         async with RedisStore(f"redis://{server.address}/0") as store, client(server) as admin:
             await admin.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
             with pytest.raises(ConfigurationError, match=r"is a node of a Redis Cluster.*without cluster mode"):

@@ -24,7 +24,7 @@ async def test_a_rewind_without_a_hole_learns_the_same_bits(
     events = random_events(1000)
     versions = await learn_and_keep(service, producer, events[:600])
     version = middle(versions, 500)
-    held = service.model()
+    model_before = service.model()
     task = asyncio.create_task(send(producer, topic, events[600:900]))
     service.process.send_signal(signal.SIGSTOP)
     await task
@@ -33,7 +33,7 @@ async def test_a_rewind_without_a_hole_learns_the_same_bits(
     assert current is not None
     head = current[0]
     assert f"which is version {head.version} " in output
-    assert (head.version > held["version"], head.counts.events) == (True, version["events"])
+    assert (head.version > model_before["version"], head.counts.events) == (True, version["events"])
     assert {v["version"] for v in versions} < {v.version for v in head.kept}, "the versions after it are kept too"
     service.process.send_signal(signal.SIGCONT)
     await send(producer, topic, events[900:])

@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.settings.load import load
 from tests.conftest import Run, create_topic, one_line, perceptron, read_all
+from tests.template import Done
 from tests.unit.test_suggest import clicks
 
 NOWHERE = "127.0.0.1:1"
@@ -20,7 +21,7 @@ def lines(records: list[Any]) -> bytes:
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
-def suggest(folder: Path, *arguments: str, code: int = 0, **options: Any) -> Any:
+def suggest(folder: Path, *arguments: str, code: int = 0, **options: Any) -> Done:
     result = perceptron("suggest", *arguments, cwd=folder, **options)
     assert result.returncode == code, result.stderr
     return result
@@ -67,8 +68,9 @@ async def test_the_newest_records(kafka: Server, producer: AIOKafkaProducer, top
     await producer.flush()
     counts = [len(await read_all(kafka, topic, partition)) for partition in range(3)]
 
-    arguments = "-t", topic, "-b", kafka.address, "--json", "--count", "650", "-o", "perceptron.toml"
-    result = await asyncio.to_thread(suggest, tmp_path, *arguments)
+    result = await asyncio.to_thread(
+        suggest, tmp_path, "-t", topic, "-b", kafka.address, "--json", "--count", "650", "-o", "perceptron.toml"
+    )
     proposal = json.loads(result.stdout)
     # The last partition has 50 records in all; the two others give 300 each.
     source = f"the newest 650 records of topic {topic}"

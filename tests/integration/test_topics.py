@@ -21,7 +21,7 @@ def _is_logged(service: Running, text: str) -> bool:
     return text in service.log.read_text()
 
 
-async def wait_until_learned(service: Any, topic: str, events: list[bytes]) -> Any:
+async def wait_until_learned(service: Running, topic: str, events: list[bytes]) -> Any:
     """Wait until these events are learned and saved; compare counts and weights with the oracle's."""
 
     def is_saved() -> Any:
@@ -56,7 +56,7 @@ async def test_topics_that_match_a_pattern_are_learned_once_they_exist(
         await producer.send_and_wait(name, raw)
         for process in (service, replica):
 
-            def is_answering(process: Any = process, name: str = name, eta: float = eta) -> bool:
+            def is_answering(process: Running = process, name: str = name, eta: float = eta) -> bool:
                 answer = process.http.get(f"/v1/models/{name}/weights")
                 return bool(answer.status_code == 200 and answer.json()["bias"] == eta)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ async def test_a_model_of_another_fold_is_not_compared(store: RedisStore, tool: 
         await store.delete(topic)
 
 
-async def save_altered_state(store: RedisStore, topic: str, change: Any) -> None:
+async def save_altered_state(store: RedisStore, topic: str, change: Callable[[Learner], None]) -> None:
     """Save a wrong state whose digests are all consistent."""
     saver = Keeper(topic, store, FakeClock(), here)
     learner = await saver.restore()

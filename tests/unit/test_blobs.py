@@ -42,7 +42,7 @@ steps = st.lists(
 
 @settings(max_examples=100)
 @given(steps, st.data())
-def test_any_history_of_saves_is_restored_bit_for_bit(history: Any, data: Any) -> None:
+def test_any_history_of_saves_is_restored_bit_for_bit(history: Any, data: st.DataObject) -> None:
     """The array grows and changes, and some saves fail: the store has the array of the last accepted save.
 
     A reader that follows some saves, or all, has the same array.

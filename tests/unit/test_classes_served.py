@@ -94,7 +94,7 @@ def test_an_answer_has_the_scores_of_the_labels_largest_first() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"scale": "standard", "average": True}], ids=["plain", "scaled average"])
-def test_an_explanation_is_of_the_label_against_the_runner_up(fields: Any) -> None:
+def test_an_explanation_is_of_the_label_against_the_runner_up(fields: dict[str, Any]) -> None:
     learner = train(options=Options(serve="average" if fields else "last"), **fields)
     answer = ModelClient(learner).predict({"features": {**row(random.Random(2)), "never seen": 1.0}}, "explain=true")
     first, second = answer["scores"][:2]
@@ -110,7 +110,7 @@ def test_an_explanation_is_of_the_label_against_the_runner_up(fields: Any) -> No
 
 
 @pytest.mark.parametrize("labels", [(-1, 1), LABELS])
-def test_a_hashed_feature_is_explained_by_the_value_that_was_sent(labels: Any) -> None:
+def test_a_hashed_feature_is_explained_by_the_value_that_was_sent(labels: tuple[Label, ...]) -> None:
     """The term's weight has the sign of the feature's hash."""
     learner, features = train(labels=labels, features="hashed", bits=9, scale="standard"), row(random.Random(2))
     assert {mmh3.hash(name) < 0 for name in features} == {False, True}

@@ -19,7 +19,7 @@ WINDOW, EVENTS = 40, 150
 
 @pytest.mark.parametrize("serve", ["last", "average"])
 @pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c", "never")], ids=len)
-def test_figures_of_the_served_weights_are_those_of_scikit_learn(labels: Any, serve: Any) -> None:
+def test_figures_of_the_served_weights_are_those_of_scikit_learn(labels: tuple[str, ...], serve: Any) -> None:
     """Each event is predicted before it is learned. The figures are over the window and over all events."""
     rng, options = random.Random(1), Options(WINDOW, serve=serve)
     learner = learner_of(Identity(average=True, labels=labels), (), options)

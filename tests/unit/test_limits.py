@@ -6,7 +6,7 @@ import gzip
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -412,17 +412,19 @@ async def test_a_connection_too_many_replaces_the_longest_idle_one_or_is_refused
             assert (await client.answer()).body == b"ok"
 
 
+TlsContexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
+"""The TLS context of the server, and that of its clients."""
+
+
 @pytest.fixture(params=["plain", pytest.param("tls", marks=pytest.mark.nightly)])
-def tls_contexts(
-    request: pytest.FixtureRequest, certificates: Certificates
-) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+def tls_contexts(request: pytest.FixtureRequest, certificates: Certificates) -> TlsContexts:
     if request.param == "plain":
         return None, None
     tls = Tls(certfile=certificates.server, server=True).context()
     return tls, ssl.create_default_context(cafile=certificates.ca)
 
 
-async def test_answers_that_nobody_reads_end_with_their_time(tls_contexts: Any) -> None:
+async def test_answers_that_nobody_reads_end_with_their_time(tls_contexts: TlsContexts) -> None:
     gate = Gate(b"x" * (8 << 20))
     gate.open.set()
     async with LocalServer(Limits(answer_seconds=1.0), gate).running(*tls_contexts) as server:
@@ -433,7 +435,7 @@ async def test_answers_that_nobody_reads_end_with_their_time(tls_contexts: Any) 
         assert await unread.read_to_end() != gate.answer
 
 
-async def test_answers_that_nobody_reads_end_if_they_are_too_many(tls_contexts: Any) -> None:
+async def test_answers_that_nobody_reads_end_if_they_are_too_many(tls_contexts: TlsContexts) -> None:
     size = 16 << 20
     gate = Gate(b"x" * size)
     gate.open.set()
@@ -446,7 +448,7 @@ async def test_answers_that_nobody_reads_end_if_they_are_too_many(tls_contexts: 
         assert (await clients[-1].answer()).body == gate.answer, "the newest connection stays"
 
 
-async def _until(condition: Any) -> None:
+async def _until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - the server changes it
         await asyncio.sleep(0.02)
 

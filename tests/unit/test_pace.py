@@ -10,7 +10,7 @@ from service.learning.records import Records
 from service.snapshots import keeper as keepers
 from service.snapshots.blobs import BLOCK_RUNS
 from service.snapshots.head import Source
-from service.snapshots.keeper import AcceptedSave
+from service.snapshots.keeper import AcceptedSave, Keeper
 from tests.conftest import event
 from tests.saving import FakeClock, fresh, keeper, learn, save, simulated_store
 
@@ -39,7 +39,7 @@ class SlowStore:
         return await self._store.commit(*arguments)
 
 
-def pause(k: Any, learner: Learner, clock: FakeClock) -> float:
+def pause(k: Keeper, learner: Learner, clock: FakeClock) -> float:
     """Seconds until the next save is due."""
     learn(learner, "a")
     start = clock.seconds
@@ -97,7 +97,7 @@ async def test_a_wall_clock_that_is_wrong_for_seconds_keeps_no_version_back(erro
         assert 9 <= len(recent) <= 11, (takes_over, later)
 
 
-async def _save_more(k: Any, learner: Learner, clock: FakeClock, seconds: float) -> list[AcceptedSave]:
+async def _save_more(k: Keeper, learner: Learner, clock: FakeClock, seconds: float) -> list[AcceptedSave]:
     saves, end = [], clock.seconds + seconds
     while clock.seconds < end:
         clock.seconds += 10.0

@@ -200,7 +200,7 @@ def classify(u: Vector, x: Any) -> tuple[int, float]:
     data=st.data(),
 )
 def test_bounds_hold_on_separable_data(
-    classes: int, points: Any, direction: list[int], rule: Any, eta: float, seed: int | None, data: Any
+    classes: int, points: Any, direction: list[int], rule: Any, eta: float, seed: int | None, data: st.DataObject
 ) -> None:
     """Rows 7, 8 and 9 for rules 1 to 3, with margins, any η and importance weights, from zero or a random start.
 
@@ -275,7 +275,7 @@ def test_row_11_batch_gradient_descent_of_the_linear_unit() -> None:
 
 
 @given(points=points, labels=st.data())
-def test_batch_descent_never_diverges_at_its_own_rate(points: Any, labels: Any) -> None:
+def test_batch_descent_never_diverges_at_its_own_rate(points: Any, labels: st.DataObject) -> None:
     data = gather(positional(3), [(x, labels.draw(st.integers(0, 1))) for x in points])
     eta = batch_training.stable_eta(data.batch)
     w = data.start.copy()

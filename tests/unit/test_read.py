@@ -89,7 +89,7 @@ def test_an_unreadable_file_is_an_error(tmp_path: Path, text: str, options: dict
         ("1_0", "1_0"), ("0x1F", "0x1F"), ("null", "null"), ("-", "-"),
     ],
 )  # fmt: skip
-def test_a_cell_is_a_number_a_boolean_or_a_string(tmp_path: Path, cell: str, value: Any) -> None:
+def test_a_cell_is_a_number_a_boolean_or_a_string(tmp_path: Path, cell: str, value: float | str) -> None:
     """Each cell is read by itself: the other rows of its column do not matter."""
     lines, bad = read(tmp_path, f"a, c ,label\n1,{cell},1\n2,3,0\n3,x,0\n", NAMED, file="x.csv")
     assert bad == []

@@ -40,8 +40,7 @@ def test_this_release_has_its_file_and_its_row() -> None:
 
 
 def fold(file: Path, name: str) -> int:
-    number: int = json.loads(stored_model(file, name)[0]["head"])["identity"]["fold"]
-    return number
+    return int(json.loads(stored_model(file, name)[0]["head"])["identity"]["fold"])
 
 
 SAME_FOLD = [stored for stored in STORED_MODELS if fold(*stored) == FOLD]

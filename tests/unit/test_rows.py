@@ -55,8 +55,7 @@ def read_numbers(texts: Sequence[str]) -> list[float]:
     record = f'{{"features":[{",".join(texts)}],"label":1}}'.encode()
     batch, rejects = Decoder(identity, columns_for(identity)).decode_rows(ValueBuffer.of([record]))
     assert rejects == []
-    values: list[float] = batch.values.tolist()
-    return values
+    return list(batch.values.tolist())
 
 
 @given(

@@ -187,7 +187,7 @@ def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.Monkey
         ({"url": "unix:///x", "password": "p"}, False),
     ],
 )
-def test_a_password_in_the_clear_is_warned_of(redis: Any, warns: bool) -> None:
+def test_a_password_in_the_clear_is_warned_of(redis: dict[str, Any], warns: bool) -> None:
     assert [("redis.url begins with redis://: " in line) for line in load(None, {"redis": redis}).warnings] == [
         True
     ] * warns
@@ -212,7 +212,7 @@ def test_a_byte_order_mark_is_not_part_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [(None, None), ("earliest", "earliest"), ("0:5,2:7", {0: 5, 2: 7}), ("latest", "latest")]
 )
-def test_start_at(text: str | None, value: Any) -> None:
+def test_start_at(text: str | None, value: dict[int, int] | str | None) -> None:
     assert parse_start_at(text) == value
 
 
