@@ -122,7 +122,7 @@ def test_other_protocols_are_closed_and_leave_no_trace(service: Running, certifi
 
 @pytest.mark.nightly
 def test_every_answer_has_the_security_headers(service: Running, certificates: Certificates) -> None:
-    """So have answers of the API, its errors, earlier errors, pages and their files."""
+    """This includes answers of the API, its errors, earlier errors, pages and their files."""
     bearer = {"authorization": f"Bearer {TOKEN}"}
     for path in ("/livez", "/metrics", "/v1/models/and", "/v1/models/no", "/openapi.json", "/docs", "/nothing",
                  "/static-offline-docs/swagger-ui.css", "/static-offline-docs/no"):  # fmt: skip

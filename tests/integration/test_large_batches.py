@@ -68,7 +68,7 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
 
 
 async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run, kafka: Server, topic: str) -> None:
-    """They have 375 MiB together. They are unpacked one after another, and the event loop turns in between."""
+    """They have 375 MiB together; they are unpacked one after another, and the event loop turns in between."""
     service = await asyncio.to_thread(run().up)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()

@@ -29,7 +29,7 @@ MAX_TURN_SECONDS = 0.05
 
 @asynccontextmanager
 async def loop_turns() -> AsyncIterator[list[float]]:
-    """The seconds that this thread spent in each turn of its loop: another process may have the core meanwhile.
+    """The CPU seconds that this thread spent in each turn of its loop: other processes do not count.
 
     Objects that other tests left are hidden from the garbage collector meanwhile: the service has none of them.
     """

@@ -454,7 +454,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 async def test_every_answer_has_its_headers_once_and_whole() -> None:
-    """So have answers without a body, to a request that waits for 100 Continue, and to pipelined requests."""
+    """This includes answers without a body, to requests that wait for 100 Continue, and to pipelined requests."""
     async with LocalServer().running() as server:
         client = await server.client(b"HEAD /livez HTTP/1.1\r\n\r\nGET /livez HTTP/1.1\r\n\r\n" + post())
         for has_body in (False, True, True):

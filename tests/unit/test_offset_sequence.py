@@ -119,7 +119,7 @@ def test_a_batch_that_stays_beyond_the_high_watermark_is_damage() -> None:
 
 
 def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned() -> None:
-    """One of the two is misplaced; only a batch before the first one could show which."""
+    """One of the two batches is misplaced; only an earlier batch could show which."""
     broker = Broker([Batch(0, 5), Batch(5, 10), Batch(8, 12)], 12)
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
     assert sequence.admit(*broker.response(0, 1), broker.end, broker.end) == [Batch(0, 5)]

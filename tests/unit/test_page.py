@@ -150,7 +150,7 @@ async def test_many_labels_do_not_make_a_large_body() -> None:
 
 
 async def test_a_missing_dependency_is_shown_at_once_also_for_an_idle_model() -> None:
-    """So is its return."""
+    """Its return is shown at once too."""
     model, missing = model_of(event({"a": 1}, 1)), {"kafka": 0.0, "redis": 0.0}
     history, answers = History(Models([model]), lambda _: {}), list[Any]()
     async with client(model, Model("later"), history=history, missing=lambda: missing) as http:

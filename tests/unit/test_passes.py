@@ -240,7 +240,7 @@ def test_bounds_hold_on_separable_data(
 
 @pytest.mark.parametrize(("label", "margin"), [(1, (0.0, 100.0)), (0, (100.0, 0.0))])
 def test_bounds_count_what_a_margin_lets_an_update_add(label: int, margin: tuple[float, float]) -> None:
-    """One event with ‖x‖² = 10: y·s is beyond 100 after 11 updates, one of them a mistake, and 21 are possible."""
+    """An event with ‖x‖² = 10: y·s is beyond 100 after 11 updates, one of them a mistake, and 21 are possible."""
     identity = positional(1, margin=margin)
     data = gather(identity, [((3.0,), label)])
     passes, w = fit(identity, data)

@@ -305,7 +305,7 @@ def test_a_candidate_of_a_model_with_start_weights_begins_at_zero() -> None:
 
 
 def test_a_topic_that_a_pattern_matches_has_the_patterns_settings() -> None:
-    """So has a topic that only the command line names. Its own table wins; dead-letter topics do not match."""
+    """A topic that only the command line names has them too. Its own table wins; dead-letter topics do not match."""
     Path("perceptron.toml").write_text(
         'topics = ["main", "^c-"]\n[model]\neta = 0.5\n[models."^c-"]\neta = 2.0\n[models.c-3]\neta = 3.0\n'
     )

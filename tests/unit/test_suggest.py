@@ -174,7 +174,7 @@ def test_an_excluded_member_is_not_learned_whatever_its_name() -> None:
 
 
 def test_categories_that_keep_coming_are_hashed() -> None:
-    """At such a pace they would use up the columns. Categories that have all come early are named."""
+    """Otherwise they would use up the columns. Categories that have all come early are named."""
     rng = random.Random(1)
     pages = [{"page": f"/p{rng.randint(0, 3000)}", "seen": rng.randint(0, 9), "y": i % 2} for i in range(3000)]
     settings = suggested(choose_event(sample(pages), None))
