@@ -18,7 +18,7 @@ BATCHES = 25
 
 
 def memory(service: Running, field: str = "VmRSS") -> int:
-    """MiB of memory of the process: now, or the maximum with VmHWM."""
+    """The memory of the process in MiB: now, or the maximum with VmHWM."""
     [line] = [x for x in Path(f"/proc/{service.process.pid}/status").read_text().splitlines() if x.startswith(field)]
     return int(line.split()[1]) // 1024
 
@@ -68,7 +68,7 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
 
 
 async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run, kafka: Server, topic: str) -> None:
-    """They have 375 MiB together; they are unpacked one after another, and the event loop turns in between."""
+    """The batches have 375 MiB together. They are unpacked one by one, and the event loop turns in between."""
     service = await asyncio.to_thread(run().up)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()

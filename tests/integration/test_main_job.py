@@ -91,7 +91,7 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
 async def test_sigterm_saves_answers_and_exits_0_while_predictions_arrive(
     run: Run, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """It saves everything at the end, answers each accepted request, and a restart continues from there."""
+    """The service saves everything at the end, answers each accepted request, and a restart continues from there."""
     service = run().up()
     events = random_events(20_000)
     for raw in events:

@@ -101,7 +101,7 @@ async def test_tls_as_settings_say(server: TlsServer, certificates: Certificates
 
 @pytest.mark.nightly
 async def test_a_client_certificate_is_sent(server: TlsServer, certificates: Certificates) -> None:
-    """It is in one file or in two; without it, or with a foreign one, the server refuses the client."""
+    """The certificate is in one file or in two; without it, or with a foreign one, the server refuses the client."""
     url, ca, setting = f"rediss://{server.tls}/0", certificates.ca, "redis.ssl_certfile"
     await server.admin.config_set("tls-auth-clients", "yes")
     chain, private = certificates.parts(certificates.client)

@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 async def test_a_service_runs_with_the_written_settings(
     run: Run, producer: AIOKafkaProducer, topic: str, folder: Path
 ) -> None:
-    """It learns the same records, and has the accuracy that `suggest` reported."""
+    """The service learns the same records, and has the accuracy that `suggest` reported."""
     result = suggest(folder, "clicks.jsonl", "-t", topic, "-o", "perceptron.toml")
     assert "perceptron.toml is written" in one_line(result.stderr)
     proposal = json.loads(suggest(folder, "clicks.jsonl", "-t", topic, "--json").stdout)

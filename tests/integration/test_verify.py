@@ -82,7 +82,7 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
 async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """It follows the recorded order across kills and a rollback with holes; candidates begin in between."""
+    """`verify` follows the recorded order across kills and a rollback with holes; candidates begin in between."""
     await create_topic(kafka, topic, 8)
     produced: dict[int, list[bytes]] = {p: [] for p in range(8)}
 

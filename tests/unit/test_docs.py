@@ -147,7 +147,7 @@ def _is_unknown(variable: str, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 @pytest.mark.nightly
 def test_the_pictures_are_what_their_command_draws(tmp_path: Path) -> None:
-    """Drawn again they show the same numbers; fonts and versions change texts and coordinates."""
+    """New drawings show the same numbers; fonts and versions change texts and coordinates."""
     code = f"import sys; sys.path.insert(0, {str(DOCS)!r}); import pictures, pathlib; " + (
         f"pictures.FOLDER = pathlib.Path({str(tmp_path)!r}); pictures.draw()"
     )

@@ -105,7 +105,7 @@ def _features(lines: list[str]) -> list[tuple[str, float]]:
 
 
 def _answer(name: str, identity: Identity, records: list[str], request: str) -> tuple[str, Any]:
-    """Status line and body of the answer to `POST path`, and a body."""
+    """The status and the body of the answer to a request, which is a line such as `POST path`, and a body."""
     learner = learner_of(identity, [record.encode() for record in records])
     request_line, _, body = request.partition("\n")
     method, path = request_line.split()

@@ -117,7 +117,7 @@ def marker(offset: int, producer: int, committed: bool) -> bytes:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_are_those_of_the_client(seed: int) -> None:
-    """Over codecs, formats, null keys and values, headers, times, compaction and aborted transactions.
+    """They are equal over codecs, formats, null keys and values, headers, times, compaction and aborted transactions.
 
     A log has one format here, since aiokafka assumes that a whole response has the format of its first batch.
     """

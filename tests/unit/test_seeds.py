@@ -30,7 +30,7 @@ def identity_of(rule: Any, dimension: int = 2, **fields: Any) -> Identity:
 
 
 def test_row_1_the_mistake_driven_rule() -> None:
-    """w(0) = 0, so the first event always updates: y·s = 0 is a mistake. A right one changes nothing."""
+    """w(0) = 0, so the first event always updates: y·s = 0 is a mistake. A right prediction changes nothing."""
     first = train(identity_of("perceptron", eta=0.5), ([2.0, -1.0], -1))
     assert first.weights.tolist() == [-0.5, -1.0, 0.5]
     repeated = train(identity_of("perceptron", eta=0.5), ([2.0, -1.0], -1), ([2.0, -1.0], -1))
