@@ -62,7 +62,7 @@ async def learn_and_keep(service: Running, producer: AIOKafkaProducer, events: l
     return await asyncio.to_thread(kept_versions, service)
 
 
-def middle(versions: list[Any], max_records: int) -> Any:
+def newest_within(versions: list[Any], max_records: int) -> Any:
     """The newest kept version that has learned some records, but at most this many."""
     return [v for v in versions if 0 < v["next"]["0"] <= max_records][-1]
 

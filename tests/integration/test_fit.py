@@ -46,7 +46,7 @@ def test_the_pages_example_is_what_is_printed(folder: Path) -> None:
 
 
 def test_a_service_continues_from_fitted_weights(run: Run, kafka: Server, topic: str, folder: Path) -> None:
-    """The service predicts with them before its first event, and learns from there. `fit` can start from its own file."""
+    """The service predicts with them before its first event, and learns from there. `fit` starts from its file too."""
     fit(folder, "and.csv", "--label", "y", "-o", "weights.json")
     service = run(f'[model]\nstart = "{folder}/weights.json"\n').up()
     instances = [{"features": {"a": a, "b": b}} for a, b in SQUARE]

@@ -11,7 +11,7 @@ from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from service.streaming.resume_check import fingerprint
 from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, trim, wait
-from tests.integration.kept import KEEP_OFTEN, Tool, kept_versions, learn_and_keep, middle, random_events, send
+from tests.integration.kept import KEEP_OFTEN, Tool, kept_versions, learn_and_keep, newest_within, random_events, send
 from tests.oracle import Fold, same
 
 
@@ -23,7 +23,7 @@ async def test_a_rewind_without_a_hole_learns_the_same_bits(
     service = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=HELD_SECONDS).up)
     events = random_events(1000)
     versions = await learn_and_keep(service, producer, events[:600])
-    version = middle(versions, 500)
+    version = newest_within(versions, 500)
     model_before = service.model()
     task = asyncio.create_task(send(producer, topic, events[600:900]))
     service.process.send_signal(signal.SIGSTOP)
@@ -56,7 +56,7 @@ async def test_records_in_a_hole_are_never_learned(
     service = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=TAKEOVER_SECONDS).up)
     events = random_events(900)
     versions = await learn_and_keep(service, producer, events[:600])
-    version = middle(versions, 400)
+    version = newest_within(versions, 400)
     a = version["next"]["0"]
     task = asyncio.create_task(send(producer, topic, events[600:700]))
     await tool.roll_back(version["version"], "--resume-at", "0:450")
@@ -96,7 +96,7 @@ async def test_an_impossible_rollback_says_so_in_one_line(
     versions = await learn_and_keep(service, producer, random_events(400))
     assert await asyncio.to_thread(service.stop) == 0
     numbers = [v["version"] for v in versions]
-    version = middle(versions, 300)
+    version = newest_within(versions, 300)
     number, offset = version["version"], version["next"]["0"]
     digest = await store.digest(topic)
 

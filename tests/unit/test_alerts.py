@@ -19,7 +19,7 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.serving.model_info import Description
 from service.serving.models import static_model
 from tests.faults.test_alerts import FAULTS
-from tests.unit.test_dashboard import METRIC, exported
+from tests.unit.test_dashboard import METRIC, metric_names
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
@@ -67,7 +67,7 @@ def test_a_rule_asks_for_metrics_that_are_there(rule: str) -> None:
         expression = expression.replace(name, "recorded")
     names = re.findall(METRIC, expression)
     assert names or "recorded" in expression
-    assert set(names) <= exported() | {"up"}
+    assert set(names) <= metric_names() | {"up"}
     # Two deployments may have a model of the same name: a rule selects this job and keeps namespaces apart.
     assert len(re.findall(METRIC + r'\{\s*job="perceptron"', expression)) == len(names)
     assert set(re.findall(r"\bby \((\w+)", expression)) <= {"namespace"}

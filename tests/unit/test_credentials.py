@@ -52,7 +52,7 @@ def test_an_error_is_one_line_that_names_setting_and_file(
         "CA": certificates.ca,
         "CERT": chain,
         "OTHER": certificates.parts(certificates.server)[1],
-        "LOCKED": _locked(certificates, tmp_path),
+        "LOCKED": _lock_key(certificates, tmp_path),
     }
     text, expected = WRONG[name]
     for word, value in {**words, "FOLDER": str(tmp_path)}.items():
@@ -68,7 +68,7 @@ def test_an_error_is_one_line_that_names_setting_and_file(
     assert "CANARY" not in error
 
 
-def _locked(certificates: Certificates, folder: Path) -> str:
+def _lock_key(certificates: Certificates, folder: Path) -> str:
     """The file of the client's key, encrypted with a password."""
     from cryptography.hazmat.primitives import serialization
 
@@ -86,7 +86,7 @@ def test_a_key_is_opened_by_its_password_or_the_file_that_has_it(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "word").write_text("open sesame\n")
     chain, _ = certificates.parts(certificates.client)
-    files = {"ssl_certfile": chain, "ssl_keyfile": _locked(certificates, tmp_path), "security_protocol": "SSL"}
+    files = {"ssl_certfile": chain, "ssl_keyfile": _lock_key(certificates, tmp_path), "security_protocol": "SSL"}
     for word in ({"ssl_key_password": "open sesame"}, {"ssl_key_password_file": str(tmp_path / "word")}):
         assert load(None, {"kafka": {**files, **word}}).kafka.tls.load() is not None
 

@@ -31,7 +31,7 @@ def test_the_committed_dashboard_is_what_the_generator_makes() -> None:
 
 
 @functools.cache
-def exported() -> set[str]:
+def metric_names() -> set[str]:
     """The name of every sample that a learner can export, as its own /metrics writes it."""
     model_figures = figures("m")
     metrics = Metrics("1", lambda: [model_figures], lambda: True, lambda: {"kafka": 0.0})
@@ -46,7 +46,7 @@ def test_the_service_exports_every_metric_in_a_query() -> None:
     queries = [target["expr"] for panel in PANELS for target in panel["targets"]] + variables
     names = {name for query in queries for name in re.findall(METRIC, query)}
     assert len(names) > 20
-    assert names <= exported() | {"up"}
+    assert names <= metric_names() | {"up"}
 
 
 def test_a_panel_says_what_it_shows_and_in_which_unit() -> None:

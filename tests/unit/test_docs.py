@@ -27,10 +27,10 @@ def test_each_of_the_sixteen_rows_has_its_test() -> None:
     rows = re.findall(r"^\| (\d+) \|.*\| `(test_\w+\.py)::(test_row_(\d+)_\w+)` \|", text, re.MULTILINE)
     assert [(int(number), int(row)) for number, _, _, row in rows] == [(n, n) for n in range(1, 17)]
     for _, file, test, _ in rows:
-        assert test in _defined(TESTS / file), f"{file}::{test}"
+        assert test in _tests(TESTS / file), f"{file}::{test}"
 
 
-def _defined(file: Path) -> set[str]:
+def _tests(file: Path) -> set[str]:
     """The tests that a file has."""
     return {
         node.name
@@ -45,9 +45,9 @@ def test_every_fault_has_a_row_and_every_row_a_test() -> None:
     tables = [line for line in lines if line.startswith(("| fault |", "| attack"))]
     assert len(rows) + 2 * len(tables) == len(lines)
     quoted_tests = {name for row in rows for name in re.findall(r"`(test_\w+\.py::test_\w+)`", row)}
-    all_tests = {f"{file.name}::{test}" for file in TESTS.parent.rglob("test_*.py") for test in _defined(file)}
+    all_tests = {f"{file.name}::{test}" for file in TESTS.parent.rglob("test_*.py") for test in _tests(file)}
     assert not quoted_tests - all_tests
-    faults = {f"{file.name}::{test}" for file in (TESTS.parent / "faults").glob("test_*.py") for test in _defined(file)}
+    faults = {f"{file.name}::{test}" for file in (TESTS.parent / "faults").glob("test_*.py") for test in _tests(file)}
     assert not faults - quoted_tests
 
 

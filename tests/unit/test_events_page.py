@@ -64,7 +64,7 @@ def _table(*header: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" |")] for line in lines]
 
 
-def _quoted(cell: str) -> list[str]:
+def _codes(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
@@ -181,7 +181,7 @@ def test_no_block_is_passed_over() -> None:
     [
         *((row, Identity()) for row in _table("a value", "in a record", "becomes")),
         *(
-            (row, Identity(text=cast(Text, json.loads(_quoted(row[0])[0]))))
+            (row, Identity(text=cast(Text, json.loads(_codes(row[0])[0]))))
             for row in _table("`text`", "in a record", "becomes")
         ),
     ],
@@ -191,23 +191,23 @@ def test_a_value_becomes_the_features_that_the_table_shows(row: list[str], ident
     _, members, outcome = row
     kind, features = _outcome(identity, f'{{"features": {{{members.strip("`")}}}, "label": 1}}'.encode())
     if outcome.startswith("rejected: "):
-        assert kind == f"rejected: {_quoted(outcome)[0]}"
+        assert kind == f"rejected: {_codes(outcome)[0]}"
     else:
         assert (outcome == "nothing") == (not features)
-        assert (kind, features) == ("positive", _features(_quoted(outcome)))
+        assert (kind, features) == ("positive", _features(_codes(outcome)))
 
 
 def test_each_example_is_rejected_for_its_reason(tmp_path: Path) -> None:
     (toml,) = (block.text for block in SECTIONS["Rejected records"])
     models = _models(toml, tmp_path)
     rows = _table("reason", "what is wrong", "a record")
-    assert [_quoted(reason)[0] for reason, _, _ in rows] == list(REASONS)
+    assert [_codes(reason)[0] for reason, _, _ in rows] == list(REASONS)
     for reason, _, example in rows:
-        record, identity = [*_quoted(example), "small"][:2] if example else [None, "small"]
+        record, identity = [*_codes(example), "small"][:2] if example else [None, "small"]
         raw = None if record is None else record.encode()
         if example.endswith("in MessagePack"):
             raw = MessagePack(bytes.fromhex(record or ""))
-        assert _outcome(models[identity or ""].identity(), raw)[0] == f"rejected: {_quoted(reason)[0]}", record
+        assert _outcome(models[identity or ""].identity(), raw)[0] == f"rejected: {_codes(reason)[0]}", record
 
 
 def test_a_record_without_a_value_is_skipped_if_the_model_has_a_where(tmp_path: Path) -> None:
@@ -222,13 +222,13 @@ def test_a_record_without_a_value_is_skipped_if_the_model_has_a_where(tmp_path: 
 
 def test_the_limits_are_the_defaults() -> None:
     rows = _table("what", "at most", "setting", "beyond")
-    settings = {_quoted(name)[0]: float(limit.replace(",", "")) for _, limit, name, _ in rows if name}
+    settings = {_codes(name)[0]: float(limit.replace(",", "")) for _, limit, name, _ in rows if name}
     assert settings == {
         name: getattr(ModelSettings(), name) for name in ModelSettings.model_fields if name.startswith("max_")
     }
     fixed = [float(limit) for _, limit, name, _ in rows if not name]
     assert fixed == [MAX_VALUE, MAX_WEIGHT, flatten.MAX_OBJECT_DEPTH, json_values.MAX_DEPTH]
-    assert {_quoted(reason)[0] for *_, reason in rows if "`" in reason} < set(REASONS)
+    assert {_codes(reason)[0] for *_, reason in rows if "`" in reason} < set(REASONS)
 
 
 def test_the_default_places_are_shown(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ LONG_NAME, NULLS = b"n" * 900_000, b",".join(b'"%d":null' % i for i in range(9_0
 FEATURES = json.dumps({name: i / 1024 for i, name in enumerate(NAMES)}).encode()
 
 
-def filled(prefix: bytes, item: bytes, suffix: bytes) -> bytes:
+def fill(prefix: bytes, item: bytes, suffix: bytes) -> bytes:
     """A record of `MAX_RECORD_BYTES` bytes: the item as often as it fits, with commas between."""
     count = (MAX_RECORD_BYTES - len(prefix) - len(suffix)) // (len(item) + 1)
     return prefix + b",".join([item] * count) + suffix
@@ -40,20 +40,20 @@ def records() -> dict[str, bytes]:
         "unknown label": features + b',"label":7}',
         "cut short": features + b',"label":1',
         "far too many features": b'{"features":{' + b",".join(b'"%x":1' % i for i in range(90_000)) + b'},"label":1}',
-        "one member again and again": filled(begin + b"1,", b'"a":1', b"}"),
+        "one member again and again": fill(begin + b"1,", b'"a":1', b"}"),
         "a long name": b'{"features":{"' + b"/" * (MAX_RECORD_BYTES - 60) + b'":1},"label":1}',
-        "half of a pair": filled(begin + b"[", b'"\\ud83d\\ude00"', b',"\\ud83d"]}'),
+        "half of a pair": fill(begin + b"[", b'"\\ud83d\\ude00"', b',"\\ud83d"]}'),
         "brackets": b"[" * MAX_RECORD_BYTES,
         "backslashes": begin + b'"' + b"\\" * (MAX_RECORD_BYTES - 60) + b'"}',
         "a long number": begin + b"9" * (MAX_RECORD_BYTES - 60) + b".5}",
         "not UTF-8 at last": begin + b'"' + "日".encode() * 349_000 + b'\xff"}',
     }
     for item in (b"1.5", b"[]", b'{"":0}', b'"a"', b'"\\u0041"', b"null", b"NaN", b'"\\ud83d\\ude00"'):
-        bodies[f"unknown {item.decode()}"] = filled(begin + b"[", item, b"]}")
-        bodies[f"a feature of {item.decode()}"] = filled(b'{"features":{"b":[', item, b']},"label":1}')
-        bodies[f"features of {item.decode()}"] = filled(b'{"features":{', b'"b":' + item, b'},"label":1}')
-        bodies[f"a label of {item.decode()}"] = filled(b'{"features":{"b":1},"label":[', item, b"]}")
-        bodies[f"{item.decode()}, and broken"] = filled(begin + b"[", item, b"]]}")
+        bodies[f"unknown {item.decode()}"] = fill(begin + b"[", item, b"]}")
+        bodies[f"a feature of {item.decode()}"] = fill(b'{"features":{"b":[', item, b']},"label":1}')
+        bodies[f"features of {item.decode()}"] = fill(b'{"features":{', b'"b":' + item, b'},"label":1}')
+        bodies[f"a label of {item.decode()}"] = fill(b'{"features":{"b":1},"label":[', item, b"]}")
+        bodies[f"{item.decode()}, and broken"] = fill(begin + b"[", item, b"]]}")
     return bodies
 
 

@@ -58,7 +58,7 @@ def _by_name(documents: list[Any], kind: str) -> dict[str, Any]:
     return {document["metadata"]["name"]: document for document in documents if document["kind"] == kind}
 
 
-def _selected(documents: list[Any], labels: dict[str, str]) -> set[str]:
+def _deployments(documents: list[Any], labels: dict[str, str]) -> set[str]:
     """The Deployments whose pods have these labels."""
     return {
         name.removeprefix("perceptron-")
@@ -70,18 +70,18 @@ def _selected(documents: list[Any], labels: dict[str, str]) -> set[str]:
 def test_selectors_select_the_intended_pods(documents: list[Any]) -> None:
     for name, service in _by_name(documents, "Service").items():
         roles = {"learner", "replica"} if name == "perceptron-metrics" else {"replica"}
-        assert _selected(documents, service["spec"]["selector"]) == roles
+        assert _deployments(documents, service["spec"]["selector"]) == roles
         assert {port["targetPort"] for port in service["spec"]["ports"]} == {"http"}
     for kind, field in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")):
         selecting = _by_name(documents, kind)
         assert len(selecting) == 2
         for name, document in selecting.items():
-            roles = _selected(documents, document["spec"][field]["matchLabels"])
+            roles = _deployments(documents, document["spec"][field]["matchLabels"])
             assert {f"perceptron-{role}" for role in roles} == {name}
     for name, deployment in _by_name(documents, "Deployment").items():
         spread = [c["labelSelector"] for c in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]]
         for selector in (deployment["spec"]["selector"], *spread):
-            assert {f"perceptron-{role}" for role in _selected(documents, selector["matchLabels"])} == {name}
+            assert {f"perceptron-{role}" for role in _deployments(documents, selector["matchLabels"])} == {name}
     for monitor in _by_name(documents, "ServiceMonitor").values():
         (service,) = [
             service for service in _by_name(documents, "Service").values()
@@ -125,7 +125,7 @@ def test_every_pod_starts_with_settings_that_load(
         (container,) = pod["containers"]
         (mount,) = [m for m in container["volumeMounts"] if m["name"] == "settings"]
         (volume,) = [v for v in pod["volumes"] if v["name"] == "settings"]
-        for name, text in _projected(volume, maps, certificates).items():
+        for name, text in _files_of(volume, maps, certificates).items():
             (file := tmp_path / role / name).parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text.replace(mount["mountPath"], str(tmp_path / role)))
         env = dict(re.findall(r"(PERCEPTRON_\w+)=(\S+)", image))
@@ -146,7 +146,7 @@ def test_every_pod_starts_with_settings_that_load(
         assert settings.log == "json"
 
 
-def _projected(volume: Any, maps: dict[str, dict[str, str]], certificates: Certificates) -> dict[str, str]:
+def _files_of(volume: Any, maps: dict[str, dict[str, str]], certificates: Certificates) -> dict[str, str]:
     """The files of a volume by path, with values for the Secrets."""
     chain, key = certificates.parts(certificates.server)
     secrets = {"tls.key": Path(key).read_text(), "tls.crt": Path(chain).read_text()}

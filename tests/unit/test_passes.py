@@ -52,7 +52,7 @@ def norms(passes: list[Pass]) -> Vector:
     return np.concatenate([p.squared_norms for p in passes])
 
 
-def augmented(events: Events) -> list[tuple[Vector, float]]:
+def augment(events: Events) -> list[tuple[Vector, float]]:
     return [(np.array([1.0, *x]), 1.0 if y else -1.0) for x, y in events]
 
 
@@ -71,7 +71,7 @@ def test_row_4_varners_stop_and_sign() -> None:
         history: list[int] = []
         while len(history) < maxiter and (not history or history[-1] > epsilon):
             errors = 0
-            for x, y in augmented(boolean(labels)):
+            for x, y in augment(boolean(labels)):
                 if (1.0 if beta @ x >= 0.0 else -1.0) != y:
                     beta += y * x
                     errors += 1
@@ -93,7 +93,7 @@ def test_row_5_hus_extended_vectors_give_the_weights_of_the_rule(labels: list[in
     identity = positional(start=start.identity)
     data = gather(identity, boolean(labels), start)
     rows = separability.extended(data.batch).toarray()
-    assert rows.tolist() == [(x * y).tolist() for x, y in augmented(boolean(labels))]
+    assert rows.tolist() == [(x * y).tolist() for x, y in augment(boolean(labels))]
     omega, trace, flag = start.vector, [], True
     while flag:
         flag = False
@@ -167,7 +167,7 @@ def test_row_9_hus_bound_from_any_start() -> None:
     passes, w = fit(identity, data)
     bound = batch_training.check_bound(identity, data, norms(passes), {"own": w})
     assert bound is not None
-    gamma = min(y * (w @ x) for x, y in augmented(boolean(AND))) / np.linalg.norm(w)
+    gamma = min(y * (w @ x) for x, y in augment(boolean(AND))) / np.linalg.norm(w)
     d_squared = float(np.sum((start.vector - (3 + 1) / (2 * gamma) * w / np.linalg.norm(w)) ** 2))
     assert bound.hu == pytest.approx(d_squared)
     assert (bound.novikoff, bound.norms, bound.held) == (None, None, True)
@@ -256,7 +256,7 @@ def test_row_11_batch_gradient_descent_of_the_linear_unit() -> None:
     """o = w·x, E = ½ Σ (y - o)², w -= η∇E over the whole set: the formula step by step, and where it ends."""
     for labels, minimum, loss in ((AND, [-1.5, 1, 1], 0.5), (OR, [-0.5, 1, 1], 0.5), (XOR, [0, 0, 0], 2.0)):
         data = gather(positional(), boolean(labels))
-        x = np.array([row for row, _ in augmented(boolean(labels))])
+        x = np.array([row for row, _ in augment(boolean(labels))])
         y = data.batch.labels
         identity = positional(rule="lms", eta=0.2)
         w = data.start.copy()
@@ -324,7 +324,7 @@ def test_the_evidence_is_a_vector_or_a_combination(classes: int, points: Any) ->
     events = [(x, k % classes) for x, k in points]
     identity = positional(labels=tuple(range(classes)))
     data, unit = gather(identity, events), np.eye(classes)
-    z = np.array([y * x for x, y in augmented(events)])
+    z = np.array([y * x for x, y in augment(events)])
     if classes > 2:
         rivals = [(x, y, r) for x, y in events for r in range(classes) if r != y]
         z = np.array([np.outer([1, *x], unit[y] - unit[r]).ravel() for x, y, r in rivals])

@@ -98,10 +98,10 @@ def batch(
     if rng.random() < 0.2:
         raw[22] |= 8  # all records have the time of the append
     raw[:8] = struct.pack(">q", offset)
-    return signed(raw), offset + delta
+    return add_checksum(raw), offset + delta
 
 
-def signed(raw: bytes | bytearray) -> bytes:
+def add_checksum(raw: bytes | bytearray) -> bytes:
     """The batch with the checksum that it should have."""
     return bytes(raw[:17]) + struct.pack(">I", calc_crc32c(bytes(raw[21:]))) + bytes(raw[21:])
 
@@ -112,7 +112,7 @@ def marker(offset: int, producer: int, committed: bool) -> bytes:
     raw = bytearray(builder.build())
     raw[22] |= 0x20
     raw[:8] = struct.pack(">q", offset)
-    return signed(raw)
+    return add_checksum(raw)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -153,7 +153,7 @@ def test_damaged_batches_are_refused_as_the_client_refuses_them() -> None:
             altered[rng.randrange(61, len(altered)) if rng.random() < 0.9 else 60] = rng.choice(
                 (0, 1, 2, 127, 128, 255)
             )
-        raw = signed(altered)
+        raw = add_checksum(altered)
         expected: Any = None
         try:
             expected = aiokafka_records(raw, 0, set())
