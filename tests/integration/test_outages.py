@@ -16,7 +16,7 @@ from tests.conftest import Running, event, wait
 @pytest.mark.nightly
 @pytest.mark.long
 async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: str, tmp_path: Path) -> None:
-    """Without both, the service is alive, not ready, and names each once. Both back, it learns; Kafka away, it answers."""
+    """Until then it is alive, not ready, and names each once. With both it learns; without Kafka it answers."""
     for folder in ("kafka", "redis"):
         (tmp_path / folder).mkdir()
     with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
