@@ -1,1 +1,1 @@
-"""Tests on a real Kafka and real Redis."""
+"""Tests in a real browser."""

@@ -20,14 +20,14 @@ async def browser() -> AsyncIterator[Browser]:
         pytest.skip("no chromium on PATH")
     async with async_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        started = await playwright.chromium.launch(executable_path=path, args=flags)
-        yield started
-        await started.close()
+        chromium = await playwright.chromium.launch(executable_path=path, args=flags)
+        yield chromium
+        await chromium.close()
 
 
 @pytest.fixture
 async def page(browser: Browser) -> AsyncIterator[Page]:
-    """One that prints no error."""
+    """A page; the test fails if a script of the page raises an error."""
     context = await browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(DEADLINE * 1000)
     page, errors = await context.new_page(), list[str]()

@@ -21,7 +21,7 @@ candidates.logistic = {{ rule = "logistic-delta", eta = 0.1 }}
 
 
 @pytest.mark.nightly
-async def test_it_shows_what_three_labels_have(page: Page, run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+async def test_it_shows_a_model_of_three_labels(page: Page, run: Run, producer: AIOKafkaProducer, topic: str) -> None:
     settings = SETTINGS.format(topic=topic)
     service = await asyncio.to_thread(run(settings).up)
     for i in range(RECORDS):
@@ -31,7 +31,7 @@ async def test_it_shows_what_three_labels_have(page: Page, run: Run, producer: A
     await page.goto(f"http://127.0.0.1:{service.port}/")
     await expect(page.locator("#tiles dd").first).to_contain_text(str(RECORDS))
     await _shows_the_confusion(page, service)
-    await _says_what_contributions_add_up_to(page)
+    await _shows_the_sum_of_contributions(page)
     await expect(page.get_by_role("button", name="Fill in")).to_be_enabled()
     replica = await asyncio.to_thread(run(settings, "--no-learn", create=False).up)
     await page.goto(f"http://127.0.0.1:{replica.port}/")
@@ -50,10 +50,10 @@ async def _shows_the_confusion(page: Page, service: Running) -> None:
     await expect(table.locator("td")).to_have_text([cell for row in cells for cell in row])
 
 
-async def _says_what_contributions_add_up_to(page: Page) -> None:
-    async with page.expect_response("**/predict?explain=true") as expected:
+async def _shows_the_sum_of_contributions(page: Page) -> None:
+    async with page.expect_response("**/predict?explain=true") as response:
         await page.get_by_role("button", name="Predict").click()
-    answer: Any = await (await expected.value).json()
+    answer: Any = await (await response.value).json()
     first, second = (score["score"] for score in answer["scores"][:2])
     note = page.locator("#contributions .note")
     await expect(page.locator("#answer")).to_contain_text(f", ahead of {answer['runner_up']};")

@@ -18,7 +18,7 @@ BEARER = "a-token-of-the-page-0123456789"
 HTML = "<img src=x onerror=alert(1)>"
 WIDTHS = (390, 1280)
 RECORDS = 120
-FIT = "all => all.every((one) => one.scrollWidth <= one.clientWidth)"
+FIT = "all => all.every((element) => element.scrollWidth <= element.clientWidth)"
 
 SETTINGS = """
 [http]
@@ -44,33 +44,33 @@ def _event(i: int) -> bytes:
 async def service(run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path) -> Running:
     """Two models behind a token: one with names, one with two numbers."""
     (tmp_path / "tokens").write_text(f"{BEARER}\n")
-    started = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "-t", f"{topic}-plane")
-    started.http.headers["authorization"] = f"Bearer {BEARER}"
-    await asyncio.to_thread(started.up)
+    running = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "-t", f"{topic}-plane")
+    running.http.headers["authorization"] = f"Bearer {BEARER}"
+    await asyncio.to_thread(running.up)
     for i in range(RECORDS):
         await producer.send(topic, _event(i))
         await producer.send(f"{topic}-plane", event([i % 7, i % 5], int(i % 7 > i % 5)))
     await producer.send(topic, json.dumps({"kind": "click", "label": 1}).encode())
     await producer.send(topic, json.dumps({"kind": "view"}).encode())
     await producer.flush()
-    await asyncio.to_thread(started.wait_for, RECORDS + 2)
-    return started
+    await asyncio.to_thread(running.wait_for, RECORDS + 2)
+    return running
 
 
 @pytest.fixture
 async def page(page: Page, service: Running) -> AsyncIterator[Page]:
     """The page with its token; it sends requests to its own service only, and opens no dialog."""
-    own, urls, dialogs = f"http://127.0.0.1:{service.port}/", list[str](), list[str]()
+    origin, urls, dialogs = f"http://127.0.0.1:{service.port}/", list[str](), list[str]()
     page.on("request", lambda request: urls.append(request.url))
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
-    await page.goto(own)
+    await page.goto(origin)
     await expect(page.get_by_role("status").first).to_contain_text("asks for a token")
     await expect(page.locator("#main")).to_be_hidden()
     await page.get_by_label("Token").fill(BEARER)
     await page.get_by_role("button", name="Show the models").click()
     await expect(page.locator("#main")).to_be_visible()
     yield page
-    assert [url for url in urls if not url.startswith(own)] == []
+    assert [url for url in urls if not url.startswith(origin)] == []
     assert len(urls) > 3
     assert dialogs == []
 
@@ -81,27 +81,27 @@ async def _events(page: Page) -> int:
 
 
 async def _points(page: Page) -> int:
-    """The points of the line of mistakes: one if all are at one place."""
+    """The points of the line of mistakes: one point if all are at one place."""
     line: str = await page.locator("#mistakes .main").first.get_attribute("d") or "M"
     return line.count("M") + line.count("L")
 
 
 async def _until(page: Page, events: int) -> None:
     async with asyncio.timeout(DEADLINE):
-        while await _events(page) != events:  # noqa: ASYNC110 - the browser tells nobody
+        while await _events(page) != events:  # noqa: ASYNC110 - the browser sends no signal
             await asyncio.sleep(0.05)
 
 
-async def test_it_shows_what_the_service_says_to_all_and_asks_it(page: Page, service: Running, topic: str) -> None:
+async def test_the_page_shows_and_asks_the_service_and_is_accessible(page: Page, service: Running, topic: str) -> None:
     await _until(page, RECORDS)
-    await _shows_what_the_service_says(page, service)
-    await _predicts_by_keyboard_alone(page, service)
+    await _shows_the_figures_of_the_service(page, service)
+    await _predicts_by_keyboard(page, service)
     await _fills_in_the_newest_event(page)
-    await _leaves_nothing_of_another_model(page, topic)
-    await _is_read_by_all(page, topic)
+    await _keeps_nothing_of_another_model(page, topic)
+    await _is_accessible(page, topic)
 
 
-async def _shows_what_the_service_says(page: Page, service: Running) -> None:
+async def _shows_the_figures_of_the_service(page: Page, service: Running) -> None:
     """Names that look like HTML are shown as text, and every part has its figures."""
     model = service.model()
     weights = page.locator("#weights")
@@ -112,7 +112,7 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     cells = await page.locator("#confusion td").all_inner_texts()
     assert [int(cell) for cell in cells] == [cell for row in model["confusion"] for cell in row]
     await expect(page.locator("#confusion th").first).to_have_text("Label, and predicted by the last weights")
-    shares = (f"{100 * model[name][over]:.1f} %" for name in ("recall", "precision") for over in ("recent", "all"))
+    shares = (f"{100 * model[name][period]:.1f} %" for name in ("recall", "precision") for period in ("recent", "all"))
     sentence = "Label 1, of recent and of all events: recall {} and {}, precision {} and {}."
     await expect(page.locator("#positive")).to_have_text(sentence.format(*shares))
     await expect(page.locator("#rejected")).to_contain_text(f"missing-field1partition 0, offset {RECORDS}")
@@ -124,8 +124,8 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     await page.get_by_label("Log scale").check()
     await expect(figures).not_to_have_text(linear)
 
-    accuracy, lately = page.locator("#accuracy"), f"{100 * model['served_accuracy']['recent']:.1f}\u00a0% of recent"
-    await expect(accuracy).to_have_attribute("aria-label", re.compile(re.escape(lately)))
+    accuracy, recent = page.locator("#accuracy"), f"{100 * model['served_accuracy']['recent']:.1f}\u00a0% of recent"
+    await expect(accuracy).to_have_attribute("aria-label", re.compile(re.escape(recent)))
     await expect(page.locator("#rate path.main")).to_have_count(1)  # of two points, as many as a band needs
     await expect(accuracy.locator("path.band")).to_have_count(0)
     await page.get_by_label("Of all events").check()
@@ -144,18 +144,18 @@ async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:
     raise AssertionError(f"no {name} by keyboard")
 
 
-async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
+async def _predicts_by_keyboard(page: Page, service: Running) -> None:
     """The keyboard leads to the form, through it and back; the page sends what the model reads and shows the answer."""
     await page.evaluate("document.activeElement.blur()")
     await _by_keyboard(page, "To the prediction form")
     await page.keyboard.press("Enter")
     await _by_keyboard(page, "age", 2)
-    await page.keyboard.type("50")  # as old as no event is
+    await page.keyboard.type("50")  # an age that no event has
     async with page.expect_request("**/predict?explain=true") as request:
         await page.keyboard.press("Enter")
     await expect(page.locator("#answer")).to_contain_text("Predicted")
-    sent: Any = (await request.value).post_data_json
-    features = sent["features"]
+    body: Any = (await request.value).post_data_json
+    features = body["features"]
     assert features["age"] == 50
     assert features.keys() == {"age", "user", "new", "from", "tags"}
     labels = await page.locator("#fields label").all_inner_texts()
@@ -182,25 +182,25 @@ async def _fills_in_the_newest_event(page: Page) -> None:
     assert await page.locator("#answer").inner_text() == ""
 
 
-async def _leaves_nothing_of_another_model(page: Page, topic: str) -> None:
-    """Neither its fields nor a late answer stay."""
-    fields, models, held = page.locator("#fields"), page.get_by_label("Model"), asyncio.Queue[Route]()
-    await page.route("**/predict*", held.put)
+async def _keeps_nothing_of_another_model(page: Page, topic: str) -> None:
+    """Neither the fields nor a late answer of the other model stay."""
+    fields, models, held_requests = page.locator("#fields"), page.get_by_label("Model"), asyncio.Queue[Route]()
+    await page.route("**/predict*", held_requests.put)
     await page.get_by_role("button", name="Predict").click()
-    late = await held.get()
+    route = await held_requests.get()
     await models.select_option(f"{topic}-plane")
     await expect(fields.locator("label")).to_have_text(["0", "1"])
-    async with page.expect_event("requestfinished", lambda done: done.url == late.request.url):
-        await late.continue_()
+    async with page.expect_event("requestfinished", lambda request: request.url == route.request.url):
+        await route.continue_()
     await page.evaluate("new Promise(requestAnimationFrame)")
     assert await page.locator("#answer").inner_text() == ""
-    await page.unroute("**/predict*", held.put)
+    await page.unroute("**/predict*", held_requests.put)
     await models.select_option(topic)
     await expect(fields.locator("label").first).to_have_text("age")
 
 
-async def _is_read_by_all(page: Page, topic: str) -> None:
-    """Light and dark, on a phone and a screen, axe finds no violation, and nothing is too wide; also with the plane."""
+async def _is_accessible(page: Page, topic: str) -> None:
+    """Light and dark, on phone and screen, with and without the plane, axe finds no violation; nothing is too wide."""
     for model in (topic, f"{topic}-plane"):
         await page.get_by_label("Model").select_option(model)
         await expect(page.locator("#plane-card")).to_be_visible(visible=model != topic)
@@ -216,20 +216,20 @@ async def _is_read_by_all(page: Page, topic: str) -> None:
 
 
 @pytest.mark.nightly
-async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
+async def test_the_page_says_that_the_service_is_gone_and_continues_once_it_is_back(
     page: Page, service: Running, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """Its lines and fields stay, though the process has lost its history."""
+    """The page keeps its lines and fields, though the process has lost its history."""
     await _until(page, RECORDS)
     age = page.locator("#fields").get_by_label("age")
     await age.fill("31")
-    for i in range(3):  # so that there are points of before
-        before = await _points(page)
+    for i in range(3):  # the page gets points before the restart
+        points = await _points(page)
         await producer.send_and_wait(topic, _event(i))
         await _until(page, RECORDS + i + 1)
     await asyncio.to_thread(service.wait_for, RECORDS + 5)
-    before = await _points(page)
-    assert before >= 3
+    points = await _points(page)
+    assert points >= 3
     await asyncio.to_thread(service.kill)
     await expect(page.get_by_role("status").first).to_contain_text("does not answer")
     await expect(page.locator("#main")).to_be_visible()
@@ -239,6 +239,6 @@ async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
     await producer.send_and_wait(topic, _event(3))
     await _until(page, RECORDS + 4)
     await expect(page.get_by_role("status").first).to_be_empty()
-    assert await _points(page) >= before
+    assert await _points(page) >= points
     assert await age.input_value() == "31"
     wait(lambda: service.model()["learning_here"], "it learns again")

@@ -15,7 +15,7 @@ TIME = r"\d\d:\d\d:\d\d"
 
 
 async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run: Run, tmp_path: Path) -> None:
-    """It says what follows from that, and nothing after they are back."""
+    """The notice says what follows from that, and disappears when they are back."""
     for folder in ("kafka", "redis"):
         (tmp_path / folder).mkdir()
     with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
@@ -38,8 +38,8 @@ async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run:
             await expect(lag).to_have_text("0records to be learned")
 
 
-async def test_who_comes_back_waits_to_take_over_and_who_stands_by_follows(page: Page, run: Run) -> None:
-    """A process that comes back waits for the group; a standby follows another process."""
+async def test_a_restarted_process_waits_to_take_over_and_a_standby_follows(page: Page, run: Run) -> None:
+    """A restarted process waits for the consumer group; a standby follows another process."""
     service, state = await asyncio.to_thread(run(session_timeout=6.0).up), page.locator("#state")
     await page.goto(f"http://127.0.0.1:{service.port}/")
     await expect(state).to_have_text("Learning here")

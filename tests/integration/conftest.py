@@ -20,7 +20,7 @@ async def store(redis: Server) -> AsyncIterator[RedisStore]:
 
 
 @pytest.fixture
-async def raw(redis: Server) -> AsyncIterator[Any]:
+async def raw_redis(redis: Server) -> AsyncIterator[Any]:
     client = Redis.from_url(f"redis://{redis.address}/0")
     yield client
     await client.aclose()

@@ -21,11 +21,11 @@ from service.snapshots.redis.store import RedisStore
 from tests.conftest import Running, event, perceptron
 from tests.saving import FakeClock, fresh, keeper
 
-KEEPING = "[snapshots]\nkeep_every = 0.2\n"
+KEEP_OFTEN = "[snapshots]\nkeep_every = 0.2\n"
 RNG = random.Random(11)
 
 
-def some_events(count: int) -> list[bytes]:
+def random_events(count: int) -> list[bytes]:
     return [
         event({f"n{RNG.randrange(40)}": round(RNG.gauss(0, 1), 3) for _ in range(3)}, RNG.choice([0, 1]))
         for _ in range(count)
@@ -33,14 +33,14 @@ def some_events(count: int) -> list[bytes]:
 
 
 async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, FakeClock, list[bytes]]:
-    """A model with three versions, of which the second is kept."""
-    clock, events = FakeClock(), some_events(30)
-    ours, learner = keeper(store, topic, clock), fresh()
+    """Save a model three times; its second version is kept."""
+    clock, events = FakeClock(), random_events(30)
+    saver, learner = keeper(store, topic, clock), fresh()
     for i in (0, 10, 20):
         learner.apply(0, Records.of(i, events[i : i + 10]))
-        assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), AcceptedSave)
+        assert isinstance(await saver.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), AcceptedSave)
         clock.seconds += 1
-    return ours, learner, clock, events
+    return saver, learner, clock, events
 
 
 async def send(producer: AIOKafkaProducer, topic: str, events: list[bytes]) -> None:
@@ -49,7 +49,7 @@ async def send(producer: AIOKafkaProducer, topic: str, events: list[bytes]) -> N
     await producer.flush()
 
 
-def kept(service: Running) -> list[Any]:
+def kept_versions(service: Running) -> list[Any]:
     answer = service.http.get(f"/v1/models/{service.topic}/versions").raise_for_status()
     return list(answer.json()["versions"])
 
@@ -59,10 +59,10 @@ async def learn_and_keep(service: Running, producer: AIOKafkaProducer, events: l
     for i in range(0, len(events), step):
         await send(producer, service.topic, events[i : i + step])
         await asyncio.to_thread(service.wait_for, i + step)
-    return await asyncio.to_thread(kept, service)
+    return await asyncio.to_thread(kept_versions, service)
 
 
-def middle(versions: list[Any], max_records: int) -> Any:
+def newest_within(versions: list[Any], max_records: int) -> Any:
     """The newest kept version that has learned some records, but at most this many."""
     return [v for v in versions if 0 < v["next"]["0"] <= max_records][-1]
 
@@ -71,51 +71,51 @@ class Tool:
     """The command on this test's topic."""
 
     def __init__(self, topic: str, kafka: Server, redis: Server, cwd: Path) -> None:
-        self._where = ("-t", topic, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
+        self._options = ("-t", topic, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
         self._cwd = cwd
 
     async def __call__(self, command: str, *flags: str, settings: Path | None = None) -> Any:
-        before = ("-c", str(settings)) if settings else ()
-        return await asyncio.to_thread(perceptron, *before, command, *self._where, *flags, cwd=self._cwd)
+        config = ("-c", str(settings)) if settings else ()
+        return await asyncio.to_thread(perceptron, *config, command, *self._options, *flags, cwd=self._cwd)
 
-    async def back(self, version: int, *flags: str) -> str:
-        done = await self("rollback", "--to", str(version), "--yes", *flags)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
+    async def roll_back(self, version: int, *flags: str) -> str:
+        result = await self("rollback", "--to", str(version), "--yes", *flags)
+        assert result.returncode == 0, result.stderr
+        return str(result.stdout)
 
     async def verify(self, code: int = 0, settings: Path | None = None) -> Any:
         """The result, or None if it says why it has none."""
-        done = await self("verify", "--json", settings=settings)
-        assert done.returncode == code, done.stdout + done.stderr
-        return json.loads(done.stdout) if code in {0, 4} else None
+        result = await self("verify", "--json", settings=settings)
+        assert result.returncode == code, result.stdout + result.stderr
+        return json.loads(result.stdout) if code in {0, 4} else None
 
-    async def refused(self, code: int, *command: str) -> str:
-        done = await self(*command)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
-        return str(done.stderr)
+    async def expect_error(self, code: int, *command: str) -> str:
+        result = await self(*command)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (code, "", 1), result
+        return str(result.stderr)
 
 
 @contextlib.contextmanager
-def asked_all_the_time(service: Running) -> Iterator[None]:
-    """Request /livez and predictions all the time; each is answered within 5 s."""
-    over, wrong = threading.Event(), list[str]()
+def constant_requests(service: Running) -> Iterator[None]:
+    """Request /livez and predictions all the time; each must be answered within 5 s."""
+    stop, errors = threading.Event(), list[str]()
 
-    def ask(method: str, path: str, body: Any) -> None:
+    def ask(method: str, path: str, body: dict[str, Any] | None) -> None:
         with httpx.Client(base_url=service.http.base_url, timeout=5) as client:
-            while not over.wait(0.005):
+            while not stop.wait(0.005):
                 try:
                     client.request(method, path, json=body).raise_for_status()
                 except httpx.HTTPError as error:
-                    wrong.append(f"{path}: {error!r}")
+                    errors.append(f"{path}: {error!r}")
 
     predict = "POST", f"/v1/models/{service.topic}/predict", {"features": {"a": 1}}
-    threads = [threading.Thread(target=ask, args=one) for one in (("GET", "/livez", None), predict)]
+    threads = [threading.Thread(target=ask, args=arguments) for arguments in (("GET", "/livez", None), predict)]
     for thread in threads:
         thread.start()
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         for thread in threads:
             thread.join()
-    assert wrong == []
+    assert errors == []

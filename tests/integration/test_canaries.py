@@ -1,4 +1,4 @@
-"""No secret is written anywhere: each secret is a canary here, and all that processes write is searched for it."""
+"""No secret is written anywhere: each secret is a canary, and everything that processes write is searched for it."""
 
 import asyncio
 import base64
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.nightly
 
 NOWHERE = "127.0.0.1:1"
 MARK = "c4n4ry"
-"""Every secret begins with it, and nothing else has it."""
+"""The start of every secret; nothing else contains it."""
 
 
 def secret(name: str) -> str:
     return f"{MARK}{name}0123456789"
 
 
-def clean(*texts: Any) -> None:
+def assert_no_secret(*texts: Any) -> None:
     """Assert that no text contains a secret, plain or in Base64, as HTTP and SASL send it."""
-    # In Base64 its letters depend on how many bytes stand before it, modulo three.
+    # Its letters in Base64 depend on the number of bytes before it, modulo three.
     encoded = [base64.b64encode(b"-" * i + MARK.encode())[i + (i > 0) : (i + len(MARK)) * 8 // 6] for i in range(3)]
     for text in texts:
         raw = text if isinstance(text, bytes) else str(text).encode()
@@ -49,9 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates)
     folder = tmp_path_factory.mktemp("canaries")
     for name in ("sasl", "oauth", "key", "token", "metrics"):
         (folder / name).write_text(f"{secret(name)}\n")
-    own = Certificates.parts(certificates.client)[1]
-    locked = ["openssl", "pkey", "-aes256", "-passout", f"pass:{secret('key')}", "-in", own]
-    subprocess.run([*locked, "-out", str(folder / "locked")], check=True)
+    key_file = Certificates.parts(certificates.client)[1]
+    encrypt = ["openssl", "pkey", "-aes256", "-passout", f"pass:{secret('key')}", "-in", key_file]
+    subprocess.run([*encrypt, "-out", str(folder / "locked")], check=True)
     return folder
 
 
@@ -65,40 +65,40 @@ def tokens(folder: Path) -> str:
 
 
 def settings_of(folder: Path, certificates: Certificates, files: bool) -> Iterator[str]:
-    """With all secrets that go together, as themselves or in files; nothing answers where they lead."""
+    """Settings with all secrets that go together, as values or in files; no server answers at their addresses."""
     url = f"redis://user:{secret('url')}@{NOWHERE}/0"
 
-    def given(name: str, of: str) -> dict[str, str]:
-        return {f"{name}_file": str(folder / of)} if files else {name: secret(of)}
+    def setting(name: str, file: str) -> dict[str, str]:
+        return {f"{name}_file": str(folder / file)} if files else {name: secret(file)}
 
     for kafka in (
-        table(security_protocol="SASL_PLAINTEXT", sasl_username="user", **given("sasl_password", "sasl")),
+        table(security_protocol="SASL_PLAINTEXT", sasl_username="user", **setting("sasl_password", "sasl")),
         table(security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER", oauth_client_id="id",
-              oauth_token_url=f"http://{NOWHERE}/token", **given("oauth_client_secret", "oauth")),
+              oauth_token_url=f"http://{NOWHERE}/token", **setting("oauth_client_secret", "oauth")),
         table(security_protocol="SSL", ssl_certfile=Certificates.parts(certificates.client)[0],
-              ssl_keyfile=str(folder / "locked"), **given("ssl_key_password", "key")),
+              ssl_keyfile=str(folder / "locked"), **setting("ssl_key_password", "key")),
     ):  # fmt: skip
-        about = f'topics = ["x"]\n[redis]\n{table(url=url)}[http]\n{tokens(folder)}'
-        yield f'{about}[kafka]\nbootstrap_servers = "{NOWHERE}"\n{kafka}'
+        other_tables = f'topics = ["x"]\n[redis]\n{table(url=url)}[http]\n{tokens(folder)}'
+        yield f'{other_tables}[kafka]\nbootstrap_servers = "{NOWHERE}"\n{kafka}'
 
 
 @pytest.mark.parametrize("files", [False, True], ids=["values", "files"])
 def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certificates, tmp_path: Path) -> None:
     """`config` masks the value, and no error of a command contains it."""
     (tmp_path / "line").write_text('{"a": 1}\n')
-    always = [["config"], ["config", "--json"]]
-    once = [["check"], ["predict", "line", "--url", NOWHERE]]
+    fast_commands = [["config"], ["config", "--json"]]
+    slow_commands = [["check"], ["predict", "line", "--url", NOWHERE]]
     for settings in settings_of(folder, certificates, files):
         (tmp_path / "perceptron.toml").write_text(settings)
-        for command in always + once:
-            done = perceptron(*command, cwd=tmp_path)
-            clean(done.stdout, done.stderr)
-            assert "Traceback" not in done.stderr
+        for command in fast_commands + slow_commands:
+            result = perceptron(*command, cwd=tmp_path)
+            assert_no_secret(result.stdout, result.stderr)
+            assert "Traceback" not in result.stderr
             if command == ["config"]:
-                assert done.returncode == 0, done.stderr
-                assert ("**********" in done.stdout) != files
-                assert f"redis://***@{NOWHERE}/0" in done.stdout
-        once = []  # each takes seconds, since nobody answers
+                assert result.returncode == 0, result.stderr
+                assert ("**********" in result.stdout) != files
+                assert f"redis://***@{NOWHERE}/0" in result.stdout
+        slow_commands = []  # they take seconds, since nobody answers
 
 
 WRONG_FILES = [
@@ -127,19 +127,19 @@ WRONG_FLAGS = [
         *((arguments, "", {}) for arguments in WRONG_FLAGS),
     ],
 )
-def test_what_is_wrong_is_said_without_it(
+def test_an_error_never_contains_the_secret(
     arguments: list[str], text: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "perceptron.toml").write_text(text)
-    done = perceptron(*arguments, cwd=tmp_path, env=variables)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
-    clean(done.stdout, done.stderr)
+    result = perceptron(*arguments, cwd=tmp_path, env=variables)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result
+    assert_no_secret(result.stdout, result.stderr)
 
 
 async def test_a_service_at_work_writes_no_secret(
     kafka: Server, folder: Path, certificates: Certificates, topic: str, tmp_path: Path
 ) -> None:
-    """Neither the log, answers, dead letters, Redis nor `ps` has one, with a password, tokens and TLS in use."""
+    """Neither the log, answers, dead letters, Redis nor `ps` has one; a password, tokens and TLS are in use."""
     with contextlib.ExitStack() as stack:
         (tmp_path / "redis").mkdir()
         redis = stack.enter_context(servers.start_redis(tmp_path / "redis"))
@@ -158,8 +158,8 @@ ssl_certfile = "{certificates.server}"
         log = tmp_path / "log"
         command = [sys.executable, "-m", "service", "run"]
         with log.open("wb") as out:
-            own = {"stdout": out, "stderr": out, "env": clean_environment(), "cwd": tmp_path}
-            process = subprocess.Popen(command, **own)  # type: ignore[call-overload]  # noqa: ASYNC220
+            options = {"stdout": out, "stderr": out, "env": clean_environment(), "cwd": tmp_path}
+            process = subprocess.Popen(command, **options)  # type: ignore[call-overload]  # noqa: ASYNC220
         stack.callback(process.wait)
         stack.callback(process.kill)
         url = f"https://127.0.0.1:{port}"
@@ -168,7 +168,7 @@ ssl_certfile = "{certificates.server}"
         )
         bearer, scrape = ({"authorization": f"Bearer {secret(name)}"} for name in ("token", "metrics"))
 
-        def learned() -> bool:
+        def both_are_saved() -> bool:
             assert process.poll() is None, log.read_text()
             with contextlib.suppress(httpx.TransportError):
                 answer = http.get(f"/v1/models/{topic}", headers=bearer)
@@ -177,36 +177,36 @@ ssl_certfile = "{certificates.server}"
 
         await create_topic(kafka, topic)
         events = b'{"features": {"a": 1}, "label": 1}\n{"features": {"a": 1}, "label": 7}\n'
-        sent = perceptron("produce", "-", "--no-check", stdin=events, cwd=tmp_path)
-        assert sent.returncode == 0, sent.stderr
-        await asyncio.to_thread(wait, learned, "both records are read and saved")
-        wrong = {"authorization": f"Bearer {secret('guess')}"}
-        for headers in (bearer, scrape, wrong, {}):
+        result = perceptron("produce", "-", "--no-check", stdin=events, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        await asyncio.to_thread(wait, both_are_saved, "both records are read and saved")
+        wrong_header = {"authorization": f"Bearer {secret('guess')}"}
+        for headers in (bearer, scrape, wrong_header, {}):
             for path in ("/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models", f"/v1/models/{topic}",
                          f"/v1/models/{topic}/weights", f"/v1/models/{topic}/versions", "/v1/models/none"):  # fmt: skip
                 answer = http.get(path, headers=headers)
-                clean(answer.text, answer.headers)
-            bad = http.post(f"/v1/models/{topic}/predict", headers=headers, json={"features": {"a": MARK}})
-            clean(bad.text, bad.headers)
+                assert_no_secret(answer.text, answer.headers)
+            refusal = http.post(f"/v1/models/{topic}/predict", headers=headers, json={"features": {"a": MARK}})
+            assert_no_secret(refusal.text, refusal.headers)
         (tmp_path / "line").write_text('{"a": 1}\n')
         for arguments in ("predict line", "healthcheck", "check", "config", "inspect", "dead-letters list"):
-            done = perceptron(*arguments.split(), cwd=tmp_path)
-            assert done.returncode == 0, (arguments, done)
-            clean(done.stdout, done.stderr)
-        clean(*psutil.Process(process.pid).cmdline())
+            result = perceptron(*arguments.split(), cwd=tmp_path)
+            assert result.returncode == 0, (arguments, result)
+            assert_no_secret(result.stdout, result.stderr)
+        assert_no_secret(*psutil.Process(process.pid).cmdline())
         letters = await read_all(kafka, f"{topic}.dead-letters")
         assert len(letters) == 1
-        clean(*letters)
+        assert_no_secret(*letters)
         admin.execute_command("AUTH", secret("url"))
         keys = admin.keys("*")
         assert len(keys) > 1
         for key in keys:
-            clean(key, admin.dump(key), admin.hgetall(key) if admin.type(key) == b"hash" else "")
+            assert_no_secret(key, admin.dump(key), admin.hgetall(key) if admin.type(key) == b"hash" else "")
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, DEADLINE) == 0
         # A wrong password for Redis: the error names the setting only.
         (tmp_path / "perceptron.toml").write_text(settings.replace(secret("url"), secret("wrong")))
-        refused = perceptron("check", cwd=tmp_path)
-        assert refused.returncode == 3
-        assert f"fail  Redis at {redis.address}/0: " in refused.stdout
-        clean(refused.stdout, refused.stderr, log.read_bytes())
+        result = perceptron("check", cwd=tmp_path)
+        assert result.returncode == 3
+        assert f"fail  Redis at {redis.address}/0: " in result.stdout
+        assert_no_secret(result.stdout, result.stderr, log.read_bytes())

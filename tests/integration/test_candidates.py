@@ -13,10 +13,10 @@ from service.learning.learner import Learner
 from tests.checks import learner_of
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, event, wait
 from tests.data import table
-from tests.integration.kept import KEEPING, Tool, send
+from tests.integration.kept import KEEP_OFTEN, Tool, send
 
 MODEL = Identity(labels=(0, 1))
-FIRST = f"""{KEEPING}[model]
+FIRST = f"""{KEEP_OFTEN}[model]
 labels = [0, 1]
 [model.candidates.calm]
 average = "recent"
@@ -32,24 +32,24 @@ CALM: dict[str, Any] = {"average": "recent", "half_life": 100}
 LOGISTIC: dict[str, Any] = {"rule": "logistic-delta", "eta": 0.1, "slope": 1.0}
 
 
-def alone(records: list[bytes], **others: Any) -> Learner:
+def learner_after(records: list[bytes], **fields: Any) -> Learner:
     """A learner with these settings, after these records."""
-    return learner_of(msgspec.structs.replace(MODEL, **others), records)
+    return learner_of(msgspec.structs.replace(MODEL, **fields), records)
 
 
-def shown(service: Running, candidate: str = "") -> dict[str, float]:
+def served_weights(service: Running, candidate: str = "") -> dict[str, float]:
     query = f"?candidate={candidate}" if candidate else ""
     answer = service.http.get(f"/v1/models/{service.topic}/weights{query}").raise_for_status().json()
     assert answer.get("candidate", "") == candidate
     return {"bias": answer["bias"], **{row["name"]: row["weight"] for row in answer["weights"]}}
 
 
-def named(learner: Learner, w: Any) -> dict[str, float]:
+def by_name(learner: Learner, w: Any) -> dict[str, float]:
     return dict(zip(["bias", *learner.columns.names], map(float, w), strict=True))
 
 
-def some_saved(service: Running, more_than: int) -> None:
-    wait(lambda: (m := service.model())["events"] - m["ahead"] > more_than, "some are learned, and saved")
+def wait_for_saved(service: Running, more_than: int) -> None:
+    wait(lambda: (m := service.model())["events"] - m["ahead"] > more_than, "some events are learned and saved")
 
 
 @pytest.mark.nightly
@@ -62,26 +62,26 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     service = await asyncio.to_thread(run(FIRST, session_timeout=TAKEOVER_SECONDS).up)
     for end in (400, 800):
         await send(producer, topic, raws[end - 400 : end])
-        await asyncio.to_thread(some_saved, service, end - 400)
+        await asyncio.to_thread(wait_for_saved, service, end - 400)
         service.kill()
         service = await asyncio.to_thread(run(FIRST if end < 800 else SECOND, session_timeout=TAKEOVER_SECONDS).up)
     # Settings changed: one candidate begins from scratch at the snapshot, one answers, nothing is learned again.
     wait(lambda: service.model()["learning_here"], "it learns")
-    begun = service.model()["candidates"][2]["since"]["0"]
-    assert 400 < begun <= 800
+    start = service.model()["candidates"][2]["since"]["0"]
+    assert 400 < start <= 800
     assert "candidate dropped: its settings changed, so it starts from scratch" in service.log.read_text()
     await send(producer, topic, raws[800:])
     model = await asyncio.to_thread(service.wait_for, len(raws))
 
-    plain, calm, logistic = alone(raws), alone(raws, **CALM), alone(raws, **LOGISTIC)
-    wide = alone(raws[begun:], margin=(1.0, 3.0))
-    assert shown(service, "calm") == named(calm, calm.average)
-    assert shown(service, "logistic") == named(logistic, logistic.weights)
-    assert shown(service, "wide") == named(wide, wide.weights)
+    plain, calm, logistic = learner_after(raws), learner_after(raws, **CALM), learner_after(raws, **LOGISTIC)
+    wide = learner_after(raws[start:], margin=(1.0, 3.0))
+    assert served_weights(service, "calm") == by_name(calm, calm.average)
+    assert served_weights(service, "logistic") == by_name(logistic, logistic.weights)
+    assert served_weights(service, "wide") == by_name(wide, wide.weights)
     assert (model["events"], model["mistakes"]) == (len(raws), plain.counts.mistakes)
-    verified = await tool.verify()
-    assert (verified["equal"], verified["replayed_state_digest"]) == (True, model["state_digest"])
-    assert verified["candidates"] == {"calm": len(raws), "logistic": len(raws), "wide": len(raws) - begun}
+    report = await tool.verify()
+    assert (report["equal"], report["replayed_state_digest"]) == (True, model["state_digest"])
+    assert report["candidates"] == {"calm": len(raws), "logistic": len(raws), "wide": len(raws) - start}
 
     answer = service.http.get(f"/v1/models/{topic}/candidates").json()
     rows = {row["name"]: row for row in answer["candidates"]}
@@ -95,7 +95,7 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     assert (body["candidate"], body["score"]) == ("logistic", logistic.score(question["features"])[0])
     assert 0.0 < body["probability"] < 1.0
     url = f"/v1/models/{topic}/predict?candidate="
-    other = service.http.post(f"{url}wide", json={"instances": [question]}).json()
-    assert (other["candidate"], other["predictions"][0]["score"]) == ("wide", wide.score(question["features"])[0])
+    reply = service.http.post(f"{url}wide", json={"instances": [question]}).json()
+    assert (reply["candidate"], reply["predictions"][0]["score"]) == ("wide", wide.score(question["features"])[0])
     key = f'{{candidate="logistic",model="{topic}"}}'
     assert service.metrics()[f"perceptron_candidate_accuracy{key}"] == rows["logistic"]["accuracy"]["recent"]

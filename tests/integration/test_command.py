@@ -28,18 +28,18 @@ NOWHERE = "127.0.0.1:1"
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_2(arguments: list[str], part: str, tmp_path: Path) -> None:
-    done = perceptron(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert part in one_line(done.stderr)
+    result = perceptron(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert part in one_line(result.stderr)
 
 
 def test_a_command_that_needs_another_shows_its_help(tmp_path: Path) -> None:
-    """The help is that of --help, as an error."""
-    done, help_of_it = perceptron("dead-letters", cwd=tmp_path), perceptron("dead-letters", "--help", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", help_of_it.stdout)
+    """The text is that of --help, as an error."""
+    result, help_text = perceptron("dead-letters", cwd=tmp_path), perceptron("dead-letters", "--help", cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", help_text.stdout)
 
 
-def test_what_is_set_in_vain_is_said(kafka: Server, redis: Server, tmp_path: Path) -> None:
+def test_unused_settings_are_warned_of(kafka: Server, redis: Server, tmp_path: Path) -> None:
     """`check`, `config` and `run` warn of an unused table and a misspelt variable, not of Kubernetes' variables."""
     (tmp_path / "perceptron.toml").write_text('[models."^used-.*"]\neta = 2\n[models.unused]\neta = 3\n')
     environment = {
@@ -49,21 +49,21 @@ def test_what_is_set_in_vain_is_said(kafka: Server, redis: Server, tmp_path: Pat
         "PERCEPTRON_SERVICE_HOST": "10.0.0.1",
         "PERCEPTRON_REDIS_PORT_6379_TCP_PORT": "6379",
     }
-    where = ["-t", "used-1", "-b", kafka.address, "--redis", f"redis://{redis.address}/0"]
-    checked = perceptron("check", *where, cwd=tmp_path, env=environment)
-    warned = [line for line in checked.stdout.splitlines() if line.startswith("warn")]
-    assert warned == [
+    options = ["-t", "used-1", "-b", kafka.address, "--redis", f"redis://{redis.address}/0"]
+    checked = perceptron("check", *options, cwd=tmp_path, env=environment)
+    warnings = [line for line in checked.stdout.splitlines() if line.startswith("warn")]
+    assert warnings == [
         "warn  models.unused: no topic uses it: name it in topics, or take its table out",
         "warn  environment PERCEPTRON_REDIS_URL: there is no such setting: perhaps PERCEPTRON_REDIS__URL",
         "warn  environment PERCEPTRON_TOPIC: there is no such setting: perhaps PERCEPTRON_TOPICS",
     ]
-    shown = perceptron("config", "-t", "used-1", cwd=tmp_path, env=environment)
-    assert shown.stderr.splitlines() == warned
-    assert re.search(r'^topics +\["used-1"\] +flag$', shown.stdout, re.MULTILINE)
-    ran = perceptron("run", *where, "-b", NOWHERE, "--fail-fast", "-p", "0", cwd=tmp_path, env=environment)
-    assert ran.returncode == 3
+    config = perceptron("config", "-t", "used-1", cwd=tmp_path, env=environment)
+    assert config.stderr.splitlines() == warnings
+    assert re.search(r'^topics +\["used-1"\] +flag$', config.stdout, re.MULTILINE)
+    run = perceptron("run", *options, "-b", NOWHERE, "--fail-fast", "-p", "0", cwd=tmp_path, env=environment)
+    assert run.returncode == 3
     for warning in ("models.unused: no topic uses it", "environment PERCEPTRON_TOPIC: there is no such setting"):
-        assert ran.stderr.count(warning) == 1
+        assert run.stderr.count(warning) == 1
 
 
 def test_fail_fast_exits_3_and_names_what_is_missing(kafka: Server, redis: Server, tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_fail_fast_exits_3_and_names_what_is_missing(kafka: Server, redis: Serve
         (kafka.address, NOWHERE, f"Redis at {NOWHERE}/0: Connection refused"),
         (NOWHERE, redis.address, f"Kafka at {NOWHERE}: Connection refused"),
     ):
-        done = perceptron(
+        result = perceptron(
             "run", "-t", "x", "-b", b, "--redis", f"redis://{r}/0", "-p", port, "--fail-fast", cwd=tmp_path
         )
-        assert done.returncode == 3, done.stderr
-        assert done.stderr.splitlines()[-1].startswith(f"perceptron: {part}")
-        assert "Traceback" not in done.stderr
+        assert result.returncode == 3, result.stderr
+        assert result.stderr.splitlines()[-1].startswith(f"perceptron: {part}")
+        assert "Traceback" not in result.stderr
 
 
 async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
@@ -98,16 +98,16 @@ async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
     assert reason in second.log.read_text()
     assert (await asyncio.to_thread(second.predict, {"features": {"a": 1}})).json()["version"] == 2
     url = f"redis://{redis.address}/0"
-    where = "-t", topic, "-b", kafka.address, "--redis", url
-    checked = perceptron("-c", str(second.config), "check", *where, cwd=tmp_path)
+    options = "-t", topic, "-b", kafka.address, "--redis", url
+    checked = perceptron("-c", str(second.config), "check", *options, cwd=tmp_path)
     assert checked.returncode == 2
     assert f"\nfail  {reason}\n" in checked.stdout
-    checked = perceptron("-c", str(first.config), "check", *where, cwd=tmp_path)
+    checked = perceptron("-c", str(first.config), "check", *options, cwd=tmp_path)
     assert checked.returncode == 0
     assert f"\nok    model {topic}: goes on with version " in checked.stdout
     for flags, code, part in ([], 2, "--yes"), (["--yes"], 0, "forgotten"), (["--yes"], 1, "nothing to reset"):
-        done = perceptron("reset", "-t", topic, "--redis", url, *flags, cwd=tmp_path)
-        assert (done.returncode, part in one_line(done.stdout + done.stderr)) == (code, True), done
+        result = perceptron("reset", "-t", topic, "--redis", url, *flags, cwd=tmp_path)
+        assert (result.returncode, part in one_line(result.stdout + result.stderr)) == (code, True), result
     await asyncio.to_thread(wait, lambda: second.model()["identity"]["eta"] == 0.5, "it learns under its settings")
     await asyncio.to_thread(second.wait_for, 1)
     assert await asyncio.to_thread(second.vector) == [0.5, 0.5]
@@ -123,8 +123,8 @@ def test_a_replica_follows_and_serves_without_kafka(
         assert perceptron("produce", "-", "-t", topic, "-b", kafka.address, stdin=raw, cwd=tmp_path).returncode == 0
         model = learner.wait_for(50)
         wait(lambda: replica.model()["digest"] == model["digest"], "the replica has followed")
-        about = replica.model()
-        assert (about["learning_here"], about["state_digest"]) == (False, model["state_digest"])
+        followed = replica.model()
+        assert (followed["learning_here"], followed["state_digest"]) == (False, model["state_digest"])
         question = {"features": {"a": 2, "b": 3}}
         assert replica.predict(question).json() == learner.predict(question).json()
         assert f'perceptron_events_total{{model="{topic}"}}' not in replica.metrics()
@@ -135,22 +135,22 @@ def test_a_replica_follows_and_serves_without_kafka(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("hung", ["redis", "kafka"])
+@pytest.mark.parametrize("dependency", ["redis", "kafka"])
 def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
-    run: Run, own_kafka: Server, topic: str, tmp_path: Path, hung: str
+    run: Run, own_kafka: Server, topic: str, tmp_path: Path, dependency: str
 ) -> None:
-    """It ends with 0, and the next start learns again what the lost last save had."""
+    """The exit code is 0, and the next start learns again the events of the lost last save."""
     (tmp_path / "redis").mkdir()
-    with servers.start_redis(tmp_path / "redis") as own:
-        addresses = {"redis_address": own.address, "kafka_address": own_kafka.address}
+    with servers.start_redis(tmp_path / "redis") as redis:
+        addresses = {"redis_address": redis.address, "kafka_address": own_kafka.address}
         service = run(**addresses).up()
         produce = ["produce", "-", "-t", topic, "-b", own_kafka.address]
         assert perceptron(*produce, stdin=event({"a": 1}, 1), cwd=tmp_path).returncode == 0
         service.wait_for(1)
-        server = own if hung == "redis" else own_kafka
+        server = redis if dependency == "redis" else own_kafka
         assert server.process
         server.process.send_signal(signal.SIGSTOP)
-        if hung == "redis":
+        if dependency == "redis":
             assert perceptron(*produce, stdin=event({"b": 1}, 0), cwd=tmp_path).returncode == 0
             wait(lambda: service.model()["events"] == 2, "it learns on")
         try:
@@ -158,5 +158,5 @@ def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
         finally:
             server.process.send_signal(signal.SIGCONT)
         assert "Traceback" not in service.log.read_text()
-        events = 2 if hung == "redis" else 1
+        events = 2 if dependency == "redis" else 1
         assert run(**addresses).up().wait_for(events)["events"] == events

@@ -29,8 +29,8 @@ async def send_with_odd_header(producer: AIOKafkaProducer, topic: str, value: by
     return int((await (await producer.send_batch(batch, topic, partition=0))).offset)
 
 
-async def test_a_header_name_that_is_not_utf_8_is_no_reason_to_stop(run: Run, kafka: Server, topic: str) -> None:
-    """Its record is learned. As a dead letter it has the name in hexadecimal, and says so."""
+async def test_a_header_name_that_is_not_utf_8_does_not_stop_learning(run: Run, kafka: Server, topic: str) -> None:
+    """The record is learned. A dead letter of it has the name in hexadecimal, and says so."""
     service = await asyncio.to_thread(run().up)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()
@@ -47,8 +47,8 @@ async def test_a_header_name_that_is_not_utf_8_is_no_reason_to_stop(run: Run, ka
     assert (headers["header-names-in-hex"], headers[b"caf\xe9zz".hex()]) == (b"1", b"1")
 
 
-async def test_a_damaged_blob_is_said_once_with_the_ways_out(
-    run: Run, tool: Tool, producer: AIOKafkaProducer, raw: Any, topic: str
+async def test_a_damaged_blob_is_logged_once_with_the_ways_out(
+    run: Run, tool: Tool, producer: AIOKafkaProducer, raw_redis: Any, topic: str
 ) -> None:
     """The process looks at it again, and continues when the blob is repaired, or after a rollback."""
     settings = "[snapshots]\nkeep_every = 0.1\nkeep = 50\n"
@@ -57,31 +57,31 @@ async def test_a_damaged_blob_is_said_once_with_the_ways_out(
         await producer.send_and_wait(topic, event({f"n{i}": i + 1}, i % 2))
         await asyncio.to_thread(service.wait_for, i + 1)
     assert await asyncio.to_thread(service.stop) == 0
-    head = json.loads(await raw.hget(key(topic), "head"))
-    version, others = head["kept"][0]["version"], json.loads(await raw.hget(key(topic), "v:2"))
-    blob = next(name for name in head["names"] if name not in others["names"])
-    good = await raw.hget(key(topic), f"b:{blob}")
+    head = json.loads(await raw_redis.hget(key(topic), "head"))
+    version, earlier_head = head["kept"][0]["version"], json.loads(await raw_redis.hget(key(topic), "v:2"))
+    blob = next(name for name in head["names"] if name not in earlier_head["names"])
+    content = await raw_redis.hget(key(topic), f"b:{blob}")
 
-    await raw.hset(key(topic), f"b:{blob}", b"x" + good[1:])
-    again = run(settings)
-    calls = (await raw.info("commandstats"))["cmdstat_hmget"]["calls"]
-    await asyncio.to_thread(wait, lambda: "learning stopped" in again.log.read_text(), "it stops")
+    await raw_redis.hset(key(topic), f"b:{blob}", b"x" + content[1:])
+    restarted = run(settings)
+    calls = (await raw_redis.info("commandstats"))["cmdstat_hmget"]["calls"]
+    await asyncio.to_thread(wait, lambda: "learning stopped" in restarted.log.read_text(), "it stops")
     async with asyncio.timeout(DEADLINE):
-        while (await raw.info("commandstats"))["cmdstat_hmget"]["calls"] < calls + 4:  # noqa: ASYNC110
+        while (await raw_redis.info("commandstats"))["cmdstat_hmget"]["calls"] < calls + 4:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    log = again.log.read_text()
-    assert log.count("learning stopped") == 1, "it is said once, though the process looks at it again"
+    log = restarted.log.read_text()
+    assert log.count("learning stopped") == 1, "it is logged once, though the process looks at it again"
     assert f"blob {blob[:12]} of version {head['version']} does not match its digest" in log
     assert f"`perceptron rollback -t {topic} --to VERSION --yes`" in log
     assert f"`perceptron reset -t {topic} --yes`" in log
-    await raw.hset(key(topic), f"b:{blob}", good)
-    await asyncio.to_thread(again.up)
+    await raw_redis.hset(key(topic), f"b:{blob}", content)
+    await asyncio.to_thread(restarted.up)
     # The follower may find the head good before the learner looks at it again.
-    await asyncio.to_thread(wait, lambda: again.wait_for(4)["stopped"] is None, "it goes on")
-    assert await asyncio.to_thread(again.stop) == 0
-    await raw.hset(key(topic), f"b:{blob}", b"x" + good[1:])
+    await asyncio.to_thread(wait, lambda: restarted.wait_for(4)["stopped"] is None, "it goes on")
+    assert await asyncio.to_thread(restarted.stop) == 0
+    await raw_redis.hset(key(topic), f"b:{blob}", b"x" + content[1:])
     third = run(settings)
-    await tool.back(version)
+    await tool.roll_back(version)
     await asyncio.to_thread(third.up)
     model = await asyncio.to_thread(third.wait_for, 4)
     assert (model["events"], model["stopped"]) == (4, None)

@@ -28,10 +28,10 @@ RATE_INTERVAL = "1m"  # Grafana's $__rate_interval for a step just below a minut
 
 
 def _promtool(*arguments: str | Path, text: str = "") -> str:
-    """Its errors, or an empty string."""
+    """The errors of `promtool check`, or an empty string."""
     command = [program("promtool"), "check", *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
-    return done.stdout + done.stderr if done.returncode else ""
+    result = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
+    return result.stdout + result.stderr if result.returncode else ""
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ async def test_every_query_of_every_panel_finds_something(
     run: Run, producer: AIOKafkaProducer, topic: str, prometheus: Callable[[Running], Prometheus]
 ) -> None:
     service = run("[model]\naverage = true\nscale = 'standard'\n[model.candidates.wide]\nmargin = 2\n")
-    server = await asyncio.to_thread(prometheus, service)  # while that starts
+    server = await asyncio.to_thread(prometheus, service)  # while the service starts
     await asyncio.to_thread(service.up)
-    began = time.time()
+    start = time.time()
     # Prometheus sees the waves one by one: rates need counters that rise while it scrapes.
     for wave in range(1, 4):
         for n in range(100):
@@ -84,7 +84,7 @@ async def test_every_query_of_every_panel_finds_something(
             await asyncio.to_thread(wait, lambda: server.value(query) == count, query)  # noqa: B023 - called at once
         # The dashboard samples learners' counters every five seconds: they must rise between two samples.
         if wave != 2:
-            await asyncio.to_thread(_looked, server, "count_over_time" if wave == 1 else "rate")
+            await asyncio.to_thread(_wait_for_samples, server, "count_over_time" if wave == 1 else "rate")
     variables = await asyncio.to_thread(_resolve, server)
     assert variables["model"] == f"({topic})".replace("-", "\\\\-")
 
@@ -92,12 +92,12 @@ async def test_every_query_of_every_panel_finds_something(
     for panel in PANELS:
         title = panel["title"]
         for target in panel["targets"]:
-            query, now = _fill(target["expr"], variables), time.time()
+            query, end = _fill(target["expr"], variables), time.time()
             if target["instant"]:
-                result = server.ask("/query", query=query, time=now)["result"]
+                result = server.ask("/query", query=query, time=end)["result"]
                 values = [[series["value"]] for series in result]
             else:
-                result = server.ask("/query_range", query=query, start=began, end=now, step=1)["result"]
+                result = server.ask("/query_range", query=query, start=start, end=end, step=1)["result"]
                 values = [series["values"] for series in result]
             if not any(math.isfinite(float(value)) for points in values for _, value in points):
                 empty.add(title)
@@ -107,10 +107,10 @@ async def test_every_query_of_every_panel_finds_something(
     assert _promtool("metrics", text=service.http.get("/metrics").text) == ""
 
 
-def _looked(prometheus: Prometheus, how: str) -> None:
-    """Wait until this is above 0 for each reason of rejection; their series begin last."""
-    query = f"min({how}(max by (reason) (perceptron_rejected_events_total)[1m:5s] offset 1s))"
-    wait(lambda: (prometheus.value(query) or 0) > 0, f"{how} of the dashboard's samples")
+def _wait_for_samples(prometheus: Prometheus, function: str) -> None:
+    """Wait until the function is above 0 for each reason of rejection: these series begin last."""
+    query = f"min({function}(max by (reason) (perceptron_rejected_events_total)[1m:5s] offset 1s))"
+    wait(lambda: (prometheus.value(query) or 0) > 0, f"{function} of the dashboard's samples")
 
 
 def test_promtool_accepts_the_configuration_of_prometheus() -> None:

@@ -14,8 +14,8 @@ from tests.faults.test_log_faults import configure
 
 pytestmark = pytest.mark.nightly
 
-MOST_HEADERS = 524_240
-"""Empty headers of a record without key: as many as fit into Kafka's default limit."""
+MAX_HEADERS = 524_240
+"""The number of empty headers of a record without key that fits Kafka's default limit."""
 LIMITS = {"small": 600, "large": 12 << 20}
 
 
@@ -23,27 +23,27 @@ async def letters(kafka: Server, topic: str, count: int) -> list[Any]:
     """Wait for the letters of the topic's first records."""
     deadline = time.monotonic() + DEADLINE
     while True:
-        there = {letter.key.decode(): letter for letter in await read_all(kafka, f"{topic}.dead-letters")}
-        if len(there) == count:
-            return [there[f"{topic}-0-{i}"] for i in range(count)]
-        assert time.monotonic() < deadline, f"{len(there)} of {count} letters of {topic}"
+        by_key = {letter.key.decode(): letter for letter in await read_all(kafka, f"{topic}.dead-letters")}
+        if len(by_key) == count:
+            return [by_key[f"{topic}-0-{i}"] for i in range(count)]
+        assert time.monotonic() < deadline, f"{len(by_key)} of {count} letters of {topic}"
         await asyncio.sleep(0.1)
 
 
 async def test_a_letter_always_fits(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str) -> None:
-    """Its headers fill the default limit, or its topic takes very little, or ten megabytes."""
+    """The record's headers fill the default limit, or the topic takes very little, or ten megabytes."""
     for name, limit in LIMITS.items():
         await create_topic(kafka, f"{topic}-{name}", max_message_bytes=str(12 << 20))
         await create_topic(kafka, f"{topic}-{name}.dead-letters", max_message_bytes=str(limit))
     flags = [flag for name in LIMITS for flag in ("-t", f"{topic}-{name}")]
     service = await asyncio.to_thread(run("", *flags).up)
-    await producer.send_and_wait(topic, b"x", headers=[("", b"")] * MOST_HEADERS)
+    await producer.send_and_wait(topic, b"x", headers=[("", b"")] * MAX_HEADERS)
     await producer.send_and_wait(topic, event({"a": 1}, 1))
-    big = AIOKafkaProducer(bootstrap_servers=kafka.address, max_request_size=12 << 20)
-    await big.start()
-    whole = random.Random(1).randbytes(10 << 20)
-    await big.send_and_wait(f"{topic}-large", whole)
-    await big.stop()
+    large_producer = AIOKafkaProducer(bootstrap_servers=kafka.address, max_request_size=12 << 20)
+    await large_producer.start()
+    value = random.Random(1).randbytes(10 << 20)
+    await large_producer.send_and_wait(f"{topic}-large", value)
+    await large_producer.stop()
     for i in range(20):  # their batch is too large, though no record is
         await producer.send(f"{topic}-small", b"%d" % i)
     await producer.send(f"{topic}-small", b"v" * 50_000, key=b"k" * 90, headers=[("ключ", b"7" * 100)])
@@ -51,20 +51,20 @@ async def test_a_letter_always_fits(run: Run, kafka: Server, producer: AIOKafkaP
 
     await asyncio.to_thread(service.wait_for, 2)
     [letter] = await letters(kafka, topic, 1)
-    assert (letter.value, dict(letter.headers)["headers-omitted"]) == (b"x", b"%d" % MOST_HEADERS)
+    assert (letter.value, dict(letter.headers)["headers-omitted"]) == (b"x", b"%d" % MAX_HEADERS)
     [letter] = await letters(kafka, f"{topic}-large", 1)
-    assert letter.value == whole
+    assert letter.value == value
     *short, long = await letters(kafka, f"{topic}-small", 21)
     assert [letter.value for letter in short] == [b"%d" % i for i in range(20)]
-    about = dict(long.headers)
-    assert (about["truncated-from"], about["key-truncated-from"]) == (b"50000", b"90")
+    headers = dict(long.headers)
+    assert (headers["truncated-from"], headers["key-truncated-from"]) == (b"50000", b"90")
     assert not long.value.strip(b"v")
 
 
 async def test_a_limit_that_is_lowered_and_raised_is_learned_from_the_refusal(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """The next letter is cut, later ones are whole again. `retry` does not send one that is cut."""
+    """The next letter is cut, later ones are whole again. `retry` does not send a letter that is cut."""
     name = f"{topic}.dead-letters"
     service = await asyncio.to_thread(run().up)
     for i, limit in enumerate((1_048_588, 30_000, 200_000)):
@@ -74,9 +74,9 @@ async def test_a_limit_that_is_lowered_and_raised_is_learned_from_the_refusal(
     assert (sizes[0], 29_000 < sizes[1] < 30_000, sizes[2]) == (100_000, True, 100_000)
     await producer.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(service.wait_for, 4)
-    where = ("-t", topic, "-b", kafka.address)
-    shown = perceptron("dead-letters", "show", f"{topic}-0-1", *where)
-    assert "cut: the value was 100000 bytes" in shown.stdout
-    sent = perceptron("dead-letters", "retry", "--all", *where)
-    assert f"{topic}-0-1  left alone: it is not whole (the value was 100000 bytes)" in sent.stdout
-    assert sent.stderr == f"2 of 3 sent again to {topic}\n"
+    options = ("-t", topic, "-b", kafka.address)
+    output = perceptron("dead-letters", "show", f"{topic}-0-1", *options).stdout
+    assert "cut: the value was 100000 bytes" in output
+    retry = perceptron("dead-letters", "retry", "--all", *options)
+    assert f"{topic}-0-1  left alone: it is not whole (the value was 100000 bytes)" in retry.stdout
+    assert retry.stderr == f"2 of 3 sent again to {topic}\n"

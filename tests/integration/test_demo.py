@@ -16,35 +16,35 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.nightly
 def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:
-    done = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path, seconds=240)
-    assert done.returncode == 0, done.stderr
-    match = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+)", done.stderr)
-    assert match, done.stderr
-    separated, bound = (int(n.replace(",", "")) for n in match.groups())
-    assert 0 < separated <= bound <= 10 * separated
-    match = re.search(r"8,000 events, (\d+) mistakes; .* recent average (\S+)%, mean of all (\S+)%", done.stderr)
-    assert match, done.stderr
+    result = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path, seconds=240)
+    assert result.returncode == 0, result.stderr
+    match = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+)", result.stderr)
+    assert match, result.stderr
+    separable_mistakes, bound = (int(n.replace(",", "")) for n in match.groups())
+    assert 0 < separable_mistakes <= bound <= 10 * separable_mistakes
+    match = re.search(r"8,000 events, (\d+) mistakes; .* recent average (\S+)%, mean of all (\S+)%", result.stderr)
+    assert match, result.stderr
     mistakes, recent, mean = (float(n) for n in match.groups())
-    assert mistakes > separated
-    assert recent > mean, "it recovers, and the mean does not"
-    assert re.search(r"the process on port \d+ has taken over after \d+\.\d s", done.stderr)
-    assert f"has 8,000 events, {mistakes:.0f} mistakes and the same state" in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+    assert mistakes > separable_mistakes
+    assert recent > mean, "the recent average recovers, and the mean does not"
+    assert re.search(r"the process on port \d+ has taken over after \d+\.\d s", result.stderr)
+    assert f"has 8,000 events, {mistakes:.0f} mistakes and the same state" in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
 
 
-def test_its_servers_alone_are_there_where_it_says_until_ctrl_c(tmp_path: Path) -> None:
-    """Everything that it started ends with it."""
+def test_the_demos_servers_run_at_the_printed_addresses_until_ctrl_c(tmp_path: Path) -> None:
+    """Every process that the demo started ends with it."""
     out = tmp_path / "out"
-    with out.open("wb") as o:
+    with out.open("wb") as stream:
         demo = subprocess.Popen(
             [sys.executable, "-m", "service", "demo", "--servers"],
-            stdout=o, stderr=subprocess.DEVNULL, cwd=tmp_path, env=clean_environment(),
+            stdout=stream, stderr=subprocess.DEVNULL, cwd=tmp_path, env=clean_environment(),
         )  # fmt: skip
     try:
-        wait(lambda: out.read_text().count("\n") == 2, "both are there")
-        exported = dict(re.findall(r"^export (\w+)=(\S+)$", out.read_text(), re.MULTILINE))
-        checked = perceptron("check", "-t", "x", cwd=tmp_path, env=exported)
-        assert [line[:8] for line in checked.stdout.splitlines()[1:4]] == ["ok    Re", "ok    Ka", "ok    gr"]
+        wait(lambda: out.read_text().count("\n") == 2, "both addresses are printed")
+        variables = dict(re.findall(r"^export (\w+)=(\S+)$", out.read_text(), re.MULTILINE))
+        result = perceptron("check", "-t", "x", cwd=tmp_path, env=variables)
+        assert [line[:8] for line in result.stdout.splitlines()[1:4]] == ["ok    Re", "ok    Ka", "ok    gr"]
         children = psutil.Process(demo.pid).children(recursive=True)
         assert len(children) >= 2
         demo.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""An exported model, loaded by others, answers as the service does."""
+"""An exported model, loaded by other libraries, answers as the service does."""
 
 import asyncio
 import json
@@ -56,9 +56,9 @@ def instance(r: random.Random, model: str) -> Any:
     x = [r.gauss(0, 1) * 10 ** r.randint(-3, 3) for _ in NAMES]
     if model == ROWS:
         return x
-    named: dict[str, Any] = dict(zip(NAMES, x, strict=True))
+    features: dict[str, Any] = dict(zip(NAMES, x, strict=True))
     if model in RAW:
-        named |= {
+        features |= {
             "country": r.choice(["NL", "", "été", "a=b", "1"]),
             "vip": r.random() < 0.5,
             "gone": None,
@@ -67,11 +67,11 @@ def instance(r: random.Random, model: str) -> Any:
             "tags": r.choices(["t0", "t1", "t2", "t.3"], k=r.randint(0, 5)),
             "size": [r.gauss(0, 1) for _ in range(r.randint(0, 3))],
         }
-    return {n: v for n, v in named.items() if r.random() < 0.7}
+    return {n: v for n, v in features.items() if r.random() < 0.7}
 
 
-def learned(model: str) -> list[bytes]:
-    """The events of a model, which are noise."""
+def events_of(model: str) -> list[bytes]:
+    """Random events for a model."""
     r = random.Random(model)
     labels = LABELS.get(model, (-1, 1))
     return [event(instance(r, model), r.choice(labels)) for _ in range(300 if model != "empty" else 0)]
@@ -89,8 +89,8 @@ def service(own_kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
             running.up()
             asyncio.run(_produce(kafka))
             for model in MODELS:
-                events = len(learned(model))
-                wait(partial(_saved, running, model, events), f"{model} is learned and saved")
+                events = len(events_of(model))
+                wait(partial(_is_saved, running, model, events), f"{model} is learned and saved")
             yield running
         finally:
             running.kill()
@@ -99,16 +99,16 @@ def service(own_kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
                 asyncio.run(delete_topic(kafka, model))
 
 
-def _saved(running: Running, model: str, events: int) -> bool:
-    about = running.model(model)
-    return bool(about["events"] == events and about["ahead"] == 0)
+def _is_saved(running: Running, model: str, events: int) -> bool:
+    info = running.model(model)
+    return bool(info["events"] == events and info["ahead"] == 0)
 
 
 async def _produce(kafka: Server) -> None:
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()
     for model in MODELS:
-        for raw in learned(model):
+        for raw in events_of(model):
             await client.send(model, raw)
     await client.stop()
 
@@ -117,33 +117,33 @@ def export(service: Running, model: str, *arguments: str, cwd: Path) -> Any:
     return perceptron("export", "-t", model, "--redis", service.redis_url, *arguments, cwd=cwd)
 
 
-def matrix(about: Any, instances: list[Any]) -> Any:
+def matrix(spec: Any, instances: list[Any]) -> Any:
     """The instances as columns, as the exported JSON says; strings become names."""
-    if about["features"]["mode"] != "positional":
+    if spec["features"]["mode"] != "positional":
         flat = _page()["flat"]
         strings = ({f"{k}={v}" if isinstance(v, str) else k: v for k, v in flat(x)} for x in instances)
         instances = [{k: 1 if isinstance(v, str) else v for k, v in x.items()} for x in strings]
-    if about["features"]["mode"] == "hashed":
-        return FeatureHasher(**about["features"]["feature_hasher"]).transform(instances)
-    if about["features"]["mode"] == "positional":
+    if spec["features"]["mode"] == "hashed":
+        return FeatureHasher(**spec["features"]["feature_hasher"]).transform(instances)
+    if spec["features"]["mode"] == "positional":
         return np.array(instances)
-    return np.array([[x.get(name, 0.0) for name in about["names"]] for x in instances])
+    return np.array([[x.get(name, 0.0) for name in spec["names"]] for x in instances])
 
 
 @pytest.mark.parametrize("model", MODELS[:-2])
 def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, model: str) -> None:
     """scikit-learn and ONNX agree with the service on 1,000 random instances and the empty one, labels exactly."""
     files = [("-o", "m.json"), ("--sklearn", "m.skops"), ("--onnx", "m.onnx")]
-    done = export(service, model, *(x for pair in files for x in pair), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    result = export(service, model, *(x for pair in files for x in pair), cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
     version = service.model(model)["version"]
-    assert done.stderr == "".join(f"version {version} of {model} written to {file}\n" for _, file in files)
-    about = json.loads((tmp_path / "m.json").read_text())
+    assert result.stderr == "".join(f"version {version} of {model} written to {file}\n" for _, file in files)
+    spec = json.loads((tmp_path / "m.json").read_text())
     import skops.io  # it loads all of scikit-learn and SciPy, in this worker only
 
     assert skops.io.get_untrusted_types(file=tmp_path / "m.skops") == []
-    fitted = skops.io.load(tmp_path / "m.skops", trusted=[])
-    assert type(fitted) is (Perceptron if model == ROWS else Pipeline)
+    estimator = skops.io.load(tmp_path / "m.skops", trusted=[])
+    assert type(estimator) is (Perceptron if model == ROWS else Pipeline)
 
     r = random.Random(7)
     instances = [instance(r, model) for _ in range(1000)] + [[0.0] * 8 if model == ROWS else {}]
@@ -154,42 +154,42 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     answer = service.http.post(f"/v1/models/{model}/predict", json=body).raise_for_status().json()["predictions"]
     scores, labels = np.array([a["score"] for a in answer]), [a["label"] for a in answer]
     assert set(labels) == set(LABELS.get(model, (-1, 1)))
-    x = matrix(about, instances)
-    close: Any = {"rtol": 1e-9, "atol": 1e-12}
+    x = matrix(spec, instances)
+    limits: Any = {"rtol": 1e-9, "atol": 1e-12}
     rows = x if model == ROWS else [dict(_page()["flat"](features)) for features in instances]
-    several = len(about["classes"]) > 2
+    several = len(spec["classes"]) > 2
 
-    def answered(all_scores: Any) -> Any:
+    def top_score(all_scores: Any) -> Any:
         """The score in the service's answer: with several labels, the largest."""
         return all_scores.max(axis=1) if several else all_scores
 
-    np.testing.assert_allclose(answered(fitted.decision_function(rows)), scores, **close)
-    assert fitted.predict(rows).tolist() == labels
-    shown = x
-    if about["scale"] == "standard":
-        shown = (x - np.array(about["mean"])) / np.sqrt(np.array(about["m2"]) / np.array(about["count"]))
-    np.testing.assert_allclose(answered(shown @ np.array(about["coef"]).T + about["intercept"]), scores, **close)
+    np.testing.assert_allclose(top_score(estimator.decision_function(rows)), scores, **limits)
+    assert estimator.predict(rows).tolist() == labels
+    scaled = x
+    if spec["scale"] == "standard":
+        scaled = (x - np.array(spec["mean"])) / np.sqrt(np.array(spec["m2"]) / np.array(spec["count"]))
+    np.testing.assert_allclose(top_score(scaled @ np.array(spec["coef"]).T + spec["intercept"]), scores, **limits)
     onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
-    dense = np.asarray(x.todense() if about["features"]["mode"] == "hashed" else x, np.float64)
-    decided, every = session.run(["label", "scores"], {"features": dense})
-    np.testing.assert_allclose(answered(every if several else every[:, 1]), scores, **close)
+    dense = np.asarray(x.todense() if spec["features"]["mode"] == "hashed" else x, np.float64)
+    onnx_labels, onnx_scores = session.run(["label", "scores"], {"features": dense})
+    np.testing.assert_allclose(top_score(onnx_scores if several else onnx_scores[:, 1]), scores, **limits)
     if not several:
-        np.testing.assert_allclose(every[:, 0], -scores, **close)
-    assert decided.tolist() == labels
-    assert session.get_modelmeta().custom_metadata_map["state_digest"] == about["state_digest"]
+        np.testing.assert_allclose(onnx_scores[:, 0], -scores, **limits)
+    assert onnx_labels.tolist() == labels
+    assert session.get_modelmeta().custom_metadata_map["state_digest"] == spec["state_digest"]
 
 
-def test_what_cannot_be_written_is_one_line_and_leaves_no_file(service: Running, tmp_path: Path) -> None:
-    done = export(service, "empty", "--sklearn", "m.skops", cwd=tmp_path)
-    assert (done.returncode, "knows no feature yet" in one_line(done.stderr)) == (1, True)
-    done = export(service, "none", cwd=tmp_path)
-    assert (done.returncode, "model none has no snapshot in Redis" in one_line(done.stderr)) == (1, True)
+def test_a_failed_export_is_one_line_and_leaves_no_file(service: Running, tmp_path: Path) -> None:
+    result = export(service, "empty", "--sklearn", "m.skops", cwd=tmp_path)
+    assert (result.returncode, "knows no feature yet" in one_line(result.stderr)) == (1, True)
+    result = export(service, "none", cwd=tmp_path)
+    assert (result.returncode, "model none has no snapshot in Redis" in one_line(result.stderr)) == (1, True)
     assert list(tmp_path.iterdir()) == []
-    done = export(service, "scaled", "--onnx", "m", "-o", "m.json", cwd=tmp_path)
-    assert done.returncode == 1
-    assert 'model scaled has scale = "standard": the columns that scikit-learn and ONNX take' in done.stderr
-    assert [file.name for file in tmp_path.iterdir()] == ["m.json"], "the form that can be written is"
+    result = export(service, "scaled", "--onnx", "m", "-o", "m.json", cwd=tmp_path)
+    assert result.returncode == 1
+    assert 'model scaled has scale = "standard": the columns that scikit-learn and ONNX take' in result.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["m.json"], "the form that can be written is written"
 
 
 def _blocks() -> list[str]:
@@ -207,19 +207,19 @@ def _page() -> dict[str, Any]:
 
 
 def test_the_page_s_export_runs(service: Running, tmp_path: Path) -> None:
-    """Its commands and its Python run on our model, and print the label that the service gives."""
+    """The page's commands and Python run on our model, and print the label that the service gives."""
     shell, python = _blocks()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment(PERCEPTRON_REDIS__URL=service.redis_url, PATH=path)
     subprocess.run(["bash", "-ec", shell.replace("-t churn", "-t raw")], check=True, cwd=tmp_path, env=environment)
     code = python.replace("age", "n0").replace("logins", "n1").replace('"country": "NL"', '"tier": "x"')
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
     body = {"features": {"n0": 0.1, "n1": 3, "user": {"tier": "x"}}}
     answer = service.http.post("/v1/models/raw/predict", json=body).json()
-    sklearn, onnx_said = done.stdout.splitlines()
+    sklearn, onnx_output = result.stdout.splitlines()
     assert answer["unknown_features"] == 0
     assert sklearn == f"[{answer['label']}]"
-    assert f"array([{answer['label']}]" in onnx_said
-    assert f"{answer['score']:.8g}"[:8] in onnx_said
+    assert f"array([{answer['label']}]" in onnx_output
+    assert f"{answer['score']:.8g}"[:8] in onnx_output

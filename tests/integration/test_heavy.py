@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from tests.conftest import Run, event, wait
-from tests.integration.kept import asked_all_the_time
+from tests.integration.kept import constant_requests
 
 pytestmark = pytest.mark.nightly
 
@@ -19,19 +19,19 @@ RESULTS = ("failed", "refused")
 NAMES = [f"sensor:{i:05d}:{'x' * 72}" for i in range(10_000)]
 
 
-def heavy(i: int) -> bytes:
+def heavy_event(i: int) -> bytes:
     """10,000 features in a little less than 1 MiB, and two unknown members."""
     features = {name: (i * j % 1999 - 999) / 1024 for j, name in enumerate(NAMES)}
     return event(features, i % 2, ts="2026-01-01T12:00:01Z", source={"host": "a:1", "tags": ["x:y"]})
 
 
 @pytest.mark.parametrize("bad", [False, True], ids=["accepted", "rejected"])
-async def test_heavy_events_hold_nobody_up(run: Run, kafka: Server, topic: str, bad: bool) -> None:
+async def test_heavy_events_delay_no_request(run: Run, kafka: Server, topic: str, bad: bool) -> None:
     service = await asyncio.to_thread(run().up)
     producer = AIOKafkaProducer(
         bootstrap_servers=kafka.address, compression_type="zstd", max_request_size=64 << 20, max_batch_size=16 << 20
     )
-    values = [heavy(i) for i in range(20)]
+    values = [heavy_event(i) for i in range(20)]
     if bad:
         values = [json.dumps({**json.loads(value), "label": "?"}, separators=(",", ":")).encode() for value in values]
     assert all(1_000_000 < len(value) < 1 << 20 for value in values), sorted(map(len, values))
@@ -39,9 +39,9 @@ async def test_heavy_events_hold_nobody_up(run: Run, kafka: Server, topic: str, 
     try:
         await producer.send_and_wait(topic, event({NAMES[0]: 1}, 1))
         await asyncio.to_thread(service.wait_for, 1)
-        with asked_all_the_time(service):
-            sent = [await producer.send(topic, value) for value in itertools.islice(itertools.cycle(values), EVENTS)]
-            await asyncio.gather(*sent)
+        with constant_requests(service):
+            futures = [await producer.send(topic, value) for value in itertools.islice(itertools.cycle(values), EVENTS)]
+            await asyncio.gather(*futures)
             await asyncio.to_thread(
                 wait, lambda: service.model()["next"]["0"] == EVENTS + 1, "all is learned", 60 + EVENTS / 4
             )

@@ -17,41 +17,41 @@ EVENTS = [event({"age": 0.3, "clicks": 2}, "leave"), event({"age": 1.0}, "stay")
 
 @pytest.fixture
 async def service(run: Run, producer: AIOKafkaProducer, topic: str) -> Running:
-    started = await asyncio.to_thread(run(SETTINGS).up)
+    running = await asyncio.to_thread(run(SETTINGS).up)
     for raw in EVENTS:
         await producer.send(topic, raw)
     await producer.flush()
-    await asyncio.to_thread(started.wait_for, len(EVENTS))
-    return started
+    await asyncio.to_thread(running.wait_for, len(EVENTS))
+    return running
 
 
-async def test_every_answer_has_the_fields_it_promises(service: Running, topic: str) -> None:
+async def test_every_answer_has_its_documented_fields(service: Running, topic: str) -> None:
     """The names in answers are fixed: clients depend on them."""
     http = service.http
     single = service.predict({"features": {"clicks": 2, "unseen": 1}}).json()
-    promised = {"model": topic, "ahead": 0, "label": "leave", "score": 4.0, "unknown_features": 1}
-    assert single == promised | {"version": single["version"]}
-    many = service.predict({"instances": [{"features": {}}, {"features": {"age": 10}}]}).json()
-    assert set(many) == {"model", "version", "ahead", "predictions"}
+    expected = {"model": topic, "ahead": 0, "label": "leave", "score": 4.0, "unknown_features": 1}
+    assert single == expected | {"version": single["version"]}
+    batch = service.predict({"instances": [{"features": {}}, {"features": {"age": 10}}]}).json()
+    assert set(batch) == {"model", "version", "ahead", "predictions"}
     # After "leave" w = [1, .3, 2]; "stay" scores 1.3, a mistake: w = [0, -.7, 2].
-    assert [(p["label"], p["score"]) for p in many["predictions"]] == [("stay", 0.0), ("stay", -7.0)]
+    assert [(p["label"], p["score"]) for p in batch["predictions"]] == [("stay", 0.0), ("stay", -7.0)]
     assert service.predict({"instances": []}).json()["predictions"] == []
 
     models = http.get("/v1/models").json()["models"]
     assert [m["model"] for m in models] == [topic]
     assert set(models[0]) == {"model", "rule", "features", "version", "events", "mistakes", "learning_here"}
-    about = service.model()
-    assert set(about) >= {
+    info = service.model()
+    assert set(info) >= {
         "model", "identity", "version", "ahead", "order", "next", "covered", "events", "mistakes", "wrong_predictions",
         "updates", "rejected", "ignored_features", "skipped", "columns", "scaled_columns", "squared_norm",
         "squared_norm_limit", "bound", "bound_reason", "digest", "state_digest", "saved_at", "learning_here", "stopped",
     }  # fmt: skip
-    assert (about["order"], about["next"], about["covered"]) == ("log", {"0": 3}, {"0": [[0, 3]]})
-    assert (about["events"], about["mistakes"], about["rejected"]) == (2, 2, {"not-json": 1})
-    assert (about["learning_here"], about["stopped"]) == (True, None)
-    assert about["bound"] is None or about["bound"] >= about["updates"]
-    assert (about["bound"] is None) == (about["bound_reason"] is not None)
-    assert about["confusion"] == [[0, 1], [1, 0]]
+    assert (info["order"], info["next"], info["covered"]) == ("log", {"0": 3}, {"0": [[0, 3]]})
+    assert (info["events"], info["mistakes"], info["rejected"]) == (2, 2, {"not-json": 1})
+    assert (info["learning_here"], info["stopped"]) == (True, None)
+    assert info["bound"] is None or info["bound"] >= info["updates"]
+    assert (info["bound"] is None) == (info["bound_reason"] is not None)
+    assert info["confusion"] == [[0, 1], [1, 0]]
 
     names = http.get(f"/v1/models/{topic}/weights").json()
     assert names == {
@@ -71,8 +71,8 @@ async def test_every_answer_has_the_fields_it_promises(service: Running, topic: 
     assert metrics[f'perceptron_predictions_total{{label="leave",model="{topic}"}}'] == 1
     route = 'route="/v1/models/{name}/predict"'
     assert metrics[f'perceptron_http_request_duration_seconds_count{{code="200",method="POST",{route}}}'] == 3
-    explained = http.post(f"/v1/models/{topic}/predict?explain=true", json={"features": {"age": 2, "clicks": 3}}).json()
-    assert explained["contributions"] == [
+    answer = http.post(f"/v1/models/{topic}/predict?explain=true", json={"features": {"age": 2, "clicks": 3}}).json()
+    assert answer["contributions"] == [
         {"name": "clicks", "value": 3.0, "weight": 2.0, "product": 6.0},
         {"name": "age", "value": 2.0, "weight": -0.7, "product": -1.4},
         {"name": "bias", "value": 1.0, "weight": 0.0, "product": 0.0},
@@ -81,7 +81,7 @@ async def test_every_answer_has_the_fields_it_promises(service: Running, topic: 
 
 @pytest.mark.nightly
 async def test_processes_share_a_port(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
-    """One learns and one follows. Both get connections, and both give the same answer."""
+    """One process learns and one follows. Both get connections, and both give the same answer."""
     learner = await asyncio.to_thread(run("http.reuse_port = true").up)
     run("http.reuse_port = true", "--no-learn", "-p", str(learner.port))
     for raw in EVENTS[:2]:
@@ -89,17 +89,17 @@ async def test_processes_share_a_port(run: Run, producer: AIOKafkaProducer, topi
     with contextlib.ExitStack() as stack:
         clients: dict[bool, httpx.Client] = {}
 
-        def both() -> bool:
+        def both_answered() -> bool:
             http = stack.enter_context(httpx.Client(base_url=str(learner.http.base_url)))
-            about = http.get(f"/v1/models/{topic}")
-            if about.status_code == 200 and about.json()["events"] == 2 and about.json()["ahead"] == 0:
-                clients[about.json()["learning_here"]] = http
+            answer = http.get(f"/v1/models/{topic}")
+            if answer.status_code == 200 and answer.json()["events"] == 2 and answer.json()["ahead"] == 0:
+                clients[answer.json()["learning_here"]] = http
             return len(clients) == 2
 
-        await asyncio.to_thread(wait, both, "each process has a connection")
+        await asyncio.to_thread(wait, both_answered, "each process has a connection")
         url, body = f"/v1/models/{topic}/predict", {"features": {"clicks": 2, "unseen": 1}}
         first, second = (client.post(url, json=body) for client in clients.values())
         assert first.json() == second.json()
         assert first.json()["score"] == 4.0
     with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{learner.port}"):
-        bind("127.0.0.1", learner.port)  # without saying that it shares
+        bind("127.0.0.1", learner.port)  # without `reuse_port`

@@ -37,7 +37,7 @@ async def test_idle_models_are_looked_at_together_and_followed_at_once(
     for name in names:
         await producer.send(name, event({"a": 1.0}, 1))
     await producer.flush()
-    before = redis_client.info("clients")["connected_clients"]
+    connected = redis_client.info("clients")["connected_clients"]
     flags = [flag for name in names for flag in ("-t", name)]
     learner = run("", *flags[2:], topic=names[0])
     await asyncio.to_thread(learner.up)
@@ -50,16 +50,16 @@ async def test_idle_models_are_looked_at_together_and_followed_at_once(
     await asyncio.to_thread(replica.up)
     await asyncio.to_thread(wait, lambda: all_learned(replica), "all are followed")
 
-    started, reads = time.monotonic(), redis_client.info("stats")["total_reads_processed"]
-    used = [psutil.Process(service.process.pid).cpu_times() for service in (learner, replica)]
-    await asyncio.sleep(SECONDS)  # what is measured
-    seconds, later = time.monotonic() - started, redis_client.info("stats")["total_reads_processed"]
-    for service, was in zip((learner, replica), used, strict=True):
-        now = psutil.Process(service.process.pid).cpu_times()
-        share = (now.user + now.system - was.user - was.system) / seconds
+    start, reads = time.monotonic(), redis_client.info("stats")["total_reads_processed"]
+    cpu_times = [psutil.Process(service.process.pid).cpu_times() for service in (learner, replica)]
+    await asyncio.sleep(SECONDS)  # the time that is measured
+    seconds, reads_after = time.monotonic() - start, redis_client.info("stats")["total_reads_processed"]
+    for service, earlier in zip((learner, replica), cpu_times, strict=True):
+        later = psutil.Process(service.process.pid).cpu_times()
+        share = (later.user + later.system - earlier.user - earlier.system) / seconds
         assert share <= 0.02
-    connections = redis_client.info("clients")["connected_clients"] - before
-    assert (later - reads) / seconds <= 1.2 * (1 / POLL_SECONDS + 1 / OWN_SECONDS) + 2
+    connections = redis_client.info("clients")["connected_clients"] - connected
+    assert (reads_after - reads) / seconds <= 1.2 * (1 / POLL_SECONDS + 1 / OWN_SECONDS) + 2
     assert connections <= 2 * MAX_CONNECTIONS
 
     redis_client.rename(key(names[0]), "aside")
@@ -68,10 +68,10 @@ async def test_idle_models_are_looked_at_together_and_followed_at_once(
         for number in range(2, 12):
             await producer.send_and_wait(names[1], event({"a": 1.0}, number % 2))
 
-            def followed(number: int = number) -> bool:
+            def is_followed(number: int = number) -> bool:
                 return bool(replica.model(names[1])["next"]["0"] == number)
 
-            await asyncio.to_thread(wait, followed, "it is learned, saved and followed")
+            await asyncio.to_thread(wait, is_followed, "it is learned, saved and followed")
         assert replica.model(names[0])["next"]["0"] == 1
     finally:
         redis_client.rename("aside", key(names[0]))
@@ -85,15 +85,15 @@ async def test_an_idle_learner_sees_within_two_seconds_that_its_model_was_reset(
     await producer.send_and_wait(topic, event({"a": 1.0}, 1))
     await asyncio.to_thread(service.wait_for, 1)
     delays = []
-    for times in (1, 2, 3):
+    for count in (1, 2, 3):
         redis_client.delete(key(topic))
-        started = time.monotonic()
+        start = time.monotonic()
 
-        def again(times: int = times) -> bool:
+        def learns_again(count: int = count) -> bool:
             times_logged = service.log.read_text().count("learning the log again from its start")
-            return times_logged == times and bool(redis_client.exists(key(topic)))
+            return times_logged == count and bool(redis_client.exists(key(topic)))
 
-        await asyncio.to_thread(wait, again, "it learns again")
-        delays.append(time.monotonic() - started)
+        await asyncio.to_thread(wait, learns_again, "it learns again")
+        delays.append(time.monotonic() - start)
         await asyncio.to_thread(service.wait_for, 1)
     assert sorted(delays)[1] < 2.0, delays

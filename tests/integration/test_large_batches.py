@@ -9,17 +9,17 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from tests.batches import CODECS, packed_values, send_packed
 from tests.conftest import Run, Running, create_topic, event, perceptron, wait
-from tests.integration.kept import asked_all_the_time
+from tests.integration.kept import constant_requests
 
 pytestmark = pytest.mark.nightly
 
 MIB = 1 << 20
-TIMES = 25
+BATCHES = 25
 
 
-def memory(service: Running, what: str = "VmRSS") -> int:
-    """MiB of memory of the process: now, or the maximum with VmHWM."""
-    [line] = [x for x in Path(f"/proc/{service.process.pid}/status").read_text().splitlines() if x.startswith(what)]
+def memory(service: Running, field: str = "VmRSS") -> int:
+    """The memory of the process in MiB: now, or the maximum with VmHWM."""
+    [line] = [x for x in Path(f"/proc/{service.process.pid}/status").read_text().splitlines() if x.startswith(field)]
     return int(line.split()[1]) // 1024
 
 
@@ -38,12 +38,12 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
         for i in range(3):
             await client.send_and_wait(name, event({"a": i}, i % 2))
     await asyncio.to_thread(wait, lambda: all(service.model(n)["version"] >= 2 for n in names.values()), "saved")
-    before = memory(service)
-    with asked_all_the_time(service):
+    base = memory(service)
+    with constant_requests(service):
         for codec, name in names.items():
             raw = packed_values(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
             assert len(raw) < (4 * MIB if codec == "snappy" else MIB // 2)
-            for _ in range(1 if codec == "snappy" else TIMES):
+            for _ in range(1 if codec == "snappy" else BATCHES):
                 await send_packed(client, name, raw)
         await asyncio.to_thread(wait, lambda: all(service.model(n)["stopped"] for n in names.values()), "each stops")
 
@@ -54,34 +54,34 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
         assert service.model(name)["events"] == 3
     await client.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(service.wait_for, 1)
-    grown = memory(service, "VmHWM") - before
-    assert grown < 200
+    growth = memory(service, "VmHWM") - base
+    assert growth < 200
     name = names["snappy"]
     version = service.http.get(f"/v1/models/{name}/versions").json()["versions"][-1]["version"]
-    back = ["rollback", "-t", name, "--to", str(version), "--resume-at", "0:6", "--yes"]
-    where = ("-b", kafka.address, "--redis", f"redis://{redis.address}/0")
-    done = await asyncio.to_thread(perceptron, *back, *where)
-    assert done.returncode == 0, done.stderr
+    rollback = ["rollback", "-t", name, "--to", str(version), "--resume-at", "0:6", "--yes"]
+    options = ("-b", kafka.address, "--redis", f"redis://{redis.address}/0")
+    result = await asyncio.to_thread(perceptron, *rollback, *options)
+    assert result.returncode == 0, result.stderr
     await client.send_and_wait(name, event({"a": 1}, 1))
     await client.stop()
     await asyncio.to_thread(wait, lambda: service.model(name)["covered"] == {"0": [[0, 3], [6, 7]]}, "it goes on")
 
 
 async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run, kafka: Server, topic: str) -> None:
-    """375 MiB together, each just allowed: they are unpacked one after another, and the event loop turns in between."""
+    """The batches have 375 MiB together. They are unpacked one by one, and the event loop turns in between."""
     service = await asyncio.to_thread(run().up)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()
     await client.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(service.wait_for, 1)
-    before = memory(service)
+    base = memory(service)
     raw = packed_values("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
-    crowded = packed_values("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
-    with asked_all_the_time(service):
-        for batch in [raw] * TIMES + [crowded]:
+    many_headers = packed_values("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
+    with constant_requests(service):
+        for batch in [raw] * BATCHES + [many_headers]:
             await send_packed(client, topic, batch)
-        await asyncio.to_thread(service.wait_for, 1 + 2 * TIMES + 10)
+        await asyncio.to_thread(service.wait_for, 1 + 2 * BATCHES + 10)
     await client.stop()
-    grown = memory(service, "VmHWM") - before
-    assert service.model()["events"] == 1 + TIMES
-    assert grown < 300
+    growth = memory(service, "VmHWM") - base
+    assert service.model()["events"] == 1 + BATCHES
+    assert growth < 300

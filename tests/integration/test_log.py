@@ -19,41 +19,41 @@ from tests.oracle import Fold, same
 pytestmark = pytest.mark.nightly
 
 
-async def test_a_topic_that_was_compacted_is_learned_as_what_is_left_of_it(run: Run, kafka: Server, topic: str) -> None:
+async def test_a_compacted_topic_is_learned_as_the_records_that_remain(run: Run, kafka: Server, topic: str) -> None:
     """Gaps of the cleaner stay, whatever the policy is later. They are covered, counted and logged once."""
     small = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "0"}
     await create_topic(kafka, topic, 1, cleanup_policy="compact", **small)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()
 
-    async def after(more: int) -> list[Any]:
+    async def append_and_read(extra: int) -> list[Any]:
         # The newest segment is never compacted: each try begins another one, with a key of its own.
-        await client.send_and_wait(topic, event({"more": 1}, 1), key=b"more%d" % more)
+        await client.send_and_wait(topic, event({"more": 1}, 1), key=b"more%d" % extra)
         return await read_all(kafka, topic)
 
     for i in range(40):
         await client.send_and_wait(topic, event({f"n{i % 4}": i}, i % 2), key=b"k%d" % (i % 4))
-    deadline, more = time.monotonic() + 90, 1
-    while len(left := await after(more)) > 4 + more:  # the cleaner may take more
-        assert time.monotonic() < deadline, f"the cleaner left {len(left) - more} records of 4 keys"
+    deadline, extra = time.monotonic() + 90, 1
+    while len(records := await append_and_read(extra)) > 4 + extra:  # the cleaner may take more
+        assert time.monotonic() < deadline, f"the cleaner left {len(records) - extra} records of 4 keys"
         await asyncio.sleep(0.5)
-        more += 1
+        extra += 1
     await client.stop()
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
     await admin.start()
     await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": "delete"})])
     await admin.close()
     service = await asyncio.to_thread(run("", "--start-at", "earliest").up)
-    model = await asyncio.to_thread(service.wait_for, left[-1].offset + 1)
-    assert left[-1].offset > len(left)
-    same(Fold().fold(r.value for r in left), model, service.weights())
+    model = await asyncio.to_thread(service.wait_for, records[-1].offset + 1)
+    assert records[-1].offset > len(records)
+    same(Fold().fold(r.value for r in records), model, service.weights())
     assert service.metrics()[f'perceptron_offset_gaps_total{{model="{topic}"}}'] >= 1
     assert service.log.read_text().count("offsets without a batch") == 1
 
 
 WATCHDOG_SECONDS = 15.0
-"""Longer than it takes to find a broker again that has just started and may answer late."""
-STUCK = """
+"""Longer than a client needs to find a restarted broker again, which may answer late."""
+HANGING_SERVICE = """
 import asyncio, pathlib
 from service.streaming.kafka.fetching.fetcher import Fetcher
 request = Fetcher._request
@@ -74,47 +74,49 @@ async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_no
     for folder in ("kafka", "redis"):
         (tmp_path / folder).mkdir()
     hang = tmp_path / "hang"
-    with servers.start_kafka(tmp_path / "kafka") as own, servers.start_redis(tmp_path / "redis") as redis:
-        client = AIOKafkaProducer(bootstrap_servers=own.address, request_timeout_ms=120_000)
+    with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
+        client = AIOKafkaProducer(bootstrap_servers=kafka.address, request_timeout_ms=120_000)
         await client.start()
-        service = Running(topic, own.address, redis.address, tmp_path, "", "--create-topics", watchdog=WATCHDOG_SECONDS)
+        service = Running(
+            topic, kafka.address, redis.address, tmp_path, "", "--create-topics", watchdog=WATCHDOG_SECONDS
+        )
         service.kill()
-        service.start([sys.executable, "-c", STUCK.replace("TRIGGER", repr(str(hang))), *service.command[3:]])
+        service.start([sys.executable, "-c", HANGING_SERVICE.replace("TRIGGER", repr(str(hang))), *service.command[3:]])
         try:
             await asyncio.to_thread(service.up)
             await client.send_and_wait(topic, event({"a": 1}, 1))
             await asyncio.to_thread(service.wait_for, 1)
-            own.kill()
+            kafka.kill()
             await asyncio.sleep(WATCHDOG_SECONDS + 2.0)  # the outage itself
             assert service.process.poll() is None
-            await asyncio.to_thread(own.start)
+            await asyncio.to_thread(kafka.start)
             await client.send_and_wait(topic, event({"a": 1}, 0))
             await asyncio.to_thread(service.wait_for, 2)
             hang.touch()
-            # A fetch that is under way would still bring what is sent now.
+            # A fetch in progress would still bring a record that is sent now.
             await asyncio.to_thread(wait, Path(f"{hang}-seen").exists, "it hangs")
             await client.send_and_wait(topic, event({"a": 1}, 1))
             assert await asyncio.to_thread(service.process.wait, DEADLINE) == 1
             log = service.log.read_text()
-            assert f"topic {topic}: Kafka at {own.address} answers and has more records, but none came for" in log
+            assert f"topic {topic}: Kafka at {kafka.address} answers and has more records, but none came for" in log
             assert "Traceback" not in log
             hang.unlink()
-            fresh = await asyncio.to_thread(service.start(service.command).up)
-            assert (await asyncio.to_thread(fresh.wait_for, 3))["events"] == 3
+            restarted = await asyncio.to_thread(service.start(service.command).up)
+            assert (await asyncio.to_thread(restarted.wait_for, 3))["events"] == 3
         finally:
             await client.stop()
             service.kill()
             service.http.close()
 
 
-async def test_another_clusters_model_is_never_gone_on_with(
+async def test_a_model_of_another_cluster_is_never_continued(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
     """Two clusters with the same records share a Redis. No message advises to forget somebody else's model."""
     (tmp_path / "kafka").mkdir()
-    with servers.start_kafka(tmp_path / "kafka") as other:
-        first = await asyncio.to_thread(run(kafka_address=other.address).up)
-        async with AIOKafkaProducer(bootstrap_servers=other.address) as client:
+    with servers.start_kafka(tmp_path / "kafka") as other_kafka:
+        first = await asyncio.to_thread(run(kafka_address=other_kafka.address).up)
+        async with AIOKafkaProducer(bootstrap_servers=other_kafka.address) as client:
             for i in range(5):
                 await client.send_and_wait(topic, event({"a": i}, i % 2), timestamp_ms=1000 + i)
         await asyncio.to_thread(first.wait_for, 5)
@@ -128,6 +130,6 @@ async def test_another_clusters_model_is_never_gone_on_with(
         assert second.model()["events"] == 5
         assert not any(word in reason for word in ("reset", "rollback", "recreated", "trimmed"))
         assert "reset" not in second.log.read_text()
-        # The old cluster's process goes on.
-        again = await asyncio.to_thread(run(kafka_address=other.address).up)
-        assert ((await asyncio.to_thread(again.wait_for, 5))["events"], again.model()["stopped"]) == (5, None)
+        # A process of the other cluster continues.
+        restarted = await asyncio.to_thread(run(kafka_address=other_kafka.address).up)
+        assert ((await asyncio.to_thread(restarted.wait_for, 5))["events"], restarted.model()["stopped"]) == (5, None)

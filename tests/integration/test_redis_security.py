@@ -17,8 +17,8 @@ from service.settings.load import load
 from service.settings.redis import RedisSettings
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, perceptron, wait
-from tests.integration.kept import KEEPING, learn_and_keep, some_events
-from tests.integration.test_redis_needs import started
+from tests.integration.kept import KEEP_OFTEN, learn_and_keep, random_events
+from tests.integration.test_redis_needs import redis_server
 
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"
 
@@ -28,151 +28,151 @@ class User(NamedTuple):
     rights: str
 
 
-LISTED = re.findall(r"^ACL SETUSER (\S+) on >(\S+) (.+)$", DOCS.read_text(), re.MULTILINE)
-USERS = {name: User(password, rights) for name, password, rights in LISTED}
+USER_LINES = re.findall(r"^ACL SETUSER (\S+) on >(\S+) (.+)$", DOCS.read_text(), re.MULTILINE)
+USERS = {name: User(password, rights) for name, password, rights in USER_LINES}
 """The users that the page lists."""
 
 
-class Secured(NamedTuple):
+class TlsServer(NamedTuple):
     """A server with a port for TLS and one without, and a client of it."""
 
     tls: str
     plain: str
-    raw: Any
+    admin: Any
 
 
 @pytest.fixture(scope="module")
 def both_ports(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[tuple[str, str]]:
     plain, folder = str(free_port()), tmp_path_factory.mktemp("secured") / "redis"
-    own = certificates.server
-    flags = "--tls-cert-file", own, "--tls-key-file", own, "--tls-ca-cert-file", certificates.ca, "--port", plain
-    with started(folder, *flags, "--tls-auth-clients", "no") as server:
+    cert = certificates.server
+    flags = "--tls-cert-file", cert, "--tls-key-file", cert, "--tls-ca-cert-file", certificates.ca, "--port", plain
+    with redis_server(folder, *flags, "--tls-auth-clients", "no") as server:
         yield server.address, f"127.0.0.1:{plain}"
 
 
 @pytest.fixture
-async def secured(both_ports: tuple[str, str], certificates: Certificates) -> AsyncIterator[Secured]:
-    """Each test may change the server; afterwards it is as before."""
-    raw: Any = Redis.from_url(f"redis://{both_ports[1]}", max_connections=1)
-    await raw.execute_command("ACL SETUSER", "alice", "on", ">old", "~perceptron:*", "+@all")
-    yield Secured(*both_ports, raw)
-    await raw.config_set("requirepass", "")
-    await raw.config_set("tls-auth-clients", "no")
-    await shows(raw, certificates.server)
-    await raw.acl_deluser("alice")
-    await raw.aclose()
+async def server(both_ports: tuple[str, str], certificates: Certificates) -> AsyncIterator[TlsServer]:
+    """A server that each test may change; the fixture restores it."""
+    admin: Any = Redis.from_url(f"redis://{both_ports[1]}", max_connections=1)
+    await admin.execute_command("ACL SETUSER", "alice", "on", ">old", "~perceptron:*", "+@all")
+    yield TlsServer(*both_ports, admin)
+    await admin.config_set("requirepass", "")
+    await admin.config_set("tls-auth-clients", "no")
+    await use_certificate(admin, certificates.server)
+    await admin.acl_deluser("alice")
+    await admin.aclose()
 
 
-async def shows(raw: Any, certificate: str) -> None:
+async def use_certificate(admin: Any, certificate: str) -> None:
     """Give the server this certificate."""
-    await raw.execute_command("CONFIG SET", "tls-cert-file", certificate, "tls-key-file", certificate)
+    await admin.execute_command("CONFIG SET", "tls-cert-file", certificate, "tls-key-file", certificate)
 
 
 def redis_settings(**redis: Any) -> RedisSettings:
     return load(None, {"redis": redis}).redis
 
 
-async def said(timeout: float = 3.0, /, **redis: Any) -> str:
+async def fault(timeout: float = 3.0, /, **redis: Any) -> str:
     """The error with these settings in one line; "" if there is none."""
     async with redis_settings(**redis).store(timeout) as store:
         try:
             assert await store.check() == []
-            return NOTHING
+            return NO_ERROR
         except DependencyError as error:
             return str(error)
 
 
-NOTHING = ""
+NO_ERROR = ""
 
 
-async def test_tls_as_settings_say(secured: Secured, certificates: Certificates) -> None:
+async def test_tls_as_settings_say(server: TlsServer, certificates: Certificates) -> None:
     """Right files are accepted; a missing or wrong one is named, with what to do."""
-    url, ca = f"rediss://{secured.tls}/0", certificates.ca
-    assert await said(url=url, ssl_cafile=ca) == NOTHING
+    url, ca = f"rediss://{server.tls}/0", certificates.ca
+    assert await fault(url=url, ssl_cafile=ca) == NO_ERROR
     unknown = "TLS: certificate verify failed: self-signed certificate in certificate chain: look at redis.ssl_cafile"
-    assert unknown in await said(url=url)
-    assert unknown in await said(url=url, ssl_cafile=certificates.foreign_ca)
-    await shows(secured.raw, certificates.expired)
-    assert "certificate verify failed: certificate has expired" in await said(url=url, ssl_cafile=ca)
-    await shows(secured.raw, certificates.elsewhere)
-    assert "is not valid for '127.0.0.1': look at redis.ssl_cafile" in await said(url=url, ssl_cafile=ca)
-    assert await said(url=url, ssl_cafile=ca, ssl_check_hostname=False) == NOTHING
+    assert unknown in await fault(url=url)
+    assert unknown in await fault(url=url, ssl_cafile=certificates.foreign_ca)
+    await use_certificate(server.admin, certificates.expired)
+    assert "certificate verify failed: certificate has expired" in await fault(url=url, ssl_cafile=ca)
+    await use_certificate(server.admin, certificates.elsewhere)
+    assert "is not valid for '127.0.0.1': look at redis.ssl_cafile" in await fault(url=url, ssl_cafile=ca)
+    assert await fault(url=url, ssl_cafile=ca, ssl_check_hostname=False) == NO_ERROR
 
 
 @pytest.mark.nightly
-async def test_a_client_certificate_is_shown(secured: Secured, certificates: Certificates) -> None:
-    """It is in one file or in two; without it, or with a foreign one, the server refuses the client."""
-    url, ca, refused = f"rediss://{secured.tls}/0", certificates.ca, "redis.ssl_certfile"
-    await secured.raw.config_set("tls-auth-clients", "yes")
+async def test_a_client_certificate_is_sent(server: TlsServer, certificates: Certificates) -> None:
+    """The certificate is in one file or in two; without it, or with a foreign one, the server refuses the client."""
+    url, ca, setting = f"rediss://{server.tls}/0", certificates.ca, "redis.ssl_certfile"
+    await server.admin.config_set("tls-auth-clients", "yes")
     chain, private = certificates.parts(certificates.client)
-    assert await said(url=url, ssl_cafile=ca, ssl_certfile=certificates.client) == NOTHING
-    assert await said(url=url, ssl_cafile=ca, ssl_certfile=chain, ssl_keyfile=private) == NOTHING
-    for shown in dict[str, str](), {"ssl_certfile": certificates.foreign_client}:
+    assert await fault(url=url, ssl_cafile=ca, ssl_certfile=certificates.client) == NO_ERROR
+    assert await fault(url=url, ssl_cafile=ca, ssl_certfile=chain, ssl_keyfile=private) == NO_ERROR
+    for options in dict[str, str](), {"ssl_certfile": certificates.foreign_client}:
         async with asyncio.timeout(DEADLINE):
             # In TLS 1.3 a client sends before it hears the refusal, and a reset may overtake that.
-            while "Connection reset" in (why := await said(url=url, ssl_cafile=ca, **shown)):
+            while "Connection reset" in (error := await fault(url=url, ssl_cafile=ca, **options)):
                 pass
-        assert refused in why
+        assert setting in error
 
 
 @pytest.mark.nightly
-async def test_plain_and_tls_are_told_apart(secured: Secured, certificates: Certificates) -> None:
-    assert "Connection reset by peer: if it speaks TLS, redis.url is rediss://" in await said(
-        url=f"redis://{secured.tls}/0"
+async def test_plain_and_tls_are_told_apart(server: TlsServer, certificates: Certificates) -> None:
+    assert "Connection reset by peer: if it speaks TLS, redis.url is rediss://" in await fault(
+        url=f"redis://{server.tls}/0"
     )
-    silent = await said(0.2, url=f"rediss://{secured.plain}/0", ssl_cafile=certificates.ca)
-    assert silent == f"Redis at {secured.plain}/0: no answer in time"
+    silent = await fault(0.2, url=f"rediss://{server.plain}/0", ssl_cafile=certificates.ca)
+    assert silent == f"Redis at {server.plain}/0: no answer in time"
 
 
 @pytest.mark.nightly
-async def test_a_wrong_password_is_said_and_none(secured: Secured) -> None:
-    url, look = f"redis://{secured.plain}/0", ": look at redis.username and redis.password"
+async def test_a_wrong_or_missing_password_is_reported(server: TlsServer) -> None:
+    url, look = f"redis://{server.plain}/0", ": look at redis.username and redis.password"
     wrong = f"invalid username-password pair or user is disabled{look}"
-    assert wrong in await said(url=url, username="alice", password="canary")
-    assert wrong in await said(url=f"redis://alice:canary@{secured.plain}/0")
-    assert "without any password configured" in await said(url=url, password="canary")
-    assert await said(url=url, username="alice", password="old") == NOTHING
-    await secured.raw.config_set("requirepass", "old")
-    assert f"Authentication required{look}" in await said(url=url)
-    assert await said(url=url, password="old") == NOTHING
+    assert wrong in await fault(url=url, username="alice", password="canary")
+    assert wrong in await fault(url=f"redis://alice:canary@{server.plain}/0")
+    assert "without any password configured" in await fault(url=url, password="canary")
+    assert await fault(url=url, username="alice", password="old") == NO_ERROR
+    await server.admin.config_set("requirepass", "old")
+    assert f"Authentication required{look}" in await fault(url=url)
+    assert await fault(url=url, password="old") == NO_ERROR
 
 
 @pytest.mark.nightly
 async def test_files_are_read_when_a_process_starts(
-    secured: Secured, certificates: Certificates, tmp_path: Path
+    server: TlsServer, certificates: Certificates, tmp_path: Path
 ) -> None:
     """A password and an authority: a running process keeps what it read, a new one has the new files."""
     password, ca = tmp_path / "password", tmp_path / "ca.pem"
     password.write_text("old\n")
     shutil.copy(certificates.ca, ca)
     files = {"username": "alice", "password_file": str(password), "ssl_cafile": str(ca)}
-    async with redis_settings(url=f"rediss://{secured.tls}/0", **files).store() as store:
+    async with redis_settings(url=f"rediss://{server.tls}/0", **files).store() as store:
         assert await store.digest("m") == ""
         password.write_text("new\n")
         ca.unlink()
-        await secured.raw.execute_command("CLIENT KILL USER alice")
+        await server.admin.execute_command("CLIENT KILL USER alice")
         assert await store.digest("m") == ""
-        await secured.raw.execute_command("ACL SETUSER", "alice", ">new", "<old")
-        await secured.raw.execute_command("CLIENT KILL USER alice")
+        await server.admin.execute_command("ACL SETUSER", "alice", ">new", "<old")
+        await server.admin.execute_command("CLIENT KILL USER alice")
         with pytest.raises(DependencyError, match="invalid username-password pair"):
             await store.digest("m")
         shutil.copy(certificates.ca, ca)
-        assert await said(url=f"rediss://{secured.tls}/0", **files) == NOTHING
+        assert await fault(url=f"rediss://{server.tls}/0", **files) == NO_ERROR
 
 
 @pytest.mark.nightly
-async def test_each_command_says_it_in_one_line(secured: Secured, certificates: Certificates, tmp_path: Path) -> None:
+async def test_a_command_prints_a_one_line_error(server: TlsServer, certificates: Certificates, tmp_path: Path) -> None:
     """The line has no secret."""
     file = tmp_path / "perceptron.toml"
     file.write_text(
-        f'topics = ["m"]\nlearn = false\nfail_fast = true\nhttp.port = 0\nredis.url = "rediss://{secured.tls}/0"\n'
+        f'topics = ["m"]\nlearn = false\nfail_fast = true\nhttp.port = 0\nredis.url = "rediss://{server.tls}/0"\n'
         f'redis.ssl_cafile = "{certificates.ca}"\nredis.username = "alice"\nredis.password = "canary"\n'
     )
     for command in ("run", "check", "inspect"):
-        done = await asyncio.to_thread(perceptron, "-c", str(file), command, cwd=tmp_path)
-        (line,) = [x for x in (done.stdout + done.stderr).splitlines() if "Redis at " in x]
-        assert ("invalid username-password pair" in line, done.returncode) == (True, 3), done
-        assert "canary" not in done.stdout + done.stderr
+        result = await asyncio.to_thread(perceptron, "-c", str(file), command, cwd=tmp_path)
+        (line,) = [x for x in (result.stdout + result.stderr).splitlines() if "Redis at " in x]
+        assert ("invalid username-password pair" in line, result.returncode) == (True, 3), result
+        assert "canary" not in result.stdout + result.stderr
 
 
 @pytest.mark.nightly
@@ -180,7 +180,7 @@ async def test_each_command_says_it_in_one_line(secured: Secured, certificates: 
 async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
     run: Run,
     redis: Server,
-    raw: Any,
+    raw_redis: Any,
     producer: AIOKafkaProducer,
     kafka: Server,
     topic: str,
@@ -188,71 +188,71 @@ async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
 ) -> None:
     """A learner, a replica and each command work with the listed rights; those of a replica allow no learning."""
     for name, user in USERS.items():
-        await raw.execute_command("ACL", "SETUSER", name, "on", f">{user.password}", *user.rights.split())
+        await raw_redis.execute_command("ACL", "SETUSER", name, "on", f">{user.password}", *user.rights.split())
 
-    def place(name: str) -> str:
+    def login(name: str) -> str:
         return f"{name}:{USERS[name].password}@{redis.address}"
 
-    async def tool(name: str, *command: str) -> None:
-        where = ["-t", topic, *([] if command[0] in {"reset", "export"} else ["-b", kafka.address])]
-        where += ["--redis", f"redis://{place(name)}/0"]
+    async def run_command(name: str, *command: str) -> None:
+        options = ["-t", topic, *([] if command[0] in {"reset", "export"} else ["-b", kafka.address])]
+        options += ["--redis", f"redis://{login(name)}/0"]
         env = {"PERCEPTRON_LEARN": str(name != "replica")}
-        done = await asyncio.to_thread(perceptron, *command, *where, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = await asyncio.to_thread(perceptron, *command, *options, cwd=tmp_path, env=env)
+        assert result.returncode == 0, result.stdout + result.stderr
 
-    learner = await asyncio.to_thread(run(KEEPING, redis_address=place("learner")).up)
-    replica = run("", "--no-learn", redis_address=place("replica"), create=False)
-    versions = await learn_and_keep(learner, producer, some_events(300))
+    learner = await asyncio.to_thread(run(KEEP_OFTEN, redis_address=login("learner")).up)
+    replica = run("", "--no-learn", redis_address=login("replica"), create=False)
+    versions = await learn_and_keep(learner, producer, random_events(300))
     await asyncio.to_thread(replica.up)
     await asyncio.to_thread(wait, lambda: replica.model()["next"]["0"] == 300, "the replica follows")
     for service in (learner, replica):
         assert await asyncio.to_thread(service.stop) == 0
         assert "permission" not in service.log.read_text()
-    where = ["-t", topic, "-b", kafka.address, "--redis", f"redis://{place('replica')}/0"]
-    done = await asyncio.to_thread(perceptron, "check", *where, cwd=tmp_path)
-    assert (done.returncode, "refuses to write snapshots by a script" in done.stdout) == (2, True), done
-    await tool("learner", "check")
-    await tool("replica", "check")
+    options = ["-t", topic, "-b", kafka.address, "--redis", f"redis://{login('replica')}/0"]
+    result = await asyncio.to_thread(perceptron, "check", *options, cwd=tmp_path)
+    assert (result.returncode, "refuses to write snapshots by a script" in result.stdout) == (2, True), result
+    await run_command("learner", "check")
+    await run_command("replica", "check")
     for name in ("inspect", "export", "verify"):
-        await tool(name, name)
-    await tool("rollback", "rollback", "--to", str(versions[-1]["version"]), "--yes")
-    await tool("reset", "reset", "--yes")
-    await raw.execute_command("ACL", "DELUSER", *USERS)
+        await run_command(name, name)
+    await run_command("rollback", "rollback", "--to", str(versions[-1]["version"]), "--yes")
+    await run_command("reset", "reset", "--yes")
+    await raw_redis.execute_command("ACL", "DELUSER", *USERS)
 
 
 @pytest.fixture
-def sentinel(tmp_path: Path, secured: Secured) -> Iterator[Server]:
+def sentinel(tmp_path: Path, server: TlsServer) -> Iterator[Server]:
     """A sentinel with a password, which calls the secured server `perceptron`."""
     folder, port = tmp_path / "sentinel", free_port()
     folder.mkdir()
     file = folder / "conf"
-    host, _, watched = secured.plain.partition(":")
+    host, _, watched = server.plain.partition(":")
     file.write_text(
         f"bind 127.0.0.1\nport {port}\ndir {folder}\nrequirepass canary\n"
         f"sentinel monitor perceptron {host} {watched} 1\nsentinel down-after-milliseconds perceptron 60000\n"
     )
-    server = Server([shutil.which("redis-server") or "", str(file), "--sentinel"], port, folder / "log")
-    server.start()
-    yield server
-    server.stop()
+    process = Server([shutil.which("redis-server") or "", str(file), "--sentinel"], port, folder / "log")
+    process.start()
+    yield process
+    process.stop()
 
 
 @pytest.mark.nightly
-async def test_who_sentinels_name_is_asked(secured: Secured, sentinel: Server) -> None:
+async def test_the_primary_that_sentinels_name_is_used(server: TlsServer, sentinel: Server) -> None:
     """Database and credentials are those of the settings. If no sentinel names a primary, one line has each answer."""
     right: dict[str, Any] = {"sentinels": [f"127.0.0.1:{free_port()}", sentinel.address], "sentinel_password": "canary"}
-    assert await said(**right, username="alice", password="old") == NOTHING
-    assert await said(**right, url="redis:///3") == NOTHING
-    wrong = await said(**right, username="alice", password="x")
-    assert wrong.startswith(f"Redis at {secured.plain} (by Sentinel): invalid username-password pair")
-    no = "Redis at perceptron (by Sentinel): no sentinel names a primary (redis.sentinels, redis.sentinel_service): "
+    assert await fault(**right, username="alice", password="old") == NO_ERROR
+    assert await fault(**right, url="redis:///3") == NO_ERROR
+    wrong = await fault(**right, username="alice", password="x")
+    assert wrong.startswith(f"Redis at {server.plain} (by Sentinel): invalid username-password pair")
+    head = "Redis at perceptron (by Sentinel): no sentinel names a primary (redis.sentinels, redis.sentinel_service): "
     look = ": look at redis.sentinel_username and redis.sentinel_password"
     settings: dict[str, Any] = {**right, "sentinels": [sentinel.address]}
-    wrong = f"{no}{sentinel.address} invalid username-password pair or user is disabled{look}"
-    assert await said(**settings | {"sentinel_password": "x"}) == wrong
-    assert await said(sentinels=[sentinel.address]) == f"{no}{sentinel.address} Authentication required{look}"
-    other = no.replace("perceptron", "other")
-    assert await said(**settings, sentinel_service="other") == f"{other}{sentinel.address} knows no service other"
-    assert "unknown command" in await said(sentinels=[secured.plain])
-    nobody = f"127.0.0.1:{free_port()}"
-    assert await said(sentinels=[nobody]) == f"{no}{nobody} Connection refused"
+    wrong = f"{head}{sentinel.address} invalid username-password pair or user is disabled{look}"
+    assert await fault(**settings | {"sentinel_password": "x"}) == wrong
+    assert await fault(sentinels=[sentinel.address]) == f"{head}{sentinel.address} Authentication required{look}"
+    other_head = head.replace("perceptron", "other")
+    assert await fault(**settings, sentinel_service="other") == f"{other_head}{sentinel.address} knows no service other"
+    assert "unknown command" in await fault(sentinels=[server.plain])
+    unused = f"127.0.0.1:{free_port()}"
+    assert await fault(sentinels=[unused]) == f"{head}{unused} Connection refused"

@@ -11,7 +11,7 @@ from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from service.streaming.resume_check import fingerprint
 from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, trim, wait
-from tests.integration.kept import KEEPING, Tool, kept, learn_and_keep, middle, send, some_events
+from tests.integration.kept import KEEP_OFTEN, Tool, kept_versions, learn_and_keep, newest_within, random_events, send
 from tests.oracle import Fold, same
 
 
@@ -19,22 +19,22 @@ from tests.oracle import Fold, same
 async def test_a_rewind_without_a_hole_learns_the_same_bits(
     run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """A learner that was stopped meanwhile wakes up, is refused, and continues from the restored version."""
-    service = await asyncio.to_thread(run(KEEPING, session_timeout=HELD_SECONDS).up)
-    events = some_events(1000)
+    """A learner that was suspended meanwhile wakes up, is refused, and continues from the restored version."""
+    service = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=HELD_SECONDS).up)
+    events = random_events(1000)
     versions = await learn_and_keep(service, producer, events[:600])
-    version = middle(versions, 500)
-    before = service.model()
-    sending = asyncio.create_task(send(producer, topic, events[600:900]))
+    version = newest_within(versions, 500)
+    model_before = service.model()
+    task = asyncio.create_task(send(producer, topic, events[600:900]))
     service.process.send_signal(signal.SIGSTOP)
-    await sending
-    printed = await tool.back(version["version"])
+    await task
+    output = await tool.roll_back(version["version"])
     current = await current_head(store, topic)
     assert current is not None
     head = current[0]
-    assert f"which is version {head.version} " in printed
-    assert (head.version > before["version"], head.counts.events) == (True, version["events"])
-    assert {v["version"] for v in versions} < {v.version for v in head.kept}, "the way back is there too"
+    assert f"which is version {head.version} " in output
+    assert (head.version > model_before["version"], head.counts.events) == (True, version["events"])
+    assert {v["version"] for v in versions} < {v.version for v in head.kept}, "the versions after it are kept too"
     service.process.send_signal(signal.SIGCONT)
     await send(producer, topic, events[900:])
     model = await asyncio.to_thread(service.wait_for, 1000)
@@ -44,79 +44,79 @@ async def test_a_rewind_without_a_hole_learns_the_same_bits(
     assert (await tool.verify())["replayed_events"] == 1000
 
 
-def covered(service: Running, *ranges: list[int]) -> None:
+def wait_for_covered(service: Running, *ranges: list[int]) -> None:
     """Wait until exactly these records are learned and saved."""
     wait(lambda: (m := service.model())["covered"] == {"0": [*ranges]} and not m["ahead"], f"{ranges} are learned")
 
 
-async def test_what_a_hole_leaves_out_is_never_learned(
+async def test_records_in_a_hole_are_never_learned(
     run: Run, tool: Tool, producer: AIOKafkaProducer, topic: str
 ) -> None:
     """This holds with and without new events; another rollback makes the hole longer, or removes it."""
-    service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
-    events = some_events(900)
+    service = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=TAKEOVER_SECONDS).up)
+    events = random_events(900)
     versions = await learn_and_keep(service, producer, events[:600])
-    version = middle(versions, 400)
+    version = newest_within(versions, 400)
     a = version["next"]["0"]
-    sending = asyncio.create_task(send(producer, topic, events[600:700]))
-    await tool.back(version["version"], "--resume-at", "0:450")
-    await sending
-    await asyncio.to_thread(covered, service, [0, a], [450, 700])
+    task = asyncio.create_task(send(producer, topic, events[600:700]))
+    await tool.roll_back(version["version"], "--resume-at", "0:450")
+    await task
+    await asyncio.to_thread(wait_for_covered, service, [0, a], [450, 700])
     same(Fold().fold([*events[:a], *events[450:700]]), service.model(), service.weights())
-    verified = await tool.verify()
-    assert (verified["covered"], verified["replayed_records"]) == ({"0": [[0, a], [450, 700]]}, 700 - 450 + a)
+    report = await tool.verify()
+    assert (report["covered"], report["replayed_records"]) == ({"0": [[0, a], [450, 700]]}, 700 - 450 + a)
     # No events come now. A longer hole after the restored version is one hole.
-    restored = next(v for v in await asyncio.to_thread(kept, service) if v["next"]["0"] == 450)
+    restored = next(v for v in await asyncio.to_thread(kept_versions, service) if v["next"]["0"] == 450)
     assert restored["events"] == a
-    await tool.back(restored["version"], "--resume-at", "0:650")
-    await asyncio.to_thread(covered, service, [0, a], [650, 700])
+    await tool.roll_back(restored["version"], "--resume-at", "0:650")
+    await asyncio.to_thread(wait_for_covered, service, [0, a], [650, 700])
     await send(producer, topic, events[700:])
     await asyncio.to_thread(service.wait_for, 900)
     same(Fold().fold([*events[:a], *events[650:]]), service.model(), service.weights())
     await tool.verify()
     # A restart continues after the hole, with kept versions of two histories.
     service.kill()
-    again = await asyncio.to_thread(run(KEEPING).up)
-    assert (await asyncio.to_thread(again.wait_for, 900))["covered"] == {"0": [[0, a], [650, 900]]}
+    restarted = await asyncio.to_thread(run(KEEP_OFTEN).up)
+    assert (await asyncio.to_thread(restarted.wait_for, 900))["covered"] == {"0": [[0, a], [650, 900]]}
     # Without the hole, every record is learned once.
-    await tool.back(version["version"])
-    await asyncio.to_thread(covered, again, [0, 900])
-    same(Fold().fold(events), again.model(), again.weights())
-    shown = await tool("verify")
-    assert (shown.returncode, "equal, bit for bit" in shown.stdout) == (0, True)
+    await tool.roll_back(version["version"])
+    await asyncio.to_thread(wait_for_covered, restarted, [0, 900])
+    same(Fold().fold(events), restarted.model(), restarted.weights())
+    result = await tool("verify")
+    assert (result.returncode, "equal, bit for bit" in result.stdout) == (0, True)
 
 
 @pytest.mark.nightly
-async def test_what_cannot_be_gone_back_to_is_said_in_one_line(
+async def test_an_impossible_rollback_says_so_in_one_line(
     run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, kafka: Server, topic: str
 ) -> None:
-    assert "has no snapshot in Redis" in await tool.refused(1, "rollback", "--to", "2", "--yes")
-    assert "has no snapshot in Redis" in await tool.refused(1, "verify")
-    service = await asyncio.to_thread(run(KEEPING).up)
-    versions = await learn_and_keep(service, producer, some_events(400))
+    assert "has no snapshot in Redis" in await tool.expect_error(1, "rollback", "--to", "2", "--yes")
+    assert "has no snapshot in Redis" in await tool.expect_error(1, "verify")
+    service = await asyncio.to_thread(run(KEEP_OFTEN).up)
+    versions = await learn_and_keep(service, producer, random_events(400))
     assert await asyncio.to_thread(service.stop) == 0
     numbers = [v["version"] for v in versions]
-    version = middle(versions, 300)
+    version = newest_within(versions, 300)
     number, offset = version["version"], version["next"]["0"]
     digest = await store.digest(topic)
 
-    async def refused(code: int, to: int, *flags: str) -> str:
-        return await tool.refused(code, "rollback", "--to", str(to), "--yes", *flags)
+    async def rollback_error(code: int, to: int, *flags: str) -> str:
+        return await tool.expect_error(code, "rollback", "--to", str(to), "--yes", *flags)
 
-    assert f"has no kept version 99999: it has {', '.join(map(str, numbers))}" in await refused(1, 99999)
-    twice = await refused(2, number, "--resume-at", f"0:{offset - 1}")
-    assert f"has learned up to {offset}, and nothing is learned twice" in twice
-    beyond = await refused(1, number, "--resume-at", "0:401")
-    assert "partition 0 ends at 400, so learning cannot go on at 401" in beyond
+    assert f"has no kept version 99999: it has {', '.join(map(str, numbers))}" in await rollback_error(1, 99999)
+    error = await rollback_error(2, number, "--resume-at", f"0:{offset - 1}")
+    assert f"has learned up to {offset}, and nothing is learned twice" in error
+    error = await rollback_error(1, number, "--resume-at", "0:401")
+    assert "partition 0 ends at 400, so learning cannot go on at 401" in error
     assert await store.digest(topic) == digest, "none of these wrote anything"
     # The log is trimmed: the user must name what is left out.
     await trim(kafka, topic, 350)
-    error = await refused(1, number)
+    error = await rollback_error(1, number)
     assert f"version {number} would go on at {offset}: leave out what is gone with --resume-at 0:350" in error
-    await tool.back(number, "--resume-at", "0:350")
-    again = await asyncio.to_thread(run(KEEPING).up)
-    assert (await asyncio.to_thread(again.wait_for, 400))["covered"] == {"0": [[0, offset], [350, 400]]}
-    last = (await read_all(kafka, topic))[-1]
+    await tool.roll_back(number, "--resume-at", "0:350")
+    restarted = await asyncio.to_thread(run(KEEP_OFTEN).up)
+    assert (await asyncio.to_thread(restarted.wait_for, 400))["covered"] == {"0": [[0, offset], [350, 400]]}
+    record = (await read_all(kafka, topic))[-1]
     current = await current_head(store, topic)
     assert current
-    assert current[0].next["0"].fingerprint == fingerprint(last)
+    assert current[0].next["0"].fingerprint == fingerprint(record)

@@ -17,7 +17,7 @@ from tests.integration.kept import Tool
 
 pytestmark = pytest.mark.nightly
 
-CORRUPTED = """
+CORRUPTING_SERVICE = """
 import pathlib
 from service.learning.learner import Learner
 apply = Learner.apply
@@ -43,7 +43,7 @@ async def test_a_state_that_the_theorem_excludes_is_not_saved_and_not_served(
     service = Running(topic, kafka.address, redis.address, tmp_path, f'[model]\nreference = "{file}"\n')
     service.kill()
     trigger = tmp_path / "trigger"
-    code = CORRUPTED.replace("TRIGGER", json.dumps(str(trigger)))
+    code = CORRUPTING_SERVICE.replace("TRIGGER", json.dumps(str(trigger)))
     service.start([sys.executable, "-c", code, *service.command[3:]])
     try:
         await asyncio.to_thread(service.up)
@@ -62,44 +62,44 @@ async def test_a_state_that_the_theorem_excludes_is_not_saved_and_not_served(
         service.http.close()
 
 
-async def test_a_model_that_diverges_is_answered_for_by_what_was_kept_before(
+async def test_an_earlier_version_answers_for_a_model_that_diverges(
     run: Run, producer: AIOKafkaProducer, tool: Tool, topic: str
 ) -> None:
-    """lms on unscaled values stops at ‖w‖² = 1e30: learner, replica and restart answer with a version from before."""
-    settings, sent = '[model]\nrule = "lms"\n[snapshots]\nkeep_every = 0.001\nkeep = 50\n', 0
+    """lms on unscaled values stops at ‖w‖² = 1e30: learner, replica and restart answer with an earlier version."""
+    settings, count = '[model]\nrule = "lms"\n[snapshots]\nkeep_every = 0.001\nkeep = 50\n', 0
     service = await asyncio.to_thread(run(settings).up)
     replica = await asyncio.to_thread(run(settings, "--no-learn").up)
-    for sent in range(1, 101):
-        await producer.send_and_wait(topic, event({"a": sent % 3 - 1.0, "b": sent % 2}, sent % 2))
-        if sent % 20 == 0:
-            good = await asyncio.to_thread(service.wait_for, sent)
+    for count in range(1, 101):
+        await producer.send_and_wait(topic, event({"a": count % 3 - 1.0, "b": count % 2}, count % 2))
+        if count % 20 == 0:
+            good = await asyncio.to_thread(service.wait_for, count)
 
-    def taken(records: int) -> bool:
-        about = service.model()
-        return bool(about["stopped"] or (about["next"], about["ahead"]) == ({"0": records}, 0))
+    def is_handled(records: int) -> bool:
+        info = service.model()
+        return bool(info["stopped"] or (info["next"], info["ahead"]) == ({"0": records}, 0))
 
     while not (stopped := service.model()["stopped"]):
-        await producer.send_and_wait(topic, event({"a": 900.0 + sent % 7, "b": -700.0}, sent % 2))
-        sent += 1
-        assert sent < 150, "it diverges"
-        await asyncio.to_thread(wait, functools.partial(taken, sent), "it is saved, or the end")
-    assert f"the update at offset {sent - 1} of partition 0 takes the squared norm of the weights beyond" in stopped
+        await producer.send_and_wait(topic, event({"a": 900.0 + count % 7, "b": -700.0}, count % 2))
+        count += 1
+        assert count < 150, "it diverges"
+        await asyncio.to_thread(wait, functools.partial(is_handled, count), "it is saved, or the end")
+    assert f"the update at offset {count - 1} of partition 0 takes the squared norm of the weights beyond" in stopped
 
-    def as_before(process: Running) -> bool:
-        about = process.model()
-        assert about["squared_norm"] <= 1e30
-        return bool(about["stopped"] == stopped and about["events"] == good["events"] and not about["learning_here"])
+    def is_restored(process: Running) -> bool:
+        info = process.model()
+        assert info["squared_norm"] <= 1e30
+        return bool(info["stopped"] == stopped and info["events"] == good["events"] and not info["learning_here"])
 
     for process in (service, replica):
-        await asyncio.to_thread(wait, functools.partial(as_before, process), "a version from before the growth answers")
+        await asyncio.to_thread(wait, functools.partial(is_restored, process), "an earlier version answers")
         assert process.model()["state_digest"] == good["state_digest"]
         assert abs(process.predict({"features": {"a": 1.0, "b": 1.0}}).json()["score"]) < 2.0
     assert await asyncio.to_thread(service.stop) == 0
-    again = await asyncio.to_thread(run(settings).up)
-    await asyncio.to_thread(wait, lambda: as_before(again), "and after a restart")
-    version = again.model()["version"]
-    await tool.back(version, "--resume-at", f"0:{sent}")
-    await asyncio.to_thread(wait, lambda: again.model()["learning_here"], "it continues after these events")
+    restarted = await asyncio.to_thread(run(settings).up)
+    await asyncio.to_thread(wait, lambda: is_restored(restarted), "and after a restart")
+    version = restarted.model()["version"]
+    await tool.roll_back(version, "--resume-at", f"0:{count}")
+    await asyncio.to_thread(wait, lambda: restarted.model()["learning_here"], "it continues after these events")
 
 
 async def test_a_model_that_diverges_with_nothing_kept_says_why(
@@ -110,10 +110,10 @@ async def test_a_model_that_diverges_with_nothing_kept_says_why(
     for i in range(200):
         await producer.send(topic, event({"a": 1e3, "b": 7e3 + i}, i % 2))
     await producer.flush()
-    about = await asyncio.to_thread(wait, lambda: (a := service.model())["stopped"] and a, "it says so")
-    refused = service.predict({"features": {"a": 1.0}})
-    assert (refused.status_code, refused.json()["detail"]) == (503, about["stopped"])
-    assert "beyond 1e+30" in about["stopped"]
-    assert about["squared_norm"] <= 1e30
+    info = await asyncio.to_thread(wait, lambda: (a := service.model())["stopped"] and a, "it says so")
+    answer = service.predict({"features": {"a": 1.0}})
+    assert (answer.status_code, answer.json()["detail"]) == (503, info["stopped"])
+    assert "beyond 1e+30" in info["stopped"]
+    assert info["squared_norm"] <= 1e30
     assert service.http.get("/readyz").status_code == 200
     await tool.verify()

@@ -36,8 +36,8 @@ async def test_very_many_columns(run: Run, producer: AIOKafkaProducer, topic: st
         await asyncio.to_thread(wait, lambda: replica.model()["state_digest"] == digest, "the replica follows")
         return replica.model()
 
-    followed = await follow()
-    assert (followed["columns"], followed["mistakes"]) == (COLUMNS + 1, learner.model()["mistakes"])
+    model = await follow()
+    assert (model["columns"], model["mistakes"]) == (COLUMNS + 1, learner.model()["mistakes"])
 
     events = COLUMNS // 500
     for columns in (5, 200):
@@ -49,11 +49,11 @@ async def test_very_many_columns(run: Run, producer: AIOKafkaProducer, topic: st
 
     rows = [{"features": {f"name-{rng.randrange(COLUMNS + 50)}": rng.gauss(0, 1)}} for _ in range(1000)]
     question = {"instances": rows}
-    ours, theirs = (service.predict(question).json() for service in (learner, replica))
-    assert ours == theirs
+    answer, replica_answer = (service.predict(question).json() for service in (learner, replica))
+    assert answer == replica_answer
 
     # A new process restores the snapshot.
     assert await asyncio.to_thread(learner.stop) == 0
-    again = await asyncio.to_thread(run().up)
-    model = await asyncio.to_thread(again.wait_for, records)
+    restarted = await asyncio.to_thread(run().up)
+    model = await asyncio.to_thread(restarted.wait_for, records)
     assert model["state_digest"] == replica.model()["state_digest"]

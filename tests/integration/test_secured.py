@@ -19,12 +19,12 @@ from tests.conftest import DEADLINE, Run, create_topic, event, perceptron, wait
 from tests.secured import LISTENERS, MECHANISMS, Secured, password, secured
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
-OTHER = "nothing speaks Kafka over {} there: look at kafka.security_protocol and the port"
+OTHER_PROTOCOL = "nothing speaks Kafka over {} there: look at kafka.security_protocol and the port"
 TLS_SETTINGS = "look at kafka.ssl_cafile, kafka.ssl_certfile and kafka.ssl_check_hostname"
 UNVERIFIED = "TLS: certificate verify failed: "
 UNTRUSTED = f"{UNVERIFIED}unable to get local issuer certificate: {TLS_SETTINGS}"
 FAILED = "SASL: Authentication failed"
-SEE = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
+SEE_SETTINGS = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates)
         yield broker
 
 
-def settings(broker: Secured, listener: str = "SASLTLS", user: str = "learner", **more: object) -> str:
-    """The settings of a user with SCRAM over TLS; `more` are further ones of [kafka], and None removes one."""
+def settings(broker: Secured, listener: str = "SASLTLS", user: str = "learner", **changes: object) -> str:
+    """The settings of a user with SCRAM over TLS; `changes` are others of [kafka], and None removes one."""
     kafka: dict[str, object] = {
         "bootstrap_servers": broker.address(listener),
         "security_protocol": LISTENERS[listener],
@@ -44,12 +44,12 @@ def settings(broker: Secured, listener: str = "SASLTLS", user: str = "learner", 
         "sasl_username": user,
         "sasl_password": password(user),
         "ssl_cafile": broker.certificates.ca,
-        **more,
+        **changes,
     }
     return "".join(f'kafka.{name} = "{value}"\n' for name, value in kafka.items() if value is not None)
 
 
-async def said(cluster: Cluster) -> str:
+async def refusal(cluster: Cluster) -> str:
     """Why a connection is refused, or "" if it is accepted."""
     try:
         async with cluster.connected():
@@ -61,10 +61,10 @@ async def said(cluster: Cluster) -> str:
 @pytest.mark.nightly
 async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> None:
     """Each kind of wrong protocol, certificate and secret is refused; the right ones are accepted."""
-    own = broker.certificates
+    certificates = broker.certificates
 
     def security(protocol: str, mechanism: str = "PLAIN", secret: str = "", certfile: str | None = None) -> Security:
-        files = Tls(own.ca, certfile) if "SSL" in protocol else None
+        files = Tls(certificates.ca, certfile) if "SSL" in protocol else None
         secrets = secret or password("learner")
         if "SASL" not in protocol:
             return Security(protocol, files)
@@ -76,39 +76,39 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
     look = "see kafka.oauth_client_id, oauth_client_secret and oauth_scope"
     alien = f"TLS: sslv3 alert certificate unknown: {TLS_SETTINGS}"
     elsewhere = f"{UNVERIFIED}Hostname mismatch, certificate is not valid for 'localhost': {TLS_SETTINGS}"
-    for listener, how, expected in [
-        ("PLAINTEXT", security("SSL"), OTHER.format("SSL")),
-        ("TLS", security("PLAINTEXT"), OTHER.format("PLAINTEXT")),
+    for listener, config, expected in [
+        ("PLAINTEXT", security("SSL"), OTHER_PROTOCOL.format("SSL")),
+        ("TLS", security("PLAINTEXT"), OTHER_PROTOCOL.format("PLAINTEXT")),
         ("TLS", security("SSL"), ""),
         ("TLS", Security("SSL", Tls()), UNTRUSTED),  # it trusts the system's authorities
-        ("SASL", security("SASL_SSL"), OTHER.format("SASL_SSL")),
+        ("SASL", security("SASL_SSL"), OTHER_PROTOCOL.format("SASL_SSL")),
         *(("SASLTLS", security("SASL_SSL", mechanism), "") for mechanism in MECHANISMS),
-        ("SASL", security("SASL_PLAINTEXT", secret="wrong"), f"{FAILED}: Invalid username or password: {SEE}"),
+        ("SASL", security("SASL_PLAINTEXT", secret="wrong"), f"{FAILED}: Invalid username or password: {SEE_SETTINGS}"),
         ("SASL", security("SASL_PLAINTEXT", "OAUTHBEARER", "wrong"),
          f"SASL: the token endpoint {broker.issuer.url} answers 401: {look}"),
         ("SCRAM", security("SASL_PLAINTEXT"), "SASL: the listener does not know PLAIN: set kafka.sasl_mechanism"),
-        ("MTLS", security("SSL", certfile=own.client), ""),
+        ("MTLS", security("SSL", certfile=certificates.client), ""),
         ("MTLS", security("SSL"), f"TLS: tlsv13 alert certificate required: {TLS_SETTINGS}"),
-        ("MTLS", security("SSL", certfile=own.foreign_client), alien),
+        ("MTLS", security("SSL", certfile=certificates.foreign_client), alien),
         ("EXPIRED", security("SSL"), f"{UNVERIFIED}certificate has expired: {TLS_SETTINGS}"),
         ("ELSEWHERE", security("SSL"), elsewhere),
-        ("ELSEWHERE", Security("SSL", Tls(own.ca, check_hostname=False)), ""),
+        ("ELSEWHERE", Security("SSL", Tls(certificates.ca, check_hostname=False)), ""),
     ]:  # fmt: skip
-        assert await said(Cluster(broker.address(listener), security=how)) == expected, (listener, how)
+        assert await refusal(Cluster(broker.address(listener), security=config)) == expected, (listener, config)
 
 
 RIGHT = r"(?P<operations>[\w, ]+) on (?P<resource>TOPIC(\.dead-letters)?|the group)"
 
 
-def documented() -> dict[str, list[str]]:
+def documented_rights() -> dict[str, list[str]]:
     """The rights that docs/security.md lists for each command, as `OPERATION RESOURCE NAME`, with the word TOPIC."""
     block = DOCUMENT.read_text().partition("rights (ACLs)")[2].partition("```text\n")[2].partition("```")[0]
     rights: dict[str, list[str]] = {}
     for line in block.splitlines():
         command, text = re.split(r" {2,}", line, maxsplit=1)
         for match in filter(None, (re.fullmatch(RIGHT, part) for part in text.split("; "))):
-            about = "Group g" if match["resource"] == "the group" else f"Topic {match['resource']}"
-            rights.setdefault(command, []).extend(f"{right} {about}" for right in match["operations"].split(", "))
+            resource = "Group g" if match["resource"] == "the group" else f"Topic {match['resource']}"
+            rights.setdefault(command, []).extend(f"{right} {resource}" for right in match["operations"].split(", "))
     return rights
 
 
@@ -120,101 +120,101 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
     for name in (topic, f"{topic}.dead-letters"):
         await create_topic(broker.server, name)
     rights = {
-        command: [right.replace("TOPIC", topic).replace("Group g", f"Group g-{topic}") for right in listed]
-        for command, listed in documented().items()
+        command: [right.replace("TOPIC", topic).replace("Group g", f"Group g-{topic}") for right in entries]
+        for command, entries in documented_rights().items()
     }
     await broker.allow(*(f"learner {right}" for right in rights["run"]))
-    kept = "snapshots.keep_every = 0.01\n"
-    service = run(kept + settings(broker), kafka_address=broker.address("SASLTLS"), create=False).up()
+    snapshots = "snapshots.keep_every = 0.01\n"
+    service = run(snapshots + settings(broker), kafka_address=broker.address("SASLTLS"), create=False).up()
     config = tmp_path / "perceptron.toml"
-    about = f'topics = ["{topic}"]\nkafka.group_id = "g-{topic}"\nredis.url = "redis://{redis.address}/0"\n'
-    config.write_text(about + settings(broker, user="tool"))
+    common = f'topics = ["{topic}"]\nkafka.group_id = "g-{topic}"\nredis.url = "redis://{redis.address}/0"\n'
+    config.write_text(common + settings(broker, user="tool"))
     events = tmp_path / "e.jsonl"
     events.write_bytes(b"\n".join(event({"a": x, "b": -x}, 1 if x > 0 else -1) for x in range(-20, 20)))
 
-    async def turns_out(arguments: list[str], code: int, words: str) -> None:
-        """Run until it ends so: the broker applies new rights a moment after they were granted."""
+    async def expect(arguments: list[str], code: int, words: str) -> None:
+        """Run until it ends like this: the broker applies new rights a moment after they were granted."""
         deadline = time.monotonic() + DEADLINE
         while True:
-            done = perceptron("-c", str(config), *arguments)
-            if done.returncode == code and words in " ".join(done.stdout.split()) + done.stderr:
+            result = perceptron("-c", str(config), *arguments)
+            if result.returncode == code and words in " ".join(result.stdout.split()) + result.stderr:
                 return
-            assert time.monotonic() < deadline, (arguments, code, words, done)
+            assert time.monotonic() < deadline, (arguments, code, words, result)
 
-    async def exactly(command: str, arguments: list[str], words: str = "", lacking: int = 3) -> None:
-        needed = [f"tool {right}" for right in rights[command]]
-        await broker.allow(*needed)
-        await turns_out(arguments, 0, words)
-        for right in needed:
+    async def needs_exactly(command: str, arguments: list[str], words: str = "", failure: int = 3) -> None:
+        entries = [f"tool {right}" for right in rights[command]]
+        await broker.allow(*entries)
+        await expect(arguments, 0, words)
+        for right in entries:
             await broker.take_away(right)
             _, operation, kind, name = right.split()
-            where = f"topic {name}" if kind == "Topic" else "the group"
+            resource = f"topic {name}" if kind == "Topic" else "the group"
             # DescribeConfigs is only a warning, and `inspect` shows more than the lag.
-            code = 0 if operation == "DescribeConfigs" else lacking
+            code = 0 if operation == "DescribeConfigs" else failure
             operation = "Read" if operation == "Describe" else operation
-            await turns_out(arguments, code, f"authorisation: this user lacks {operation} on {where}")
+            await expect(arguments, code, f"authorisation: this user lacks {operation} on {resource}")
             await broker.allow(right)
-        await broker.take_away(*needed)
+        await broker.take_away(*entries)
 
-    await exactly("produce", ["produce", str(events)], "sent")
+    await needs_exactly("produce", ["produce", str(events)], "sent")
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
         await producer.send_and_wait(topic, b"no event")
-        sent = (await producer.send_and_wait(topic, event({"a": 1}, 1))).offset + 1
-    assert service.wait_for(sent)["rejected"] == {"not-json": 1}
-    await exactly("run", ["check"])
-    await exactly("inspect", ["inspect"], " lag 0 ", lacking=0)
-    await exactly("verify, fit, suggest", ["verify"], "equal, bit for bit")
-    await exactly("verify, fit, suggest", ["fit", "--topic", topic])
-    await exactly("dead-letters list, show", ["dead-letters", "list"], f"{topic}-0-{sent - 2}")
-    await exactly("dead-letters retry", ["dead-letters", "retry", "--all"])
+        end = (await producer.send_and_wait(topic, event({"a": 1}, 1))).offset + 1
+    assert service.wait_for(end)["rejected"] == {"not-json": 1}
+    await needs_exactly("run", ["check"])
+    await needs_exactly("inspect", ["inspect"], " lag 0 ", failure=0)
+    await needs_exactly("verify, fit, suggest", ["verify"], "equal, bit for bit")
+    await needs_exactly("verify, fit, suggest", ["fit", "--topic", topic])
+    await needs_exactly("dead-letters list, show", ["dead-letters", "list"], f"{topic}-0-{end - 2}")
+    await needs_exactly("dead-letters retry", ["dead-letters", "retry", "--all"])
     version = service.http.get(f"/v1/models/{topic}/versions").json()["versions"][-1]
-    to = ["--to", str(version["version"]), "--resume-at", f"0:{version['next']['0']}", "--yes"]
-    await exactly("rollback --resume-at", ["rollback", *to])
+    target = ["--to", str(version["version"]), "--resume-at", f"0:{version['next']['0']}", "--yes"]
+    await needs_exactly("rollback --resume-at", ["rollback", *target])
     assert service.stop() == 0
 
 
-async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: str, run: Run) -> None:
-    """Learning, or saves, wait for it. Predictions continue, and every event is learned once."""
+async def test_a_revoked_right_is_waited_for(broker: Secured, topic: str, run: Run) -> None:
+    """Learning, or saves, wait for the right. Predictions continue, and every event is learned once."""
     letters = f"{topic}.dead-letters"
     for name in (topic, letters):
         await create_topic(broker.server, name)
-    needed = [f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {letters}"]
-    await broker.allow(*needed)
+    rights = [f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {letters}"]
+    await broker.allow(*rights)
     service = run(settings(broker), kafka_address=broker.address("SASLTLS"), create=False).up()
-    sent = rejected = 0
+    end = rejected = 0
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
 
         async def send(*values: bytes) -> None:
-            nonlocal sent
+            nonlocal end
             for value in values:
-                sent = (await producer.send_and_wait(topic, value)).offset + 1
+                end = (await producer.send_and_wait(topic, value)).offset + 1
 
         await send(*(event({"a": x}, 1) for x in range(5)))
-        service.wait_for(sent)
-        for right in needed:
+        service.wait_for(end)
+        for right in rights:
             await broker.take_away(right)
-            before = service.log.read_text().count("this user lacks")
+            count = service.log.read_text().count("this user lacks")
             _, operation, kind, name = right.split()
-            where = f"topic {name}" if kind == "Topic" else "the group (kafka.group_id)"
+            resource = f"topic {name}" if kind == "Topic" else "the group (kafka.group_id)"
             await send(*(event({"a": x}, -1) for x in range(3)), b"no event")
             rejected += 1
 
-            def told(where: str = where, operation: str = operation, before: int = before) -> bool:
+            def is_logged(resource: str = resource, operation: str = operation, count: int = count) -> bool:
                 assert service.predict({"features": {"a": 1}}).status_code == 200
                 text = service.log.read_text()
-                return text.count("this user lacks") > before and f"this user lacks {operation} on {where}" in text
+                return text.count("this user lacks") > count and f"this user lacks {operation} on {resource}" in text
 
-            wait(told, f"{right} is missed")
+            wait(is_logged, f"{right} is missed")
             await broker.allow(right)
-            model = service.wait_for(sent)
-            assert (model["events"], model["rejected"]) == (sent - rejected, {"not-json": rejected}), right
+            model = service.wait_for(end)
+            assert (model["events"], model["rejected"]) == (end - rejected, {"not-json": rejected}), right
     assert service.process.poll() is None
     assert service.stop() == 0
     assert password("learner") not in service.log.read_text()
 
 
 @pytest.mark.nightly
-async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, topic: str, run: Run) -> None:
+async def test_tokens_that_expire_are_renewed_and_nothing_is_lost(broker: Secured, topic: str, run: Run) -> None:
     """The broker ends each connection after two seconds; the group keeps its member all the time."""
     for name in (topic, f"{topic}.dead-letters"):
         await create_topic(broker.server, name)
@@ -222,17 +222,17 @@ async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, 
         f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {topic}.dead-letters"
     )
     broker.issuer.seconds, issued = 3.0, broker.issuer.issued
-    own = settings(
+    config = settings(
         broker, "SASL", sasl_mechanism="OAUTHBEARER", sasl_username=None, sasl_password=None, ssl_cafile=None,
         oauth_token_url=broker.issuer.url, oauth_client_id="learner", oauth_client_secret=password("learner"),
     )  # fmt: skip
-    service = run(own, kafka_address=broker.address("SASL"), create=False).up()
-    sent = 0
+    service = run(config, kafka_address=broker.address("SASL"), create=False).up()
+    end = 0
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
         while broker.issuer.issued < issued + 4:
-            value = event({"a": sent}, 1 if sent % 2 else -1) if sent % 7 else b"no event"
-            sent = (await producer.send_and_wait(topic, value)).offset + 1
-            service.wait_for(sent)
+            value = event({"a": end}, 1 if end % 2 else -1) if end % 7 else b"no event"
+            end = (await producer.send_and_wait(topic, value)).offset + 1
+            service.wait_for(end)
     text = service.log.read_text()
     assert text.count("[info     ] learning ") == 1, text
     assert "no longer learning" not in text
@@ -240,16 +240,16 @@ async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, 
 
 
 @pytest.mark.nightly
-async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: Secured, tmp_path: Path) -> None:
+async def test_replaced_credentials_are_used_by_a_process_that_starts(broker: Secured, tmp_path: Path) -> None:
     """A password, an authority and a client certificate: a running process keeps what it read at its start."""
-    own, files = broker.certificates, {name: tmp_path / name for name in ("password", "ca", "client")}
+    certificates, files = broker.certificates, {name: tmp_path / name for name in ("password", "ca", "client")}
 
     def put(name: str, content: str | Path) -> None:
         files[name].write_text(content if isinstance(content, str) else content.read_text())
 
-    def cluster(listener: str, **more: str) -> Cluster:
-        more |= {"bootstrap_servers": broker.address(listener), "ssl_cafile": str(files["ca"])}
-        return load(None, {"kafka": more}).kafka.cluster
+    def cluster(listener: str, **options: str) -> Cluster:
+        options |= {"bootstrap_servers": broker.address(listener), "ssl_cafile": str(files["ca"])}
+        return load(None, {"kafka": options}).kafka.cluster
 
     def by_password() -> Cluster:
         login = {"sasl_username": "learner", "sasl_password_file": str(files["password"])}
@@ -259,13 +259,13 @@ async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: Secured
         return cluster("MTLS", security_protocol="SSL", ssl_certfile=str(files["client"]))
 
     put("password", f"{password('learner')}\n")
-    put("ca", Path(own.ca))
-    put("client", Path(own.client))
-    running = by_password(), by_certificate()
+    put("ca", Path(certificates.ca))
+    put("client", Path(certificates.client))
+    clusters = by_password(), by_certificate()
     put("password", "wrong")
-    put("client", Path(own.foreign_client))
-    assert [await said(each) for each in running] == ["", ""]
-    assert "invalid credentials" in await said(by_password())
-    assert (await said(by_certificate())).endswith(TLS_SETTINGS)
-    put("ca", Path(own.foreign_ca))
-    assert [await said(each) for each in (*running, by_password(), by_certificate())] == ["", "", UNTRUSTED, UNTRUSTED]
+    put("client", Path(certificates.foreign_client))
+    assert [await refusal(c) for c in clusters] == ["", ""]
+    assert "invalid credentials" in await refusal(by_password())
+    assert (await refusal(by_certificate())).endswith(TLS_SETTINGS)
+    put("ca", Path(certificates.foreign_ca))
+    assert [await refusal(c) for c in (*clusters, by_password(), by_certificate())] == ["", "", UNTRUSTED, UNTRUSTED]

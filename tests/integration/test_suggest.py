@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.settings.load import load
 from tests.conftest import Run, create_topic, one_line, perceptron, read_all
+from tests.template import Done
 from tests.unit.test_suggest import clicks
 
 NOWHERE = "127.0.0.1:1"
@@ -20,10 +21,10 @@ def lines(records: list[Any]) -> bytes:
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
-def suggest(folder: Path, *arguments: str, code: int = 0, **more: Any) -> Any:
-    done = perceptron("suggest", *arguments, cwd=folder, **more)
-    assert done.returncode == code, done.stderr
-    return done
+def suggest(folder: Path, *arguments: str, code: int = 0, **options: Any) -> Done:
+    result = perceptron("suggest", *arguments, cwd=folder, **options)
+    assert result.returncode == code, result.stderr
+    return result
 
 
 @pytest.fixture
@@ -32,12 +33,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_service_runs_with_what_is_written(
+async def test_a_service_runs_with_the_written_settings(
     run: Run, producer: AIOKafkaProducer, topic: str, folder: Path
 ) -> None:
-    """It learns the same records, and its accuracy is the one that was promised."""
-    done = suggest(folder, "clicks.jsonl", "-t", topic, "-o", "perceptron.toml")
-    assert "perceptron.toml is written" in one_line(done.stderr)
+    """The service learns the same records, and has the accuracy that `suggest` reported."""
+    result = suggest(folder, "clicks.jsonl", "-t", topic, "-o", "perceptron.toml")
+    assert "perceptron.toml is written" in one_line(result.stderr)
     proposal = json.loads(suggest(folder, "clicks.jsonl", "-t", topic, "--json").stdout)
     service = await asyncio.to_thread(run((folder / "perceptron.toml").read_text()).up)
     for record in clicks(2000):
@@ -53,23 +54,24 @@ async def test_a_service_runs_with_what_is_written(
 
 
 @pytest.mark.nightly
-async def test_the_newest_of_a_topic(kafka: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path) -> None:
+async def test_the_newest_records(kafka: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path) -> None:
     """The sample is spread over the partitions, in order of time. Nothing is sent and no group is made."""
     await create_topic(kafka, topic, partitions=3)
     await create_topic(kafka, f"{topic}.dead-letters")
     for partition in range(3):
         for _ in range(50):
             await producer.send(topic, b"old", partition=partition)
-    begun = 1_700_000_000_000
+    start = 1_700_000_000_000
     for i, record in enumerate(clicks(900)):
         value = json.dumps(record | {"n": i}).encode()
-        await producer.send(topic, value, partition=i % 2, timestamp_ms=begun + i)
+        await producer.send(topic, value, partition=i % 2, timestamp_ms=start + i)
     await producer.flush()
-    before = [len(await read_all(kafka, topic, partition)) for partition in range(3)]
+    counts = [len(await read_all(kafka, topic, partition)) for partition in range(3)]
 
-    arguments = "-t", topic, "-b", kafka.address, "--json", "--count", "650", "-o", "perceptron.toml"
-    done = await asyncio.to_thread(suggest, tmp_path, *arguments)
-    proposal = json.loads(done.stdout)
+    result = await asyncio.to_thread(
+        suggest, tmp_path, "-t", topic, "-b", kafka.address, "--json", "--count", "650", "-o", "perceptron.toml"
+    )
+    proposal = json.loads(result.stdout)
     # The last partition has 50 records in all; the two others give 300 each.
     source = f"the newest 650 records of topic {topic}"
     assert proposal["sample"] == {"from": f"topic {topic}", "records": 650, "said": source}
@@ -77,7 +79,7 @@ async def test_the_newest_of_a_topic(kafka: Server, producer: AIOKafkaProducer, 
     assert "50 records would be dead letters (not-json 50)" in proposal["notes"][0]
     (number,) = [member for member in proposal["members"] if member["name"] == "n"]
     assert (number["distinct"], number["mark"], number["example"]) == (600, "identifier", 300)
-    assert [len(await read_all(kafka, topic, partition)) for partition in range(3)] == before
+    assert [len(await read_all(kafka, topic, partition)) for partition in range(3)] == counts
 
     settings = load(str(tmp_path / "perceptron.toml"), {})
     assert (settings.topics, settings.kafka.bootstrap_servers) == ([topic], kafka.address)
@@ -92,6 +94,6 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         (("-t", topic, "-b", kafka.address), 2, f"topic {topic} does not exist at {kafka.address}"),
         (("-t", topic, "-b", NOWHERE), 3, "Connection refused"),
     ):
-        done = suggest(folder, *arguments, code=code)
-        assert part in one_line(done.stderr), done.stderr
-        assert done.stdout == ""
+        result = suggest(folder, *arguments, code=code)
+        assert part in one_line(result.stderr), result.stderr
+        assert result.stdout == ""

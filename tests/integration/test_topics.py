@@ -17,19 +17,19 @@ from tests.oracle import Fold
 pytestmark = pytest.mark.nightly
 
 
-def _said(service: Running, text: str) -> bool:
+def _is_logged(service: Running, text: str) -> bool:
     return text in service.log.read_text()
 
 
-async def learned(service: Any, topic: str, events: list[bytes]) -> Any:
+async def wait_until_learned(service: Running, topic: str, events: list[bytes]) -> Any:
     """Wait until these events are learned and saved; compare counts and weights with the oracle's."""
 
-    def there() -> Any:
+    def is_saved() -> Any:
         answer = service.http.get(f"/v1/models/{topic}")
         model = answer.json() if answer.status_code == 200 else {"events": -1}
         return model if model["events"] == len(events) and model["ahead"] == 0 else None
 
-    model = await asyncio.to_thread(wait, there, f"{topic} is learned")
+    model = await asyncio.to_thread(wait, is_saved, f"{topic} is learned")
     fold = Fold().fold(events)
     weights = service.http.get(f"/v1/models/{topic}/weights?limit=10000").json()
     assert (model["mistakes"], weights["bias"]) == (fold.mistakes, fold.bias)
@@ -37,10 +37,10 @@ async def learned(service: Any, topic: str, events: list[bytes]) -> Any:
     return model
 
 
-async def test_topics_that_a_pattern_names_are_learned_as_they_come_to_exist(
+async def test_topics_that_match_a_pattern_are_learned_once_they_exist(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """A replica follows them too, which knows them only from the store. No process learns dead letters."""
+    """A replica, which knows them only from the store, follows them too. No process learns dead letters."""
     pattern = f"^{topic}-\\d+$"
     settings = f"[models.'{pattern}']\neta = 2.0\n[models.{topic}-2]\neta = 3.0\n"
     await create_topic(kafka, f"{topic}-1")
@@ -56,16 +56,16 @@ async def test_topics_that_a_pattern_names_are_learned_as_they_come_to_exist(
         await producer.send_and_wait(name, raw)
         for process in (service, replica):
 
-            def there(process: Any = process, name: str = name, eta: float = eta) -> bool:
+            def is_answering(process: Running = process, name: str = name, eta: float = eta) -> bool:
                 answer = process.http.get(f"/v1/models/{name}/weights")
                 return bool(answer.status_code == 200 and answer.json()["bias"] == eta)
 
             await asyncio.to_thread(process.up)
-            await asyncio.to_thread(wait, there, f"{name} answers")
+            await asyncio.to_thread(wait, is_answering, f"{name} answers")
     names = [m["model"] for m in service.http.get("/v1/models").json()["models"]]
     assert sorted(names) == [f"{topic}-1", f"{topic}-2"]
     assert service.log.read_text().count("topic found") == 2
-    assert not _said(service, "waiting for a topic that a pattern")
+    assert not _is_logged(service, "waiting for a topic that a pattern")
 
 
 @pytest.mark.long
@@ -99,21 +99,21 @@ async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOK
         return False
 
     await asyncio.to_thread(wait, listening, "it listens")
-    await learned(service, names["good"], good[:2000])
+    await wait_until_learned(service, names["good"], good[:2000])
     for raw in good[2000:]:
         await producer.send(names["good"], raw)
     await producer.flush()
-    await learned(service, names["good"], good)
-    await learned(service, names["slow"], slow)
-    poisoned = partial(service.model, names["poisoned"])
-    await asyncio.to_thread(wait, lambda: poisoned()["rejected"] == {"not-json": 2000}, "the poisoned is read")
+    await wait_until_learned(service, names["good"], good)
+    await wait_until_learned(service, names["slow"], slow)
+    poisoned_model = partial(service.model, names["poisoned"])
+    await asyncio.to_thread(wait, lambda: poisoned_model()["rejected"] == {"not-json": 2000}, "the poisoned is read")
     for message in (
         "begin at offset 0 of partition 0, which holds 1000 to 2000: say where with --start-at",
         f"dead letters cannot be written to {names['stuck']}.dead-letters, so saves wait",
     ):
-        await asyncio.to_thread(wait, partial(_said, service, message), message)
+        await asyncio.to_thread(wait, partial(_is_logged, service, message), message)
     assert service.http.get(f"/v1/models/{names['absent']}").status_code == 503
     # The absent topic is created and learned.
     await create_topic(kafka, names["absent"])
     await producer.send_and_wait(names["absent"], good[0])
-    await learned(service, names["absent"], good[:1])
+    await wait_until_learned(service, names["absent"], good[:1])

@@ -1,7 +1,8 @@
-"""`perceptron verify` learns the records again from Kafka and compares; it finds what digests cannot show."""
+"""`perceptron verify` learns the records again from Kafka and compares: it finds errors that digests do not show."""
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
-from tests.integration.kept import KEEPING, RNG, Tool, kept, learn_and_keep, send, some_events
+from tests.integration.kept import KEEP_OFTEN, RNG, Tool, kept_versions, learn_and_keep, random_events, send
 from tests.oracle import Fold, same
 from tests.saving import FakeClock, here, keeper
 
@@ -27,14 +28,14 @@ margin = [0.5, 3]
 [model.event]
 where = { "/type" = "click" }
 """
-BESIDE = "[snapshots]\nkeep_every = 1\n[model.candidates.wide]\nmargin = 2\n"
-MORE = '[model.candidates.calm]\naverage = "recent"\nserve = "average"\n'
+WIDE = "[snapshots]\nkeep_every = 1\n[model.candidates.wide]\nmargin = 2\n"
+CALM = '[model.candidates.calm]\naverage = "recent"\nserve = "average"\n'
 
 
 def raw_events(count: int) -> list[bytes]:
     """Clicks with strings and booleans; one in ten has another type."""
     events = []
-    for i, raw in enumerate(some_events(count)):
+    for i, raw in enumerate(random_events(count)):
         record = json.loads(raw)
         record["features"] |= {"page": f"/p{i % 7}", "new": i % 3 == 0}
         events.append(json.dumps(record | {"type": "view" if i % 10 == 3 else "click"}).encode())
@@ -46,12 +47,12 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     run: Run, tool: Tool, kafka: Server, topic: str
 ) -> None:
     """A model with categories, scale, margins and a recent average, which skips some records."""
-    keeping = KEEPING + FULL
+    settings = KEEP_OFTEN + FULL
     await create_topic(kafka, topic)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
     await client.start()
     events, rejected = raw_events(600), 0
-    service = await asyncio.to_thread(run(keeping, session_timeout=TAKEOVER_SECONDS).up)
+    service = await asyncio.to_thread(run(settings, session_timeout=TAKEOVER_SECONDS).up)
     for i in range(0, 600, 50):
         async with client.transaction():
             for raw in events[i : i + 50]:
@@ -61,19 +62,19 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
         if i % 150 == 100:
             await asyncio.to_thread(wait, lambda: service.model()["events"] > 0, "some are learned")  # noqa: B023 - at once
             service.kill()
-            service = await asyncio.to_thread(run(keeping, session_timeout=TAKEOVER_SECONDS).up)
+            service = await asyncio.to_thread(run(settings, session_timeout=TAKEOVER_SECONDS).up)
     await client.stop()
     model = await asyncio.to_thread(service.wait_for, 600 + 2 * rejected)
-    learned = [raw for raw in events if b"view" not in raw]
+    clicks = [raw for raw in events if b"view" not in raw]
     fold = Fold(half_life=50, scaled=True, margins=(0.5, 3.0))
-    same(fold.fold(learned), model, service.weights())
+    same(fold.fold(clicks), model, service.weights())
     assert fold.updates > fold.mistakes
-    assert model["skipped"] == len(events) - len(learned)
-    verified = await tool.verify()
-    assert (verified["equal"], verified["replayed_state_digest"]) == (True, model["state_digest"])
-    assert (verified["replayed_events"], verified["replayed_records"]) == (len(learned), 600 + rejected)
+    assert model["skipped"] == len(events) - len(clicks)
+    report = await tool.verify()
+    assert (report["equal"], report["replayed_state_digest"]) == (True, model["state_digest"])
+    assert (report["replayed_events"], report["replayed_records"]) == (len(clicks), 600 + rejected)
     last = 52 * rejected - 1
-    assert verified["gaps"] == {"0": {"count": rejected, "first": [51, 52], "last": [last, last + 1]}}
+    assert report["gaps"] == {"0": {"count": rejected, "first": [51, 52], "last": [last, last + 1]}}
     assert json.loads((await tool("inspect", "--json")).stdout)["offsets_without_record"] == rejected
 
 
@@ -81,40 +82,40 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
 async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """It follows the recorded order across kills and a rollback with holes; candidates begin in between."""
+    """`verify` follows the recorded order across kills and a rollback with holes; candidates begin in between."""
     await create_topic(kafka, topic, 8)
-    sent: dict[int, list[bytes]] = {p: [] for p in range(8)}
+    produced: dict[int, list[bytes]] = {p: [] for p in range(8)}
 
-    async def more(service: Running, count: int) -> Any:
-        for i, raw in enumerate(some_events(count)):
+    async def send_more(service: Running, count: int) -> Any:
+        for i, raw in enumerate(random_events(count)):
             partition = RNG.randrange(8)
-            sending = await producer.send(topic, raw, partition=partition)
+            future = await producer.send(topic, raw, partition=partition)
             if i % 20 == 0:
-                await sending
-            sent[partition].append(raw)
+                await future
+            produced[partition].append(raw)
         await producer.flush()
-        ends = {str(p): len(part) for p, part in sent.items()}
+        ends = {str(p): len(values) for p, values in produced.items()}
         return await asyncio.to_thread(
             wait, lambda: (m := service.model())["next"] == ends and m["ahead"] == 0 and m, "all eight are learned"
         )
 
     service = await asyncio.to_thread(run("[snapshots]\nkeep = 0", session_timeout=TAKEOVER_SECONDS).up)
-    await more(service, 400)
-    assert ((verified := await tool.verify())["from_version"], verified["replayed_events"]) == (None, 400)
+    await send_more(service, 400)
+    assert ((report := await tool.verify())["from_version"], report["replayed_events"]) == (None, 400)
     service.kill()
-    service = await asyncio.to_thread(run(BESIDE, session_timeout=TAKEOVER_SECONDS).up)
+    service = await asyncio.to_thread(run(WIDE, session_timeout=TAKEOVER_SECONDS).up)
     for i in range(3):
-        model = await more(service, 500)
+        model = await send_more(service, 500)
         service.kill()
-        service = await asyncio.to_thread(run(BESIDE + MORE * (i == 2), session_timeout=TAKEOVER_SECONDS).up)
-    verified = await tool.verify()
-    assert (verified["order"], verified["equal"], verified["state_digest"]) == ("arrival", True, model["state_digest"])
-    assert verified["from_version"] == (await asyncio.to_thread(kept, service))[-1]["version"]
-    versions = await asyncio.to_thread(kept, service)
+        service = await asyncio.to_thread(run(WIDE + CALM * (i == 2), session_timeout=TAKEOVER_SECONDS).up)
+    report = await tool.verify()
+    assert (report["order"], report["equal"], report["state_digest"]) == ("arrival", True, model["state_digest"])
+    assert report["from_version"] == (await asyncio.to_thread(kept_versions, service))[-1]["version"]
+    versions = await asyncio.to_thread(kept_versions, service)
     version = versions[len(versions) // 2]
     offsets = version["next"]
-    await tool.back(version["version"], "--resume-at", f"3:{offsets['3'] + 2},5:{offsets['5'] + 1}")
-    ends = {str(p): len(part) for p, part in sent.items()}
+    await tool.roll_back(version["version"], "--resume-at", f"3:{offsets['3'] + 2},5:{offsets['5'] + 1}")
+    ends = {str(p): len(values) for p, values in produced.items()}
     holes = {p: [[0, offsets[p]], [offsets[p] + skipped, ends[p]]] for p, skipped in (("3", 2), ("5", 1))}
 
     def learned_again() -> bool:
@@ -123,62 +124,62 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
         return bool(model["covered"] == covered and model["ahead"] == 0)
 
     await asyncio.to_thread(wait, learned_again, "all but the holes")
-    await more(service, 100)
-    assert service.model()["events"] == sum(map(len, sent.values())) - 3
-    verified = await tool.verify()
-    assert verified["from_version"] > version["version"]
-    assert 100 <= verified["candidates"]["calm"] <= verified["candidates"]["wide"] < service.model()["events"]
+    await send_more(service, 100)
+    assert service.model()["events"] == sum(map(len, produced.values())) - 3
+    report = await tool.verify()
+    assert report["from_version"] > version["version"]
+    assert 100 <= report["candidates"]["calm"] <= report["candidates"]["wide"] < service.model()["events"]
 
 
-async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
+async def test_a_model_of_another_fold_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
     for fold, reason in ((0, f"it has fold 0, this one {FOLD}"), (99, f"it has fold 99, this one knows {FOLD}")):
         learner = Learner(Identity(fold=fold))
         learner.begin({0: 0})
         assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), AcceptedSave)
-        assert reason in await tool.refused(1, "verify")
+        assert reason in await tool.expect_error(1, "verify")
         await store.delete(topic)
 
 
-async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
+async def save_altered_state(store: RedisStore, topic: str, change: Callable[[Learner], None]) -> None:
     """Save a wrong state whose digests are all consistent."""
-    altering = Keeper(topic, store, FakeClock(), here)
-    learner = await altering.restore()
+    saver = Keeper(topic, store, FakeClock(), here)
+    learner = await saver.restore()
     assert learner
     change(learner)
-    assert altering.head
-    assert isinstance(await altering.save(learner, {}, altering.head.source), AcceptedSave)
+    assert saver.head
+    assert isinstance(await saver.save(learner, {}, saver.head.source), AcceptedSave)
 
 
-async def test_verify_finds_what_digests_cannot(
+async def test_verify_finds_errors_that_digests_do_not_show(
     run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, kafka: Server, topic: str
 ) -> None:
-    service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
-    await learn_and_keep(service, producer, some_events(200))
+    service = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=TAKEOVER_SECONDS).up)
+    await learn_and_keep(service, producer, random_events(200))
     assert await asyncio.to_thread(service.stop) == 0
     await tool.verify()
 
-    def a_weight(learner: Learner) -> None:
+    def change_weight(learner: Learner) -> None:
         learner._w[3] += 2.0**-40
 
-    await store_altered(store, topic, a_weight)
-    verified = await tool.verify(4)
-    assert (verified["equal"], verified["differences"][0][:8]) == (False, "w: 1 of ")
-    shown = await tool("verify")
-    assert (shown.returncode, "DIFFERENT" in shown.stdout, shown.stderr) == (4, True, "")
+    await save_altered_state(store, topic, change_weight)
+    report = await tool.verify(4)
+    assert (report["equal"], report["differences"][0][:8]) == (False, "w: 1 of ")
+    result = await tool("verify")
+    assert (result.returncode, "DIFFERENT" in result.stdout, result.stderr) == (4, True, "")
     # The kept versions are right: after a rollback to one and the same records, verify succeeds.
     current = await current_head(store, topic)
     assert current
-    await tool.back(next(k.version for k in current[0].kept))
-    again = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
-    await asyncio.to_thread(again.wait_for, 200)
+    await tool.roll_back(next(k.version for k in current[0].kept))
+    restarted = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=TAKEOVER_SECONDS).up)
+    await asyncio.to_thread(restarted.wait_for, 200)
     await tool.verify()
-    assert await asyncio.to_thread(again.stop) == 0
-    # The records are gone, or are other ones.
+    assert await asyncio.to_thread(restarted.stop) == 0
+    # The records are gone, or were replaced.
     await trim(kafka, topic, 7)
-    assert "the records from 0 to 7, which were learned, are gone" in await tool.refused(1, "verify")
+    assert "the records from 0 to 7, which were learned, are gone" in await tool.expect_error(1, "verify")
     await delete_topic(kafka, topic)
     await create_topic(kafka, topic)
-    await send(producer, topic, some_events(200))
-    assert "is not the one that was learned, so the topic was recreated" in await tool.refused(1, "verify")
+    await send(producer, topic, random_events(200))
+    assert "is not the one that was learned, so the topic was recreated" in await tool.expect_error(1, "verify")
     await delete_topic(kafka, topic)
-    assert f"has no topic {topic}" in await tool.refused(1, "verify")
+    assert f"has no topic {topic}" in await tool.expect_error(1, "verify")

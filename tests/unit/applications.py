@@ -21,20 +21,20 @@ def serving(
     store: Any = None,
     ready: bool = True,
     stopping: Callable[[], bool] = lambda: False,
-    **more: Any,
+    **arguments: Any,
 ) -> Application:
-    """The application over these models; `more` are further arguments of `Application`."""
+    """The application over these models; `arguments` are further ones of `Application`."""
     metrics = metrics or Metrics("0", list, lambda: True, dict)
-    return Application(Models(models), metrics, lambda: ready, stopping, store, limits, version="0", **more)
+    return Application(Models(models), metrics, lambda: ready, stopping, store, limits, version="0", **arguments)
 
 
-def application(learner: Learner, name: str = "m", **more: Any) -> Application:
+def application(learner: Learner, name: str = "m", **arguments: Any) -> Application:
     """An application over one model, which does not learn."""
-    return serving(static_model(name, learner, 0.0), **more)
+    return serving(static_model(name, learner, 0.0), **arguments)
 
 
-def described(learner: Learner, name: str = "m") -> Description:
-    """The figures that the service reports about a model that it learns."""
+def describe(learner: Learner, name: str = "m") -> Description:
+    """The description that the service gives of a model that it learns."""
     model = static_model(name, learner, 1.0)
     model.learning_here = True
     assert model.answering is not None
@@ -42,9 +42,9 @@ def described(learner: Learner, name: str = "m") -> Description:
 
 
 def figures(name: str) -> ModelFigures:
-    """The text of `/metrics` for a model that has learned a little and has every figure."""
+    """The figures of a model that has learned a little and has every figure."""
     event = b'{"features":{"a":1},"label":1}'
     learner = learner_of(Identity(), [event, b"{"])
     learner.begin_segment()
     learner.apply(0, Records.of(2, [event]))
-    return ModelFigures(described(learner, name), learner.counts, 1.0, {0: 1}, 3)
+    return ModelFigures(describe(learner, name), learner.counts, 1.0, {0: 1}, 3)

@@ -23,7 +23,7 @@ def client(tokens: BearerTokens | None, metrics_tokens: BearerTokens | None = No
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
-    """Writes a file of tokens, which has another time stamp than any before."""
+    """Writes a file of tokens with a time stamp that no earlier file had."""
     count = 0
 
     def write(*lines: str, name: str = "tokens") -> str:
@@ -36,7 +36,7 @@ def write(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-async def test_who_asks_needs_a_token(write: Callable[..., str]) -> None:
+async def test_every_path_but_the_probes_needs_a_token(write: Callable[..., str]) -> None:
     async with client(BearerTokens(write(OLD, "", NEW))) as http:
         for path in ("/v1/models", "/v1/models/none", "/metrics", "/docs", "/openapi.json", "/nowhere", "/livez/"):
             for header in (None, "Bearer", f"Basic {OLD}", OLD, f"Bearer {OLD}x", f"Bearer {OLD} x"):
@@ -45,32 +45,32 @@ async def test_who_asks_needs_a_token(write: Callable[..., str]) -> None:
                 assert "authorization: Bearer TOKEN" in answer.json()["detail"]
         for header in (f"Bearer {OLD}", f"bearer {NEW}", f"BEARER  {NEW}"):
             assert (await http.get("/v1/models", headers={"authorization": header})).status_code == 200
-        twice = [("authorization", f"Bearer {OLD}")] * 2
-        assert (await http.get("/v1/models", headers=twice)).status_code == 401
+        two_headers = [("authorization", f"Bearer {OLD}")] * 2
+        assert (await http.get("/v1/models", headers=two_headers)).status_code == 401
         for probe in ("/livez", "/readyz"):
             assert (await http.get(probe)).status_code == 200
 
 
 async def test_metrics_have_tokens_of_their_own(write: Callable[..., str]) -> None:
-    own = BearerTokens(write(SCRAPE, name="metrics"))
-    for tokens, others in ((BearerTokens(write(OLD)), 401), (None, 200)):
-        async with client(tokens, own) as http:
-            scrape, ask = ({"authorization": f"Bearer {token}"} for token in (SCRAPE, OLD))
-            assert (await http.get("/metrics", headers=scrape)).status_code == 200
-            assert (await http.get("/metrics", headers=ask)).status_code == 401
-            assert (await http.get("/v1/models", headers=scrape)).status_code == others
-            assert (await http.get("/v1/models", headers=ask)).status_code == 200
+    metrics_tokens = BearerTokens(write(SCRAPE, name="metrics"))
+    for tokens, status in ((BearerTokens(write(OLD)), 401), (None, 200)):
+        async with client(tokens, metrics_tokens) as http:
+            scrape_header, api_header = ({"authorization": f"Bearer {token}"} for token in (SCRAPE, OLD))
+            assert (await http.get("/metrics", headers=scrape_header)).status_code == 200
+            assert (await http.get("/metrics", headers=api_header)).status_code == 401
+            assert (await http.get("/v1/models", headers=scrape_header)).status_code == status
+            assert (await http.get("/v1/models", headers=api_header)).status_code == 200
 
 
 def test_a_file_that_changes_is_read_again(write: Callable[..., str]) -> None:
-    said: list[str] = []
-    tokens = BearerTokens(file := write(OLD), said.append)
+    messages: list[str] = []
+    tokens = BearerTokens(file := write(OLD), messages.append)
     write(OLD, NEW)
     assert tokens.accept(OLD)
     assert tokens.accept(NEW)
     write(NEW)
     assert not tokens.accept(OLD)
-    # What cannot be read, or has nothing, takes no right away; it is said once each.
+    # A file that cannot be read, or has no token, takes no right away. Each error is reported once.
     os.remove(file)
     assert tokens.accept(NEW)
     assert tokens.accept(NEW)
@@ -79,16 +79,16 @@ def test_a_file_that_changes_is_read_again(write: Callable[..., str]) -> None:
     write(OLD)
     assert not tokens.accept(NEW)
     assert tokens.accept(OLD)
-    assert len(said) == 2
-    assert all(line.startswith(file) for line in said)
-    assert all(line.endswith("the previous content stays in use") for line in said)
+    assert len(messages) == 2
+    assert all(message.startswith(file) for message in messages)
+    assert all(message.endswith("the previous content stays in use") for message in messages)
 
 
 @pytest.mark.parametrize(
     ("content", "place"),
     [("\n \n", ""), (f"{OLD}\nsecret\n", "line 2"), (f"{OLD} {NEW}", "line 1"), ("é" * 20, "line 1")],
 )
-def test_what_is_no_file_of_tokens_is_one_line(tmp_path: Path, content: str, place: str) -> None:
+def test_a_file_without_valid_tokens_is_an_error_of_one_line(tmp_path: Path, content: str, place: str) -> None:
     """The error names file and line, and quotes nothing of the file."""
     (tmp_path / "tokens").write_text(content)
     with pytest.raises(ConfigurationError) as caught:
@@ -102,16 +102,16 @@ def test_what_is_no_file_of_tokens_is_one_line(tmp_path: Path, content: str, pla
         HttpSettings(token_file=str(tmp_path / "none"))
 
 
-def test_an_open_door_is_said(write: Callable[..., str], certificates: Certificates) -> None:
-    """A port that others reach is warned of if nobody needs a token, or if tokens come in the clear."""
-    tokens, own = write(OLD), certificates.server
+def test_an_open_port_is_warned_of(write: Callable[..., str], certificates: Certificates) -> None:
+    """The settings warn of a port that others reach if nobody needs a token, or if tokens are sent unencrypted."""
+    tokens, certificate = write(OLD), certificates.server
     for host in ("127.8.0.1", "::1", "localhost"):
         assert not HttpSettings(host=host).warnings
         assert not HttpSettings(host=host, token_file=tokens).warnings
     for host in ("0.0.0.0", "::", "example.org"):  # noqa: S104 - not bound
-        for settings in (HttpSettings(host=host), HttpSettings(host=host, ssl_certfile=own)):
+        for settings in (HttpSettings(host=host), HttpSettings(host=host, ssl_certfile=certificate)):
             (warning,) = settings.warnings
             assert "set http.token_file" in warning
         (warning,) = HttpSettings(host=host, token_file=tokens).warnings
         assert "set http.ssl_certfile" in warning
-        assert not HttpSettings(host=host, token_file=tokens, ssl_certfile=own).warnings
+        assert not HttpSettings(host=host, token_file=tokens, ssl_certfile=certificate).warnings

@@ -14,13 +14,13 @@ from service.learning.options import Options
 from tests.checks import learner_of
 
 
-def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 200, **identity: Any) -> dict[str, str]:
+def advise(wrong: int, positive: int, averaged: int | None = None, events: int = 200, **fields: Any) -> dict[str, str]:
     """The advice of a model after `events` events, with these counts among the last hundred."""
-    serve = identity.pop("serve", "last")
-    learner = Learner(Identity(**identity), options=Options(window=100, serve=serve))
-    of_average = np.arange(0 if averaged is None else 100) < (averaged or 0)
+    serve = fields.pop("serve", "last")
+    learner = Learner(Identity(**fields), options=Options(window=100, serve=serve))
+    average_wrong = np.arange(0 if averaged is None else 100) < (averaged or 0)
     learner.observations.recent = PrequentialWindow(
-        100, 2, np.arange(100) < positive, np.arange(100) < wrong, of_average
+        100, 2, np.arange(100) < positive, np.arange(100) < wrong, average_wrong
     )
     learner.counts = Counts([[events, 0], [0, 0]])
     return advice(learner)
@@ -28,24 +28,24 @@ def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 2
 
 def test_a_model_as_good_as_its_baseline_is_not_below_it() -> None:
     for share in range(51):
-        assert "accuracy" not in seen(wrong=share, positive=share)
-        assert "accuracy" not in seen(wrong=share, positive=100 - share)
-        assert share == 50 or "accuracy" in seen(wrong=share + 1, positive=share)
+        assert "accuracy" not in advise(wrong=share, positive=share)
+        assert "accuracy" not in advise(wrong=share, positive=100 - share)
+        assert share == 50 or "accuracy" in advise(wrong=share + 1, positive=share)
 
 
 def test_the_first_window_does_not_count() -> None:
-    assert not seen(wrong=30, positive=10, events=199)
-    assert seen(wrong=30, positive=10, events=200).keys() == {"accuracy", "recall"}
+    assert not advise(wrong=30, positive=10, events=199)
+    assert advise(wrong=30, positive=10, events=200).keys() == {"accuracy", "recall"}
 
 
-def test_a_rare_positive_label_that_is_never_predicted_is_said() -> None:
-    """A label with at least ten recent events, fewer than half of all, of which the served weights found none."""
-    assert [positive for positive in range(101) if "recall" in seen(wrong=positive, positive=positive)] == [
+def test_a_rare_positive_label_that_is_never_predicted_is_reported() -> None:
+    """The label has at least ten recent events, fewer than half of all, and the served weights predicted none."""
+    assert [positive for positive in range(101) if "recall" in advise(wrong=positive, positive=positive)] == [
         *range(10, 50)
     ]
-    assert "recall" not in seen(wrong=19, positive=20)
-    assert "recall" in seen(wrong=19, positive=20, averaged=20, average=True, serve="average")
-    assert "recall" not in seen(wrong=20, positive=20, averaged=19, average=True, serve="average")
+    assert "recall" not in advise(wrong=19, positive=20)
+    assert "recall" in advise(wrong=19, positive=20, averaged=20, average=True, serve="average")
+    assert "recall" not in advise(wrong=20, positive=20, averaged=19, average=True, serve="average")
 
 
 POOR, RARE = {"wrong": 30, "positive": 10}, {"wrong": 20, "positive": 20, "labels": ("no", "yes")}
@@ -53,7 +53,7 @@ AVERAGED = {"rule": "logistic-delta", "average": True}
 
 
 @pytest.mark.parametrize(
-    ("advice", "model", "tries"),
+    ("kind", "model", "suggestion"),
     [
         (
             "accuracy",
@@ -69,21 +69,21 @@ AVERAGED = {"rule": "logistic-delta", "average": True}
         ("recall", RARE | {"wrong": 6, "averaged": 20, "average": True, "serve": "average"}, 'serve = "last"'),
     ],
 )
-def test_a_poor_model_is_told_what_to_try(advice: str, model: dict[str, Any], tries: str) -> None:
-    """One below its baseline, and one that misses a rare label."""
-    assert tries in seen(**model)[advice]
+def test_a_poor_model_is_told_what_to_try(kind: str, model: dict[str, Any], suggestion: str) -> None:
+    """One model is below its baseline, and one misses a rare label."""
+    assert suggestion in advise(**model)[kind]
 
 
 @pytest.mark.parametrize(
     ("features", "expected"),
     [
         (['{"w1":1}', '{"w2":1,"n":3}', '{"n":5}'], "2 of the 3"),
-        (['{"w1":1}', '{"w2":1,"n":3,"m":7}', '{"n":5,"m":8}'], ""),  # half of them
-        (['{"w1":true,"a":2}', '{"w2":true,"a":2}'], ""),  # no numbers, and one that is always there
+        (['{"w1":1}', '{"w2":1,"n":3,"m":7}', '{"n":5,"m":8}'], ""),  # half of the numbers
+        (['{"w1":true,"a":2}', '{"w2":true,"a":2}'], ""),  # booleans, and a number that each event has
     ],
 )
-def test_numbers_that_scaling_makes_nothing_are_said(features: list[str], expected: str) -> None:
-    records = [f'{{"features":{one},"label":{i % 2}}}'.encode() for i, one in enumerate(features)]
+def test_features_that_scaling_turns_into_zero_are_reported(features: list[str], expected: str) -> None:
+    records = [f'{{"features":{members},"label":{i % 2}}}'.encode() for i, members in enumerate(features)]
     scaled, plain = (learner_of(Identity(scale=scale), records * 10) for scale in ("standard", "none"))
     assert "scale" not in advice(plain)
     assert ("scale" in advice(scaled)) == bool(expected)

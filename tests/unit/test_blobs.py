@@ -22,14 +22,14 @@ from service.snapshots.blobs import (
 )
 
 
-def again(encoded: Encoded, store: dict[str, bytes], before: Encoded = NO_ARRAY) -> Encoded:
+def restore_array(encoded: Encoded, store: dict[str, bytes], previous: Encoded = NO_ARRAY) -> Encoded:
     """The array that a reader restores from the blobs it requests."""
     deltas = [name for name, _ in encoded.deltas]
-    found = {name: store[name] for name in missing_array_blobs(encoded.base, deltas, before)}
-    return decode_array(encoded.base, deltas, found, len(encoded.values), before)
+    blobs = {name: store[name] for name in missing_array_blobs(encoded.base, deltas, previous)}
+    return decode_array(encoded.base, deltas, blobs, len(encoded.values), previous)
 
 
-def same(a: Encoded, b: Encoded) -> None:
+def assert_same_array(a: Encoded, b: Encoded) -> None:
     assert a.values.tobytes() == b.values.tobytes()
     assert (a.blocks, a.base, [name for name, _ in a.deltas]) == (b.blocks, b.base, [name for name, _ in b.deltas])
     assert [c.tolist() for _, c in a.deltas] == [c.tolist() for _, c in b.deltas]
@@ -42,46 +42,46 @@ steps = st.lists(
 
 @settings(max_examples=100)
 @given(steps, st.data())
-def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -> None:
+def test_any_history_of_saves_is_restored_bit_for_bit(history: Any, data: st.DataObject) -> None:
     """The array grows and changes, and some saves fail: the store has the array of the last accepted save.
 
-    A reader that follows some saves, or all, has it too.
+    A reader that follows some saves, or all, has the same array.
     """
-    array, accepted, followed, store = np.zeros(1), NO_ARRAY, NO_ARRAY, dict[str, bytes]()
+    array, last_accepted, reader_array, store = np.zeros(1), NO_ARRAY, NO_ARRAY, dict[str, bytes]()
     for growth, changes in history:
         array = np.concatenate([array, np.zeros(growth)])
-        for where, value in changes:
-            array[int(where * (len(array) - 1))] = value
-        encoded, new = encode_array(array, accepted)
+        for position, value in changes:
+            array[int(position * (len(array) - 1))] = value
+        encoded, new = encode_array(array, last_accepted)
         store |= new
         if data.draw(st.booleans()):
-            accepted = encoded
-            taken = again(encoded, store)
-            same(encoded, taken)
+            last_accepted = encoded
+            array_read = restore_array(encoded, store)
+            assert_same_array(encoded, array_read)
             if data.draw(st.booleans()):
-                followed = again(encoded, store, followed)
-                same(encoded, followed)
-            assert taken.values.tobytes() == array.tobytes()
-            whole, _ = encode_array(array, NO_ARRAY)
-            assert encoded.blocks == whole.blocks == whole.base, "the state digest does not see how blobs are cut"
+                reader_array = restore_array(encoded, store, reader_array)
+                assert_same_array(encoded, reader_array)
+            assert array_read.values.tobytes() == array.tobytes()
+            full, _ = encode_array(array, NO_ARRAY)
+            assert encoded.blocks == full.blocks == full.base, "the state digest does not see how blobs are cut"
             lengths = [len(columns) for _, columns in encoded.deltas]
             assert lengths == sorted(set(lengths), reverse=True)
             assert sum(lengths) * DELTA.itemsize * 4 <= max(1, len(encoded.base)) * BLOCK_COLUMNS * 8
 
 
-def test_bytes_follow_what_changed() -> None:
+def test_a_save_writes_in_proportion_to_what_changed() -> None:
     """A save of a million columns, of which a hundred changed, writes kilobytes and keeps few deltas."""
     rng = np.random.default_rng(1)
     array = rng.normal(size=1_000_000)
     encoded, new = encode_array(array, NO_ARRAY)
     assert sum(map(len, new.values())) == 8_000_000
-    written = []
+    written_bytes = []
     for _ in range(50):
         array[rng.integers(0, len(array), 100)] += 1
         encoded, new = encode_array(array, encoded)
-        written.append(sum(map(len, new.values())))
+        written_bytes.append(sum(map(len, new.values())))
         assert len(encoded.deltas) <= 10
-    assert sum(written) / len(written) < 100 * DELTA.itemsize * 10
+    assert sum(written_bytes) / len(written_bytes) < 100 * DELTA.itemsize * 10
     assert encode_array(array, encoded)[1] == {}
     array[:] = -0.0
     encoded, new = encode_array(array, encoded)
@@ -91,30 +91,31 @@ def test_bytes_follow_what_changed() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2 * BLOCK_RUNS), st.booleans()), max_size=6))
 @settings(max_examples=30)
-def test_runs_are_cut_once_and_none_is_lost(steps: list[tuple[int, bool]]) -> None:
-    """The last run may grow until another follows; a reader that follows now and then has them all."""
+def test_runs_are_cut_once_and_all_are_restored(steps: list[tuple[int, bool]]) -> None:
+    """The last run may grow until another follows; a reader that follows some of the saves has all runs."""
     runs: Runs = []
-    encoded, followed, known, store = list[str](), list[str](), Runs(), dict[str, bytes]()
-    for more, follow in steps:
+    names, reader_names, reader_runs, store = list[str](), list[str](), Runs(), dict[str, bytes]()
+    for growth, follow in steps:
         if runs:
             runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
-        at = len(runs)
-        runs += [(i % 8, i, i + 1) for i in range(at, at + more)]
-        encoded, rest, new = encode_runs(runs, encoded)
-        assert len(rest) <= BLOCK_RUNS
+        length = len(runs)
+        runs += [(i % 8, i, i + 1) for i in range(length, length + growth)]
+        names, tail, new = encode_runs(runs, names)
+        assert len(tail) <= BLOCK_RUNS
         store |= new
-        assert decode_runs(encoded, rest, store, [], []) == runs
+        assert decode_runs(names, tail, store, [], []) == runs
         if follow:
-            known = decode_runs(encoded, rest, {n: store[n] for n in missing_runs(encoded, followed)}, followed, known)
-            followed = encoded
-            assert known == runs
+            blobs = {name: store[name] for name in missing_runs(names, reader_names)}
+            reader_runs = decode_runs(names, tail, blobs, reader_names, reader_runs)
+            reader_names = names
+            assert reader_runs == runs
 
 
 def test_a_reader_of_runs_follows_a_store_that_was_rolled_back() -> None:
     """The earlier head has fewer blobs of runs than the reader, all of them the reader's own."""
     runs = [(i % 2, i, i + 1) for i in range(3 * BLOCK_RUNS)]
-    early, rest, store = encode_runs(runs[: 2 * BLOCK_RUNS], [])
-    later, _, _ = encode_runs(runs, early)
-    assert len(later) > len(early) > 0
-    found = {name: store[name] for name in missing_runs(early, later)}
-    assert decode_runs(early, rest, found, later, runs) == runs[: 2 * BLOCK_RUNS]
+    earlier_names, tail, store = encode_runs(runs[: 2 * BLOCK_RUNS], [])
+    later_names, _, _ = encode_runs(runs, earlier_names)
+    assert len(later_names) > len(earlier_names) > 0
+    blobs = {name: store[name] for name in missing_runs(earlier_names, later_names)}
+    assert decode_runs(earlier_names, tail, blobs, later_names, runs) == runs[: 2 * BLOCK_RUNS]

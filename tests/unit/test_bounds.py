@@ -27,13 +27,13 @@ def test_short_steps_count_after_long_ones() -> None:
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-150, 1.0, 1e6])
-@pytest.mark.parametrize(("then", "value"), [(1e-300, 1.0), (1e6, 1e30)])
-def test_events_of_any_size_set_the_grid(weight: float, then: float, value: float) -> None:
+@pytest.mark.parametrize(("later_weight", "value"), [(1e-300, 1.0), (1e6, 1e30)])
+def test_events_of_any_size_set_the_grid(weight: float, later_weight: float, value: float) -> None:
     """The bound holds where a square is below the smallest number or a sum is near the largest."""
     learner = learner_of(Identity(), [event({"a": value}, 1, weight=weight)], REFERENCE)
-    for at in range(1, 9):
+    for i in range(1, 9):
         if not learner.diverged:  # its weights would be beyond their limit
-            learner.apply(0, Records.of(at, [event({"a": value, "b": at % 3}, at % 2, weight=then)]))
+            learner.apply(0, Records.of(i, [event({"a": value, "b": i % 3}, i % 2, weight=later_weight)]))
         assert learner.observations.failed_check(learner.squared_norm) is None
         bound, _ = learner.observations.bound
         assert bound is not None
@@ -53,5 +53,5 @@ def test_random_streams(stream: Callable[[int], int]) -> None:
 
 
 @pytest.mark.parametrize("check", THEOREM, ids=lambda c: c.__name__)
-def test_streams_on_which_it_is_tight(check: Check) -> None:
+def test_streams_on_which_the_bound_is_tight(check: Check) -> None:
     check()

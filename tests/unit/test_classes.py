@@ -31,45 +31,45 @@ class Oracle:
     """The texts' rule over columns and values, a list of weights for each class."""
 
     def __init__(self, identity: Identity) -> None:
-        self.identity, self.k, self.seen = identity, identity.classes, Judged(identity)
+        self.identity, self.k, self.judge = identity, identity.classes, Judged(identity)
         self.columns = 1 + (identity.dimension or 0) + (2**identity.bits if identity.bits else 0)
         self.w = initial_weights(identity, 0, self.columns).T.tolist()
-        self.after: list[list[list[float]]] = []
-        """The weights after each event, where they are averaged."""
+        self.history: list[list[list[float]]] = []
+        """The weights after each event, if they are averaged."""
         self.confusion = [[0] * self.k for _ in range(self.k)]
         self.mistakes = self.updates = 0
 
-    def learn(self, features: Any, own: int, weight: float) -> bool:
-        """Whether it was learned: not where its update takes the squared norm beyond 1e30, which changes nothing."""
-        seen, w = copy.deepcopy(self.seen), copy.deepcopy(self.w)
-        pairs = seen.pairs(list(features.items()) if isinstance(features, dict) else features)
-        new = initial_weights(self.identity, len(w[0]), self.columns + len(seen.names) - len(w[0])).T.tolist()
-        w = [one + more for one, more in zip(w, new, strict=True)]
-        s, changed = formulas.learn_classes(w, pairs, own, weight, self.identity)
-        if not sum(v * v for one in w for v in one) <= 1e30:
+    def learn(self, features: Any, label: int, weight: float) -> bool:
+        """Learn an event; False, and no change, if its update would take the squared norm beyond 1e30."""
+        judge, w = copy.deepcopy(self.judge), copy.deepcopy(self.w)
+        pairs = judge.pairs(list(features.items()) if isinstance(features, dict) else features)
+        new = initial_weights(self.identity, len(w[0]), self.columns + len(judge.names) - len(w[0])).T.tolist()
+        w = [row + columns for row, columns in zip(w, new, strict=True)]
+        s, changed = formulas.learn_classes(w, pairs, label, weight, self.identity)
+        if not sum(v * v for row in w for v in row) <= 1e30:
             return False
-        self.seen, self.w = seen, w
-        self.confusion[own][s.index(max(s))] += 1
-        self.mistakes += any(one >= s[own] for k, one in enumerate(s) if k != own)
+        self.judge, self.w = judge, w
+        self.confusion[label][s.index(max(s))] += 1
+        self.mistakes += any(score >= s[label] for k, score in enumerate(s) if k != label)
         self.updates += changed
         if self.identity.average:
-            self.after.append(w)
+            self.history.append(w)
         return True
 
     @property
     def average(self) -> Any:
         """The mean of the weights after each event, or the recent one; a column begins before it comes."""
-        begun = np.array(initial_weights(self.identity, 0, len(self.w[0])).T)
-        after: list[Any] = []
-        for one in self.after:
-            after.append(begun.copy())
-            after[-1][:, : len(one[0])] = one
+        initial = np.array(initial_weights(self.identity, 0, len(self.w[0])).T)
+        history: list[Any] = []
+        for weights in self.history:
+            history.append(initial.copy())
+            history[-1][:, : len(weights[0])] = weights
         if not self.identity.half_life:
-            return np.mean(after, axis=0)
-        beta, found = 0.5 ** (1 / self.identity.half_life), begun
-        for w in after:
-            found = beta * found + (1.0 - beta) * w
-        return found
+            return np.mean(history, axis=0)
+        beta, average = 0.5 ** (1 / self.identity.half_life), initial
+        for w in history:
+            average = beta * average + (1.0 - beta) * w
+        return average
 
     def compare(self, learner: Learner) -> None:
         exact = self.identity.rule != "logistic-delta"
@@ -77,25 +77,25 @@ class Oracle:
         assert close(learner.weights.T, w, 0.0 if exact else 1e-9)
         assert learner.counts.confusion == self.confusion
         assert (learner.counts.mistakes, learner.counts.updates) == (self.mistakes, self.updates)
-        if self.after:
+        if self.history:
             assert close(learner.average, self.average.T, 1e-9 * max(1.0, abs(w).max()))
 
 
-def record(identity: Identity, features: Any, own: int, weight: float) -> bytes:
+def record(identity: Identity, features: Any, label: int, weight: float) -> bytes:
     assert identity.labels is not None
-    return event(features, identity.labels[own], weight=weight)
+    return event(features, identity.labels[label], weight=weight)
 
 
-def folded(identity: Identity, events: Sequence[Event], cuts: Sequence[tuple[int, bool]] = ()) -> Learner:
+def fold(identity: Identity, events: Sequence[Event], cuts: Sequence[tuple[int, bool]] = ()) -> Learner:
     """A learner compared with the oracle after slices of these sizes, some followed by a restore, and the rest."""
-    learner, oracle, at = learner_of(identity), Oracle(identity), 0
+    learner, oracle, offset = learner_of(identity), Oracle(identity), 0
     for size, restore in (*cuts, (len(events), False)):
-        part = events[at : at + size] if not learner.diverged else []
-        outcome = learner.apply(0, Records.of(at, [record(identity, *one) for one in part]))
-        assert all(oracle.learn(*one) for one in part[: outcome.consumed])
+        part = events[offset : offset + size] if not learner.diverged else []
+        outcome = learner.apply(0, Records.of(offset, [record(identity, *entry) for entry in part]))
+        assert all(oracle.learn(*entry) for entry in part[: outcome.consumed])
         if outcome.diverged:
             assert not oracle.learn(*part[outcome.consumed])
-        at += outcome.consumed
+        offset += outcome.consumed
         oracle.compare(learner)
         if restore:
             learner = restored(learner)
@@ -115,9 +115,9 @@ def streams(draw: Any) -> tuple[Identity, list[Event], list[tuple[int, bool]]]:
         average=average, half_life=3 if average == "recent" else None,
         scale=draw(st.sampled_from(["none", "none", "standard"])),
     )  # fmt: skip
-    whole, events = draw(st.booleans()), []
+    integral, events = draw(st.booleans()), []
     for _ in range(draw(st.integers(1, 40))):
-        values = [float(rng.randint(-3, 3)) if whole else rng.gauss(0, 3) for _ in range(3)]
+        values = [float(rng.randint(-3, 3)) if integral else rng.gauss(0, 3) for _ in range(3)]
         features: Any = values if mode == "positional" else dict(zip(rng.sample("abcdef", 3), values, strict=True))
         events.append((features, rng.randrange(count), rng.choice([1.0, 1.0, 0.3, 2.0])))
     return identity, events, draw(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=4))
@@ -126,10 +126,10 @@ def streams(draw: Any) -> tuple[Identity, list[Event], list[tuple[int, bool]]]:
 @settings(max_examples=300)
 @given(streams())
 def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[int, bool]]]) -> None:
-    """Weights, averages and counts are the oracle's, in slices of any size, over restores, and where it diverges."""
+    """Weights, averages and counts are the oracle's: in slices of any size, with restores, and after divergence."""
     identity, events, cuts = stream
-    learner = folded(identity, events, cuts)
-    whole = learner_of(identity, [record(identity, *one) for one in events])
+    learner = fold(identity, events, cuts)
+    whole = learner_of(identity, [record(identity, *entry) for entry in events])
     assert state_digest(learner) == state_digest(whole)
     assert learner.diverged == whole.diverged
     assert learner.observations.recent.truth.last.tolist() == whole.observations.recent.truth.last.tolist()
@@ -139,29 +139,29 @@ def test_a_recent_average_over_many_half_lives() -> None:
     """The age of the average is scaled back after 900 half-lives."""
     rng = random.Random(5)
     identity = Identity(features="positional", dimension=2, labels=LABELS[:3], average="recent", half_life=1)
-    folded(identity, [([rng.gauss(0, 1), rng.gauss(0, 1)], rng.randrange(3), 1.0) for _ in range(1000)], [(950, True)])
+    fold(identity, [([rng.gauss(0, 1), rng.gauss(0, 1)], rng.randrange(3), 1.0) for _ in range(1000)], [(950, True)])
 
 
 def test_an_update_whose_square_is_0_is_an_update() -> None:
     identity = Identity(rule="logistic-delta", eta=0.1, features="positional", dimension=1, labels=LABELS[:3])
-    learner = folded(identity, [([1000.0], 0, 1.0), ([24.0], 0, 1.0)])
+    learner = fold(identity, [([1000.0], 0, 1.0), ([24.0], 0, 1.0)])
     assert learner.counts.updates == 2
 
 
-def learned(*events: tuple[dict[str, float], int]) -> Learner:
+def train(*events: tuple[dict[str, float], int]) -> Learner:
     return learner_of(Identity(labels=(0, 1, 2, 3)), [event(features, label) for features, label in events])
 
 
-def test_of_equal_scores_the_first_class_is_predicted_and_is_the_rival() -> None:
-    """From zero all scores are equal: the rival of each class is the first one, and of the first the second."""
-    assert learned(({"a": 2}, 2)).weights.T.tolist() == [[-1, -2], [0, 0], [1, 2], [0, 0]]
-    assert learned(({"a": 2}, 0)).weights.T.tolist() == [[1, 2], [-1, -2], [0, 0], [0, 0]]
-    assert learned(({"a": 2}, 0)).label(np.array([0.0, 0.0, 1.0, 1.0])) == 2
-    tied = learned(({"a": 1}, 2), ({"a": 1}, 3))
+def test_the_first_class_of_equal_scores_is_predicted_and_is_the_rival() -> None:
+    """From zero all scores are equal: the rival of each class is the first, and that of the first is the second."""
+    assert train(({"a": 2}, 2)).weights.T.tolist() == [[-1, -2], [0, 0], [1, 2], [0, 0]]
+    assert train(({"a": 2}, 0)).weights.T.tolist() == [[1, 2], [-1, -2], [0, 0], [0, 0]]
+    assert train(({"a": 2}, 0)).label(np.array([0.0, 0.0, 1.0, 1.0])) == 2
+    learner = train(({"a": 1}, 2), ({"a": 1}, 3))
     # At the second event the scores are -2, 0, 2, 0: class 2 is the rival of class 3.
-    assert tied.weights.T.tolist() == [[-1, -1], [0, 0], [0, 0], [1, 1]]
-    assert tied.counts.confusion == [[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]]
-    assert tied.counts.mistakes == 2
+    assert learner.weights.T.tolist() == [[-1, -1], [0, 0], [0, 0], [1, 1]]
+    assert learner.counts.confusion == [[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]]
+    assert learner.counts.mistakes == 2
 
 
 def test_labels_are_told_apart_as_values() -> None:

@@ -41,7 +41,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_one_line_that_names_setting_and_file(
+def test_an_error_is_one_line_that_names_setting_and_file(
     name: str, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -52,7 +52,7 @@ def test_what_is_wrong_is_one_line_that_names_setting_and_file(
         "CA": certificates.ca,
         "CERT": chain,
         "OTHER": certificates.parts(certificates.server)[1],
-        "LOCKED": _locked(certificates, tmp_path),
+        "LOCKED": _lock_key(certificates, tmp_path),
     }
     text, expected = WRONG[name]
     for word, value in {**words, "FOLDER": str(tmp_path)}.items():
@@ -68,14 +68,14 @@ def test_what_is_wrong_is_one_line_that_names_setting_and_file(
     assert "CANARY" not in error
 
 
-def _locked(certificates: Certificates, folder: Path) -> str:
+def _lock_key(certificates: Certificates, folder: Path) -> str:
     """The file of the client's key, encrypted with a password."""
     from cryptography.hazmat.primitives import serialization
 
     _, file = certificates.parts(certificates.client)
     key = serialization.load_pem_private_key(Path(file).read_bytes(), None)
-    closed = serialization.BestAvailableEncryption(b"open sesame")
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, closed)
+    encryption = serialization.BestAvailableEncryption(b"open sesame")
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     (folder / "locked.key").write_bytes(pem)
     return str(folder / "locked.key")
 
@@ -86,12 +86,12 @@ def test_a_key_is_opened_by_its_password_or_the_file_that_has_it(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "word").write_text("open sesame\n")
     chain, _ = certificates.parts(certificates.client)
-    files = {"ssl_certfile": chain, "ssl_keyfile": _locked(certificates, tmp_path), "security_protocol": "SSL"}
+    files = {"ssl_certfile": chain, "ssl_keyfile": _lock_key(certificates, tmp_path), "security_protocol": "SSL"}
     for word in ({"ssl_key_password": "open sesame"}, {"ssl_key_password_file": str(tmp_path / "word")}):
         assert load(None, {"kafka": {**files, **word}}).kafka.tls.load() is not None
 
 
-def test_secrets_in_the_clear_are_said() -> None:
+def test_secrets_sent_in_the_clear_are_warned_of() -> None:
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "u", "sasl_password": "CANARY"}
 
     def warnings(servers: str, mechanism: str = "PLAIN") -> list[str]:
@@ -110,10 +110,10 @@ async def test_amazons_signer_makes_a_token_that_is_kept_for_its_time(monkeypatc
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "CANARY")
     source = MskIam("eu-west-1")
-    first = await source.token()
-    assert len(first) > 100
-    assert "CANARY" not in first
-    assert await source.token() == first
+    token = await source.token()
+    assert len(token) > 100
+    assert "CANARY" not in token
+    assert await source.token() == token
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -130,7 +130,7 @@ async def test_a_token_endpoint_that_is_not_there_is_named() -> None:
 async def test_a_token_endpoint_that_never_ends_its_answer_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client waits at most `TOKEN_SECONDS`, and then the connection is closed."""
     monkeypatch.setattr(security, "TOKEN_SECONDS", 0.2)
-    over = asyncio.Event()
+    connection_closed = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -138,11 +138,11 @@ async def test_a_token_endpoint_that_never_ends_its_answer_holds_nobody(monkeypa
         await reader.read()
         writer.close()
         await writer.wait_closed()
-        over.set()
+        connection_closed.set()
 
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         source = ClientCredentials(f"http://127.0.0.1:{port}/", "u", "CANARY", None, None)
         with pytest.raises(KafkaConnectionError, match=r"^.*(no token within|the token endpoint).*$"):
             await source.token()
-        await over.wait()
+        await connection_closed.wait()

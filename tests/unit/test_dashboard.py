@@ -23,7 +23,7 @@ METRIC = r"\b(?:perceptron_\w+|process_\w+|up)\b"
 PANELS: list[Any] = [p for p in DASHBOARD["panels"] if p["type"] != "row"]
 
 
-def test_what_is_committed_is_what_the_generator_gives() -> None:
+def test_the_committed_dashboard_is_what_the_generator_makes() -> None:
     generator = runpy.run_path(str(DEPLOY / "grafana" / "dashboard.py"))
     assert generator["render"]() == TEXT, "stale: run deploy/grafana/dashboard.py"
     page = (DEPLOY.parent / "docs" / "dashboards.md").read_text()
@@ -31,22 +31,22 @@ def test_what_is_committed_is_what_the_generator_gives() -> None:
 
 
 @functools.cache
-def exported() -> set[str]:
+def metric_names() -> set[str]:
     """The name of every sample that a learner can export, as its own /metrics writes it."""
-    now = figures("m")
-    metrics = Metrics("1", lambda: [now], lambda: True, lambda: {"kafka": 0.0})
+    model_figures = figures("m")
+    metrics = Metrics("1", lambda: [model_figures], lambda: True, lambda: {"kafka": 0.0})
     families = list(text_string_to_metric_families(asyncio.run(metrics.render()).decode()))
-    # Of a metric with labels there is no sample before its first use, but its family is there.
+    # A metric with labels has no sample before its first use, but it has a family.
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
     return {family.name + suffix for family in families for suffix in suffixes.get(family.type, ("",))}
 
 
-def test_every_metric_asked_for_is_one_that_the_service_exports() -> None:
+def test_the_service_exports_every_metric_in_a_query() -> None:
     variables = [v["query"] for v in DASHBOARD["templating"]["list"]]
     queries = [target["expr"] for panel in PANELS for target in panel["targets"]] + variables
-    asked = {name for query in queries for name in re.findall(METRIC, query)}
-    assert len(asked) > 20
-    assert asked <= exported() | {"up"}
+    names = {name for query in queries for name in re.findall(METRIC, query)}
+    assert len(names) > 20
+    assert names <= metric_names() | {"up"}
 
 
 def test_a_panel_says_what_it_shows_and_in_which_unit() -> None:

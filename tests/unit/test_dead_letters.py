@@ -43,8 +43,8 @@ def on_the_wire(letter: DeadLetter) -> int:
     return len(builder.build())
 
 
-LEAST = 400
-"""Bytes that any letter fits in."""
+MIN_LETTER_BYTES = 400
+"""A limit within which any letter fits."""
 texts, contents = st.text(max_size=40), st.binary(max_size=300)
 sometimes_large = contents | st.integers(0, 4000).map(bytes)
 
@@ -57,38 +57,38 @@ sometimes_large = contents | st.integers(0, 4000).map(bytes)
     st.floats(0, 1),
 )
 def test_any_letter_fits_and_says_what_was_cut(
-    key: bytes | None, value: bytes | None, headers: Any, detail: str, room: float
+    key: bytes | None, value: bytes | None, headers: Any, detail: str, share: float
 ) -> None:
     letter = letter_of(key, value, headers, "too-many-features", detail, "t" * 20)
-    limit = LEAST + int(room * max(0, wire_size(letter) - LEAST))
-    less = truncate(letter, limit)
-    assert on_the_wire(less) <= wire_size(less) <= limit
-    own = own_headers(less.headers)
-    about = {name: content or b"" for name, content in less.headers[: len(less.headers) - len(own)]}
-    assert less.key == letter.key
-    assert list(own) == ([] if "headers-omitted" in about else headers)
-    for before, after, mark in (
-        (value, less.value, "truncated-from"),
-        (key, about.get("key"), "key-truncated-from"),
+    limit = MIN_LETTER_BYTES + int(share * max(0, wire_size(letter) - MIN_LETTER_BYTES))
+    short = truncate(letter, limit)
+    assert on_the_wire(short) <= wire_size(short) <= limit
+    record_headers = own_headers(short.headers)
+    fields = {name: content or b"" for name, content in short.headers[: len(short.headers) - len(record_headers)]}
+    assert short.key == letter.key
+    assert list(record_headers) == ([] if "headers-omitted" in fields else headers)
+    for original, remainder, header in (
+        (value, short.value, "truncated-from"),
+        (key, fields.get("key"), "key-truncated-from"),
     ):
-        if mark in about:
-            assert before is not None
-            assert after is not None
-            assert (before.startswith(after), len(after) < len(before)) == (True, True)
-            assert about[mark] == str(len(before)).encode()
+        if header in fields:
+            assert original is not None
+            assert remainder is not None
+            assert (original.startswith(remainder), len(remainder) < len(original)) == (True, True)
+            assert fields[header] == str(len(original)).encode()
         else:
-            assert after == before
-    assert about.get("headers-omitted", b"%d" % len(headers)) == b"%d" % len(headers)
-    assert detail.encode().startswith(about["detail"])
-    assert not less.value or less.value == value or limit - wire_size(less) < 10, "no more than needed"
-    assert all(about[name] == dict(letter.headers[:5])[name] for name in ("reason", "topic", "partition", "offset"))
+            assert remainder == original
+    assert fields.get("headers-omitted", b"%d" % len(headers)) == b"%d" % len(headers)
+    assert detail.encode().startswith(fields["detail"])
+    assert not short.value or short.value == value or limit - wire_size(short) < 10, "no more is cut than needed"
+    assert all(fields[name] == dict(letter.headers[:5])[name] for name in ("reason", "topic", "partition", "offset"))
 
 
-def test_a_letter_whose_least_does_not_fit_stays_whole() -> None:
-    """Kafka refuses it either way, unless its topic takes more by then."""
+def test_a_letter_whose_smallest_form_does_not_fit_stays_whole() -> None:
+    """Kafka refuses both forms, unless the topic's limit is raised by then."""
     letter = letter_of(b"k" * 300, b"v" * 300, [("ü", None)], "not-json", "d" * 3000)
     assert dict(letter.headers)["detail"] == b"d" * 1000
     limit = next(n for n in range(2000) if truncate(letter, n) != letter)
     assert truncate(letter, limit - 1) is truncate(letter, -1) is letter
-    least = truncate(letter, limit)
-    assert (least.value, dict(least.headers)["key"]) == (b"", b"k" * (limit // 10))
+    smallest = truncate(letter, limit)
+    assert (smallest.value, dict(smallest.headers)["key"]) == (b"", b"k" * (limit // 10))

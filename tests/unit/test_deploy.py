@@ -49,12 +49,12 @@ def test_the_producer_sends_events_that_are_good() -> None:
     service = COMPOSE["services"]["producer"]
     (pipeline,) = service["command"]
     assert pipeline.endswith(" --rate 100")
-    here = pipeline.replace("python ", f"{sys.executable} ").replace(" perceptron ", f" {sys.executable} -m service ")
-    done = subprocess.run(
-        [*service["entrypoint"], f"{here.removesuffix('--rate 100')} --dry-run --count 50"],
+    code = pipeline.replace("python ", f"{sys.executable} ").replace(" perceptron ", f" {sys.executable} -m service ")
+    result = subprocess.run(
+        [*service["entrypoint"], f"{code.removesuffix('--rate 100')} --dry-run --count 50"],
         env={**os.environ, "PERCEPTRON_TOPICS": "churn"}, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout == "50 events good; nothing was sent\n", done.stderr
+    assert result.stdout == "50 events good; nothing was sent\n", result.stderr
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_the_producer_sends_events_that_are_good() -> None:
     ],
     ids=lambda c: c[0],
 )
-def test_the_linters_are_content(command: list[str]) -> None:
+def test_the_linters_find_nothing(command: list[str]) -> None:
     program = Path(sys.executable).parent / command[0]
-    done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_the_image_has_what_is_locked_and_nothing_else() -> None:

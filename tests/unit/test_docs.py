@@ -27,10 +27,10 @@ def test_each_of_the_sixteen_rows_has_its_test() -> None:
     rows = re.findall(r"^\| (\d+) \|.*\| `(test_\w+\.py)::(test_row_(\d+)_\w+)` \|", text, re.MULTILINE)
     assert [(int(number), int(row)) for number, _, _, row in rows] == [(n, n) for n in range(1, 17)]
     for _, file, test, _ in rows:
-        assert test in _defined(TESTS / file), f"{file}::{test}"
+        assert test in _tests(TESTS / file), f"{file}::{test}"
 
 
-def _defined(file: Path) -> set[str]:
+def _tests(file: Path) -> set[str]:
     """The tests that a file has."""
     return {
         node.name
@@ -44,25 +44,25 @@ def test_every_fault_has_a_row_and_every_row_a_test() -> None:
     rows = [row for line in lines for row in re.findall(r"^\| .* \| (`test_.*`) \|$", line)]
     tables = [line for line in lines if line.startswith(("| fault |", "| attack"))]
     assert len(rows) + 2 * len(tables) == len(lines)
-    named = {name for row in rows for name in re.findall(r"`(test_\w+\.py::test_\w+)`", row)}
-    there = {f"{file.name}::{test}" for file in TESTS.parent.rglob("test_*.py") for test in _defined(file)}
-    assert not named - there
-    faults = {f"{file.name}::{test}" for file in (TESTS.parent / "faults").glob("test_*.py") for test in _defined(file)}
-    assert not faults - named
+    quoted_tests = {name for row in rows for name in re.findall(r"`(test_\w+\.py::test_\w+)`", row)}
+    all_tests = {f"{file.name}::{test}" for file in TESTS.parent.rglob("test_*.py") for test in _tests(file)}
+    assert not quoted_tests - all_tests
+    faults = {f"{file.name}::{test}" for file in (TESTS.parent / "faults").glob("test_*.py") for test in _tests(file)}
+    assert not faults - quoted_tests
 
 
-def test_what_you_see_is_what_is_said() -> None:
-    """The service says every phrase that a row quotes, but for metrics and words of a server."""
+def test_the_service_has_every_phrase_that_a_row_quotes() -> None:
+    """Metrics, and phrases of a server, are left out."""
     texts = [
         node.value
         for file in (DOCS.parent / "service").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-    seen = [line.split(" | ")[2] for line in _table_lines() if "`test_" in line]
+    cells = [line.split(" | ")[2] for line in _table_lines() if "`test_" in line]
     phrases = {
         part.strip(" ,")
-        for cell in seen
+        for cell in cells
         for quoted in re.findall(r"`([^`]+)`", cell)
         for part in quoted.split("…")
         if not re.search("perceptron_|=|/v1|used memory", part)
@@ -89,9 +89,9 @@ def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if not link.startswith("http"):
             file, _, anchor = link.partition("#")
-            to = page.parent / file if file else page
-            assert to.exists(), f"{page.name}: {link}"
-            assert not anchor or anchor in _anchors(to), f"{page.name}: {link}"
+            target = page.parent / file if file else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in _anchors(target), f"{page.name}: {link}"
 
 
 def test_the_index_has_every_page() -> None:
@@ -108,15 +108,15 @@ def test_the_readmes_figures_are_those_that_were_measured() -> None:
 
 
 @pytest.mark.parametrize("page", GENERATOR["PAGES"])
-def test_a_page_that_code_writes_is_what_it_writes_now(page: str) -> None:
+def test_a_generated_page_is_up_to_date(page: str) -> None:
     text = GENERATOR["PAGES"][page]()
     assert text == (DOCS / f"{page}.md").read_text(), "stale: run python -m docs.generate"
     for line in text.splitlines():
-        assert not line.endswith("|  |"), f"nothing says what it is: {line}"
+        assert not line.endswith("|  |"), f"without a description: {line}"
 
 
 def test_the_settings_file_that_is_shown_is_valid(tmp_path: Path) -> None:
-    """It has the defaults, but for the labels of its model."""
+    """The file has the defaults, except for the labels of its model."""
     file = tmp_path / "perceptron.toml"
     file.write_text((DOCS / "configuration.md").read_text().partition("```toml\n")[2].partition("```")[0])
     settings = load(str(file), {})
@@ -137,8 +137,8 @@ def test_each_variable_of_the_environment_is_a_setting(monkeypatch: pytest.Monke
 
 def _is_unknown(variable: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the settings' loader says that there is no such setting."""
-    with monkeypatch.context() as one:
-        one.setenv(variable, "none-of-it")
+    with monkeypatch.context() as patch:
+        patch.setenv(variable, "none-of-it")
         try:
             return "no such setting" in "; ".join(load(None, {"topics": ["churn"]}).ignored_settings)
         except ConfigurationError as error:
@@ -147,13 +147,13 @@ def _is_unknown(variable: str, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 @pytest.mark.nightly
 def test_the_pictures_are_what_their_command_draws(tmp_path: Path) -> None:
-    """Drawn again they show the same numbers; fonts and versions change texts and coordinates."""
+    """New drawings show the same numbers; fonts and versions change texts and coordinates."""
     code = f"import sys; sys.path.insert(0, {str(DOCS)!r}); import pictures, pathlib; " + (
         f"pictures.FOLDER = pathlib.Path({str(tmp_path)!r}); pictures.draw()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=DOCS.parent)
     for theme in ("light", "dark"):
-        drawn, committed = ((folder / f"model-{theme}.svg").read_text() for folder in (tmp_path, DOCS))
+        new, committed = ((folder / f"model-{theme}.svg").read_text() for folder in (tmp_path, DOCS))
         # A line has a point for each mistake, and each event a marker.
         for mark in ('id="line2d_', "<use ", 'id="text_'):
-            assert drawn.count(mark) == committed.count(mark) > 0
+            assert new.count(mark) == committed.count(mark) > 0

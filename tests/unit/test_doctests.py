@@ -13,6 +13,6 @@ FILES = sorted(path for path in SERVICE.rglob("*.py") if ">>> " in path.read_tex
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_examples(path: Path) -> None:
     name = ".".join(path.relative_to(SERVICE.parent).with_suffix("").parts)
-    tried = doctest.testmod(importlib.import_module(name))
-    assert tried.attempted
-    assert not tried.failed
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted
+    assert not results.failed

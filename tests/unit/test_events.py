@@ -1,4 +1,4 @@
-"""The event format: which records are events, and the reason for which each other one is rejected."""
+"""The event format: which records are events, and the reason for which any other record is rejected."""
 
 import json
 from typing import Any
@@ -52,11 +52,11 @@ def test_hashing_is_scikit_learns(features: dict[str, Any], bits: int) -> None:
     identity = Identity(features="hashed", bits=bits)
     raw = json.dumps({"features": features, "label": 1}).encode()
     batch, rejects = decode(identity, raw)
-    if rejects:  # an unpaired surrogate is no JSON text; a number may have the name of a category
+    if rejects:  # an unpaired surrogate is not JSON; a number may have the name of a category
         assert rejects[0].reason in ("not-json", "duplicate-feature")
         return
-    ours = np.zeros(1 << bits)
-    ours[batch.columns.astype(int) - 1] = batch.values
+    actual = np.zeros(1 << bits)
+    actual[batch.columns.astype(int) - 1] = batch.values
     assert len(set(batch.columns.tolist())) == len(batch.columns)
-    theirs = FeatureHasher(1 << bits).transform([features]).toarray()[0]
-    np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-9)
+    expected = FeatureHasher(1 << bits).transform([features]).toarray()[0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-9)

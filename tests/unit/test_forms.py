@@ -25,17 +25,17 @@ SCALED = Identity(scale="standard", labels=(-5, 5))
 POINTS = Identity(features="positional", dimension=3, labels=(7, 0.5, -4, "x"))
 
 
-def same(one: tuple[Batch, Any], other: tuple[Batch, Any]) -> None:
+def assert_same(first: tuple[Batch, Any], second: tuple[Batch, Any]) -> None:
     for name in Batch._fields:
-        ours, theirs = (getattr(batch, name) for batch, _ in (one, other))
-        if isinstance(ours, np.ndarray):
-            assert ours.tobytes() == theirs.tobytes(), name
+        actual, expected = (getattr(batch, name) for batch, _ in (first, second))
+        if isinstance(actual, np.ndarray):
+            assert actual.tobytes() == expected.tobytes(), name
         else:
-            assert list(ours) == list(theirs), name
-    assert [(r.record, r.reason) for r in one[1]] == [(r.record, r.reason) for r in other[1]]
+            assert list(actual) == list(expected), name
+    assert [(r.record, r.reason) for r in first[1]] == [(r.record, r.reason) for r in second[1]]
 
 
-def decoded(identity: Identity, values: list[bytes | None]) -> tuple[Batch, Any]:
+def decode(identity: Identity, values: list[bytes | None]) -> tuple[Batch, Any]:
     return Decoder(identity, columns_for(identity)).decode(values)
 
 
@@ -44,27 +44,27 @@ def event(random: random.Random) -> dict[str, Any]:
     features: Any = {random.choice("abcd") + "x" * random.randrange(9): random.choice(VALUES) for _ in range(4)}
     if random.random() < 0.2:
         features["in"] = {"deep": random.choice(VALUES), "er": {"b": random.choice(VALUES)}}
-    found = {"features": features, "label": random.choice((0, 1, -5, 5, "yes", "no", True, None, 2)), "op": "c"}
+    record = {"features": features, "label": random.choice((0, 1, -5, 5, "yes", "no", True, None, 2)), "op": "c"}
     if random.random() < 0.3:
-        found["weight"] = random.choice((0.5, 0, 2, "1"))
-    found["to"] = {"label": random.choice((0, 1))}
-    for gone in random.sample(sorted(found), random.choice((0, 0, 0, 1))):
-        del found[gone]
-    return found
+        record["weight"] = random.choice((0.5, 0, 2, "1"))
+    record["to"] = {"label": random.choice((0, 1))}
+    for member in random.sample(sorted(record), random.choice((0, 0, 0, 1))):
+        del record[member]
+    return record
 
 
 @pytest.mark.parametrize("identity", [HASHED, RAW, SCALED], ids=["hashed", "raw", "scaled"])
 def test_messagepack_is_what_the_same_json_is(identity: Identity) -> None:
     source = random.Random(1)
     events = [event(source) for _ in range(2000)]
-    as_json: list[bytes | None] = [json.dumps(one).encode() for one in events]
-    packed: list[bytes | None] = [MessagePack(msgpack.packb(one)) for one in events]
-    expected = decoded(identity, as_json)
+    as_json: list[bytes | None] = [json.dumps(e).encode() for e in events]
+    packed: list[bytes | None] = [MessagePack(msgpack.packb(e)) for e in events]
+    expected = decode(identity, as_json)
     assert len(expected[0].records) > 100
     assert len({reject.reason for reject in expected[1]}) > 1
-    same(decoded(identity, packed), expected)
+    assert_same(decode(identity, packed), expected)
     mixed = [source.choice(pair) for pair in zip(as_json, packed, strict=True)]
-    same(decoded(identity, mixed), expected)
+    assert_same(decode(identity, mixed), expected)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_messagepack_is_what_the_same_json_is(identity: Identity) -> None:
 )
 def test_messagepack_that_is_no_event_has_its_reason(value: bytes, reason: str) -> None:
     good = MessagePack(msgpack.packb({"features": {"a": 1.5}, "label": 1, "other": b"\xff", "more": math.nan}))
-    batch, rejects = decoded(NAMED, [good, MessagePack(value), good])
+    batch, rejects = decode(NAMED, [good, MessagePack(value), good])
     assert [(reject.record, reject.reason) for reject in rejects] == [(1, reason)], rejects
     assert batch.records == [0, 2]
     assert batch.values.tolist() == [1.5, 1.5]
@@ -103,25 +103,25 @@ def test_a_vector_is_what_the_same_list_is() -> None:
         as_json: list[bytes | None] = [json.dumps({"features": x, "label": y}).encode() for x, y in rows]
         vectors: list[bytes | None] = [double_vector(x, y) for x, y in rows]
         if share:
-            for one in (as_json, vectors):
-                one[5:5] = [None]
+            for records in (as_json, vectors):
+                records[5:5] = [None]
             as_json[9:9] = [b'{"features": [1, 2], "label": 7}', b'{"features": [1, 2, 3, 4], "label": 7}']
             vectors[9:9] = [double_vector([1, 2], 7), double_vector([1, 2, 3, 4], 7)]
-        expected = decoded(POINTS, as_json)
-        same(decoded(POINTS, vectors), expected)
+        expected = decode(POINTS, as_json)
+        assert_same(decode(POINTS, vectors), expected)
         mixed = [source.choice(pair) for pair in zip(as_json, vectors, strict=True)]
-        same(decoded(POINTS, mixed), expected)
+        assert_same(decode(POINTS, mixed), expected)
         assert learner_of(POINTS, as_json).weights.tobytes() == learner_of(POINTS, vectors).weights.tobytes()
     assert {reject.reason for reject in expected[1]} == {
         "empty", "wrong-length", "not-finite", "out-of-range", "unknown-label"
     }  # fmt: skip
 
 
-def test_a_vector_is_of_positional_features_alone() -> None:
-    [reject] = decoded(NAMED, [double_vector([1.0], 1.0)])[1]
+def test_only_positional_features_may_be_a_vector() -> None:
+    [reject] = decode(NAMED, [double_vector([1.0], 1.0)])[1]
     assert reject.reason == "wrong-type"
     skipping = Identity(features="positional", dimension=1, event=Places(where={"/op": ("c",)}))
-    assert decoded(skipping, [double_vector([1.0], 1.0)] * 2)[0].skipped == [0, 1]
+    assert decode(skipping, [double_vector([1.0], 1.0)] * 2)[0].skipped == [0, 1]
     for raw in (b"", bytes(15), bytes(17), struct.pack("<2d", 1, 1) * 2):
-        [reject] = decoded(Identity(features="positional", dimension=1), [DoubleVector(raw)])[1]
+        [reject] = decode(Identity(features="positional", dimension=1), [DoubleVector(raw)])[1]
         assert reject.reason == ("wrong-length" if raw else "empty")

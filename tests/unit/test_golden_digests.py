@@ -1,6 +1,6 @@
 """Golden state digests: each rule, feature mode, average, scale and number of labels over one stream of records.
 
-`DIGEST` and `ROUNDED` were computed by the code of commit 1700426. They change only where the same records are to mean
+`DIGEST` and `ROUNDED` were computed by the code of commit 1700426. They change only if the same records are to mean
 something else, which is what `FOLD` in `learning/identity.py` is for.
 """
 
@@ -48,7 +48,7 @@ def stream(mode: str, labels: Sequence[Any] | None) -> list[bytes | None]:
     rng = random.Random(17)
     records: list[bytes | None] = []
     odd = [raw for raw, _ in BAD_NAMED + BAD_POSITIONAL if raw is None or len(raw) < 1000]
-    # A value or weight of the largest size would make all that follows invisible, or the model diverge.
+    # A value or weight of the largest size would hide all later changes, or make the model diverge.
     odd += [raw for raw in GOOD_NAMED if not re.search(rb"1e30|1e6|\d{20}", raw) and len(raw) < 1000]
     for i in range(EVENTS):
         if mode == "positional":
@@ -73,13 +73,13 @@ def stream(mode: str, labels: Sequence[Any] | None) -> list[bytes | None]:
 
 
 def models(exact: bool) -> Iterator[tuple[Identity, WeightsFile | None]]:
-    """Identities that differ in all that the kernels tell apart, and the weights of those that begin with some."""
+    """Identities that differ in everything that the kernels distinguish, each with its start weights if it has any."""
     averages: list[dict[str, Any]] = [{}, {"average": True}, {"average": "recent", "half_life": 5}]
     for rule, mode, average, scale, labels in product(RULES, MODES, averages, ("none", "standard"), LABELS):
-        own = rules.RULES[RULES[rule].get("rule", "perceptron")]
-        unit = own is rules.RULES["threshold-unit"]
-        several = labels is not None and (not own.classes or "margin" in RULES[rule])
-        if own.exact != exact or several or (unit and average):
+        rule_row = rules.RULES[RULES[rule].get("rule", "perceptron")]
+        unit = rule_row is rules.RULES["threshold-unit"]
+        unsupported = labels is not None and (not rule_row.classes or "margin" in RULES[rule])
+        if rule_row.exact != exact or unsupported or (unit and average):
             continue
         start = None
         if unit:
@@ -87,7 +87,7 @@ def models(exact: bool) -> Iterator[tuple[Identity, WeightsFile | None]]:
             names = [f"n{i}" for i in range(16)] if mode == "named" else None
             start = WeightsFile(weights, -0.5, names)
         members = {
-            "eta": 0.002 if own is rules.RULES["lms"] else 0.3,
+            "eta": 0.002 if rule_row is rules.RULES["lms"] else 0.3,
             "start": start.identity if start else "random:3" if average else "zero",
             **RULES[rule], **MODES[mode], **average,
             "features": mode, "scale": scale, "labels": labels,
@@ -95,26 +95,26 @@ def models(exact: bool) -> Iterator[tuple[Identity, WeightsFile | None]]:
         yield msgspec.convert(members, Identity), start
 
 
-def learned(identity: Identity, start: WeightsFile | None) -> Learner:
+def train(identity: Identity, start: WeightsFile | None) -> Learner:
     """A learner after the whole stream, in slices of uneven sizes. Nothing else here calls `apply`."""
-    learner, at = learner_of(identity, start=start), 0
+    learner, offset = learner_of(identity, start=start), 0
     records = stream(identity.features, identity.labels)
     rng = random.Random(3)
-    while at < len(records):
-        outcome = learner.apply(0, Records.of(at, records[at : at + rng.randint(1, 90)]))
+    while offset < len(records):
+        outcome = learner.apply(0, Records.of(offset, records[offset : offset + rng.randint(1, 90)]))
         assert outcome.diverged is None
-        at += outcome.consumed
+        offset += outcome.consumed
     return learner
 
 
-def test_state_digests_are_those_of_before() -> None:
-    digests = [heads.snapshot_content(learned(*model)).head.state_digest for model in models(exact=True)]
+def test_state_digests_have_not_changed() -> None:
+    digests = [heads.snapshot_content(train(*model)).head.state_digest for model in models(exact=True)]
     assert len(set(digests)) == len(digests) > 100
     assert hashlib.sha256("".join(digests).encode()).hexdigest() == DIGEST
 
 
-def test_states_of_the_logistic_rule_are_those_of_before_but_for_the_last_bits() -> None:
-    learners = [learned(*model) for model in models(exact=False)]
+def test_rounded_states_of_the_logistic_rule_have_not_changed() -> None:
+    learners = [train(*model) for model in models(exact=False)]
     states = [
         {
             "identity": learner.identity, "counts": learner.counts,

@@ -1,4 +1,4 @@
-"""The house's own rules: imports go one way, and compiled code is kept.
+"""The house's own rules: imports go in one direction, and compiled code is kept.
 
 That learning needs no sockets, tasks or clocks is shown by tests/simulation/test_simulation.py.
 """
@@ -23,7 +23,7 @@ ROWS = [
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """The modules that a file imports, wherever in it, and names in them."""
+    """The modules that a file imports anywhere, and the names that it imports from them."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -58,20 +58,20 @@ def test_no_private_name_of_aiokafka_is_used() -> None:
         ]
         assert not [name for name in imported if re.search(r"(^|\.)_[a-zA-Z]", name)], path
         attributes = [node for node in nodes if isinstance(node, ast.Attribute) and re.match(r"_[a-zA-Z]", node.attr)]
-        own = {
+        own_names = {
             node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
         }
-        own |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-        assert {node.attr for node in attributes} <= own, path
+        own_names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert {node.attr for node in attributes} <= own_names, path
 
 
-def _python(code: str, cwd: Path = SERVICE.parent, **more: str) -> "subprocess.CompletedProcess[str]":
-    own = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+def _python(code: str, cwd: Path = SERVICE.parent, **variables: str) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=own | more)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=environment | variables)
 
 
-WARM = """
+WARM_UP = """
 import gc
 from itertools import product
 from numba.core.registry import CPUDispatcher
@@ -83,8 +83,8 @@ from service.process import service
 from service.serving import scoring
 from tests.checks import restored
 service.warm_up()
-found = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatcher)]
-kernels = [kernel for kernel in found if kernel.py_func.__module__.startswith("service.")]
+dispatchers = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatcher)]
+kernels = [kernel for kernel in dispatchers if kernel.py_func.__module__.startswith("service.")]
 warm = [len(kernel.signatures) for kernel in kernels]
 named, listed = '{"a":1,"b":2}', "[1,2]"
 kinds = (
@@ -115,12 +115,12 @@ print([k for k, n in zip(kernels, warm) if len(k.signatures) != n])
 
 
 def test_nothing_is_compiled_after_the_start() -> None:
-    """Else the first event or request of its kind would hold the event loop for seconds."""
-    done = _python(WARM)
-    assert done.stdout == "[]\n", done.stdout + done.stderr
+    """Otherwise the first event or request of its kind would hold the event loop for seconds."""
+    result = _python(WARM_UP)
+    assert result.stdout == "[]\n", result.stdout + result.stderr
 
 
-KEPT = """
+CACHE_STATS = """
 from service.learning.kernel import kernel
 from service.learning.identity import Identity
 from service.learning.learner import Learner
@@ -142,11 +142,11 @@ def test_compiled_code_is_kept_until_the_code_that_it_calls_changes(tmp_path: Pa
     rules = (copy / "learning" / "rules.py").read_text()
     for factor, expected in (("", "3.0 0 1"), ("2 * ", "6.0 0 1"), ("", "3.0 1 0")):
         (copy / "learning" / "rules.py").write_text(rules.replace("return rate * y if", f"return {factor}rate * y if"))
-        done = _python(KEPT, tmp_path)
-        assert done.stdout == f"{expected}\n", (factor, done.stderr)
+        result = _python(CACHE_STATS, tmp_path)
+        assert result.stdout == f"{expected}\n", (factor, result.stderr)
 
 
-SHORT = """
+ONE_KERNEL = """
 import numpy as np
 from service.learning.classifier import majority_baseline
 majority_baseline(np.zeros(2, np.int64), np.zeros(1, np.intp))
@@ -166,16 +166,16 @@ tempfile.TemporaryFile = refuse
 
 @pytest.mark.nightly
 def test_compiled_code_of_a_read_only_folder_is_copied_to_a_private_one(tmp_path: Path) -> None:
-    """As in an image with a read-only root. Code in a folder that others can write to is not loaded."""
+    """An image with a read-only root is such a case. Code in a folder that others can write to is not loaded."""
     place, temporary = tmp_path / "place", tmp_path / "tmp"
     temporary.mkdir()
     environment = {"NUMBA_CACHE_DIR": str(place), "TMPDIR": str(temporary)}
-    assert _python(SHORT, SERVICE.parent, **environment).stdout == "0 1\n"
-    code = READ_ONLY.format(folder=str(place)) + SHORT
-    done = _python(code, SERVICE.parent, **environment)
-    assert done.stdout == "1 0\n", done.stderr
+    assert _python(ONE_KERNEL, SERVICE.parent, **environment).stdout == "0 1\n"
+    code = READ_ONLY.format(folder=str(place)) + ONE_KERNEL
+    result = _python(code, SERVICE.parent, **environment)
+    assert result.stdout == "1 0\n", result.stderr
     (private,) = temporary.iterdir()
     assert private.stat().st_mode & 0o777 == 0o700
     private.chmod(0o777)
-    done = _python(code, SERVICE.parent, **environment)
-    assert done.stdout == "0 1\n", done.stderr
+    result = _python(code, SERVICE.parent, **environment)
+    assert result.stdout == "0 1\n", result.stderr

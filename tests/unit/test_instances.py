@@ -1,4 +1,4 @@
-"""The instances of a large request, read as rows, get the answers that each gets alone, bit for bit."""
+"""The instances of a large request, read as rows, get the answers that each gets expected, bit for bit."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def compiled() -> Iterator[None]:
     use_compiled_reader(False)
 
 
-def learned(identity: Identity) -> Learner:
+def train(identity: Identity) -> Learner:
     rng, labels = Random(1), identity.labels or (-1, 1)
     events = [instance(identity, rng, 7) | {"label": rng.choice(labels)} for _ in range(60)]
     options = Options(serve="average" if identity.average else "last")
@@ -42,12 +42,12 @@ def learned(identity: Identity) -> Learner:
 
 
 def instance(identity: Identity, rng: Random, names: int = 8) -> dict[str, Any]:
-    own: dict[str, Any] = {name: number(rng) for name in NAMES[:names]}
+    row: dict[str, Any] = {name: number(rng) for name in NAMES[:names]}
     if rng.random() < 0.5:
-        own |= {"u": {"age": rng.randrange(1, 90), "of": rng.choice(["x", "y"])}, "new": rng.random() < 0.5, "no": None}
+        row |= {"u": {"age": rng.randrange(1, 90), "of": rng.choice(["x", "y"])}, "new": rng.random() < 0.5, "no": None}
     if rng.random() < 0.1:
-        own["tags"] = [rng.choice("xy") for _ in range(3)]  # for the careful reader
-    return own if identity.event.features == "" else {"features": own}
+        row["tags"] = [rng.choice("xy") for _ in range(3)]  # for the careful reader
+    return row if identity.event.features == "" else {"features": row}
 
 
 def number(rng: Random) -> float:
@@ -65,12 +65,12 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
     identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_parser, "PIECE_BYTES", 2000)  # some instances at a time
-    learner, rng = learned(identity), Random(2)
+    learner, rng = train(identity), Random(2)
     raw = body(identity, [instance(identity, rng) for _ in range(200)])
     instances, form = request_parser.read_instances(raw, learner.flattener, 200)
     for compiled, explain in ((True, False), (False, False), (True, True)):
         use_compiled_reader(compiled)
-        alone = [scoring.answer(learner, learner, features, explain, top=2) for features in instances]
+        expected = [scoring.answer(learner, learner, features, explain, top=2) for features in instances]
         predictions, name, _ = scoring.answer_large(scoring.freeze(learner), raw, 200, explain, top=2)
-        assert bytes(predictions) == msgspec.json.encode(alone)
+        assert bytes(predictions) == msgspec.json.encode(expected)
         assert name == form

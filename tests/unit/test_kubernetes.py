@@ -30,7 +30,7 @@ FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}
 
 
 @pytest.fixture(scope="session", params=VARIANTS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The documents of a variant."""
     components = VARIANTS[request.param]
     folder = FOLDER / "example"
@@ -43,55 +43,55 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         file = {"resources": [path("base")], "components": [path(f"components/{name}") for name in components]}
         (folder / "kustomization.yaml").write_text(yaml.safe_dump(file))
     program = Path(sys.executable).parent / "kubectl"
-    done = subprocess.run([program, "kustomize", folder], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    result = subprocess.run([program, "kustomize", folder], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return list(yaml.safe_load_all(result.stdout))
 
 
-def test_it_is_what_kubernetes_takes(made: list[Any]) -> None:
-    for document in made:
+def test_kubernetes_accepts_the_documents(documents: list[Any]) -> None:
+    for document in documents:
         if document["kind"] not in FOREIGN:
             kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
-def _of(made: list[Any], kind: str) -> dict[str, Any]:
-    return {document["metadata"]["name"]: document for document in made if document["kind"] == kind}
+def _by_name(documents: list[Any], kind: str) -> dict[str, Any]:
+    return {document["metadata"]["name"]: document for document in documents if document["kind"] == kind}
 
 
-def _selected(made: list[Any], labels: dict[str, str]) -> set[str]:
+def _deployments(documents: list[Any], labels: dict[str, str]) -> set[str]:
     """The Deployments whose pods have these labels."""
     return {
         name.removeprefix("perceptron-")
-        for name, deployment in _of(made, "Deployment").items()
+        for name, deployment in _by_name(documents, "Deployment").items()
         if labels.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
     }
 
 
-def test_what_selects_pods_selects_these(made: list[Any]) -> None:
-    for name, service in _of(made, "Service").items():
-        both = name == "perceptron-metrics"
-        assert _selected(made, service["spec"]["selector"]) == ({"learner", "replica"} if both else {"replica"})
+def test_selectors_select_the_intended_pods(documents: list[Any]) -> None:
+    for name, service in _by_name(documents, "Service").items():
+        roles = {"learner", "replica"} if name == "perceptron-metrics" else {"replica"}
+        assert _deployments(documents, service["spec"]["selector"]) == roles
         assert {port["targetPort"] for port in service["spec"]["ports"]} == {"http"}
     for kind, field in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")):
-        found = _of(made, kind)
-        assert len(found) == 2
-        for name, document in found.items():
-            own = _selected(made, document["spec"][field]["matchLabels"])
-            assert {f"perceptron-{each}" for each in own} == {name}
-    for name, deployment in _of(made, "Deployment").items():
+        selecting = _by_name(documents, kind)
+        assert len(selecting) == 2
+        for name, document in selecting.items():
+            roles = _deployments(documents, document["spec"][field]["matchLabels"])
+            assert {f"perceptron-{role}" for role in roles} == {name}
+    for name, deployment in _by_name(documents, "Deployment").items():
         spread = [c["labelSelector"] for c in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]]
         for selector in (deployment["spec"]["selector"], *spread):
-            assert {f"perceptron-{each}" for each in _selected(made, selector["matchLabels"])} == {name}
-    for monitor in _of(made, "ServiceMonitor").values():
+            assert {f"perceptron-{role}" for role in _deployments(documents, selector["matchLabels"])} == {name}
+    for monitor in _by_name(documents, "ServiceMonitor").values():
         (service,) = [
-            service for service in _of(made, "Service").values()
+            service for service in _by_name(documents, "Service").values()
             if monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
         ]  # fmt: skip
         assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
 
 
-def test_pods_have_no_more_rights_than_the_restricted_standard_gives(made: list[Any]) -> None:
-    for deployment in _of(made, "Deployment").values():
+def test_pods_have_no_more_rights_than_the_restricted_standard_gives(documents: list[Any]) -> None:
+    for deployment in _by_name(documents, "Deployment").values():
         pod = deployment["spec"]["template"]["spec"]
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"] == {
@@ -107,34 +107,34 @@ def test_pods_have_no_more_rights_than_the_restricted_standard_gives(made: list[
         for probe, path in (("startup", "/livez"), ("liveness", "/livez"), ("readiness", "/readyz")):
             get = container[f"{probe}Probe"]["httpGet"]
             assert (get["path"], get["port"], get.get("scheme", "HTTP")) == (path, "http", scheme)
-    assert _of(made, "Deployment")["perceptron-learner"]["spec"]["replicas"] == 2
-    assert not _of(made, "Secret"), "secrets are made in the cluster, never kept here"
+    assert _by_name(documents, "Deployment")["perceptron-learner"]["spec"]["replicas"] == 2
+    assert not _by_name(documents, "Secret"), "secrets are made in the cluster, never kept here"
 
 
 def test_every_pod_starts_with_settings_that_load(
-    made: list[Any], certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    documents: list[Any], certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings are its variables, and the files that the kubelet would make of ConfigMaps and Secrets."""
-    maps = {name: document["data"] for name, document in _of(made, "ConfigMap").items()}
+    """The settings are the pod's variables, and the files that the kubelet makes of ConfigMaps and Secrets."""
+    maps = {name: document["data"] for name, document in _by_name(documents, "ConfigMap").items()}
     image = [step.rest for step in instructions(DOCKERFILE.read_text()) if step.name == "ENV"][-1]
     for name in [name for name in os.environ if name.startswith("PERCEPTRON_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    for role, deployment in _of(made, "Deployment").items():
+    for role, deployment in _by_name(documents, "Deployment").items():
         pod = deployment["spec"]["template"]["spec"]
         (container,) = pod["containers"]
         (mount,) = [m for m in container["volumeMounts"] if m["name"] == "settings"]
         (volume,) = [v for v in pod["volumes"] if v["name"] == "settings"]
-        for name, text in _projected(volume, maps, certificates).items():
+        for name, text in _files_of(volume, maps, certificates).items():
             (file := tmp_path / role / name).parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text.replace(mount["mountPath"], str(tmp_path / role)))
         env = dict(re.findall(r"(PERCEPTRON_\w+)=(\S+)", image))
         for source in container.get("envFrom", []):
             env |= maps[source["configMapRef"]["name"]]
-        env |= {one["name"]: one["value"] for one in container["env"]}
-        with monkeypatch.context() as of_pod:
+        env |= {variable["name"]: variable["value"] for variable in container["env"]}
+        with monkeypatch.context() as patch:
             for name, value in env.items():
-                of_pod.setenv(name, value.replace(mount["mountPath"], str(tmp_path / role)))
+                patch.setenv(name, value.replace(mount["mountPath"], str(tmp_path / role)))
             assert container["args"] == (["run"] if role == "perceptron-learner" else ["run", "--no-learn"])
             settings = load(None, {"learn": False} if "--no-learn" in container["args"] else {})
             settings.check_work()
@@ -146,7 +146,7 @@ def test_every_pod_starts_with_settings_that_load(
         assert settings.log == "json"
 
 
-def _projected(volume: Any, maps: dict[str, dict[str, str]], certificates: Certificates) -> dict[str, str]:
+def _files_of(volume: Any, maps: dict[str, dict[str, str]], certificates: Certificates) -> dict[str, str]:
     """The files of a volume by path, with values for the Secrets."""
     chain, key = certificates.parts(certificates.server)
     secrets = {"tls.key": Path(key).read_text(), "tls.crt": Path(chain).read_text()}
@@ -161,7 +161,7 @@ def _projected(volume: Any, maps: dict[str, dict[str, str]], certificates: Certi
     return files
 
 
-def test_prometheus_is_told_the_same_rules() -> None:
+def test_the_prometheusrule_has_the_same_rules() -> None:
     rules: Any = yaml.safe_load((FOLDER.parent / "prometheus" / "rules.yml").read_text())
-    held: Any = yaml.safe_load((FOLDER / "components" / "monitoring" / "rules.yaml").read_text())
-    assert held["spec"] == rules, "stale: make rules"
+    resource: Any = yaml.safe_load((FOLDER / "components" / "monitoring" / "rules.yaml").read_text())
+    assert resource["spec"] == rules, "stale: make rules"

@@ -24,14 +24,14 @@ from tests.fuzz.requests import Answered, Asked, ask
 from tests.unit.applications import application, figures
 
 NAMES = [f"n{i}" for i in range(100)]
-LONGEST = 0.05
+MAX_TURN_SECONDS = 0.05
 
 
 @asynccontextmanager
-async def turning() -> AsyncIterator[list[float]]:
-    """The seconds that this thread spent in each turn of its loop: another process may have the core meanwhile.
+async def loop_turns() -> AsyncIterator[list[float]]:
+    """The CPU seconds that this thread spent in each turn of its loop: other processes do not count.
 
-    What other tests left is not looked through for garbage meanwhile, as the service has nothing of it.
+    Objects that other tests left are hidden from the garbage collector meanwhile: the service has none of them.
     """
     gc.collect()
     gc.freeze()
@@ -39,9 +39,9 @@ async def turning() -> AsyncIterator[list[float]]:
 
     async def turn() -> None:
         while True:
-            began = time.thread_time()
+            start = time.thread_time()
             await asyncio.sleep(0.0005)
-            turns.append(time.thread_time() - began)
+            turns.append(time.thread_time() - start)
 
     task = asyncio.create_task(turn())
     try:
@@ -50,10 +50,10 @@ async def turning() -> AsyncIterator[list[float]]:
         await asyncio.sleep(0.001)  # the last turn too
     finally:
         task.cancel()
-        gc.unfreeze()  # else whatever others leave open would not be noticed any more
+        gc.unfreeze()  # otherwise files that other tests leave open would not be noticed
 
 
-class Served(NamedTuple):
+class LocalModel(NamedTuple):
     app: Application
     learner: Learner
 
@@ -62,99 +62,98 @@ class Served(NamedTuple):
 
 
 @pytest.fixture
-def served() -> Served:
+def model() -> LocalModel:
     """A model of a hundred features, whose kernels are compiled."""
     learner = learner_of(Identity(), [event(dict.fromkeys(NAMES, 0.5), 1)])
     scoring.answer_large(scoring.freeze(learner), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False)
-    return Served(application(learner), learner)
+    return LocalModel(application(learner), learner)
 
 
 @pytest.mark.nightly
-async def test_a_large_request_does_not_hold_the_loop(served: Served) -> None:
+async def test_a_large_request_does_not_hold_the_loop(model: LocalModel) -> None:
     """10,000 instances of 100 features: each score is what a request of its own gets."""
     body = json.dumps({"instances": [{"features": dict.fromkeys(NAMES, 0.25 + i)} for i in range(10_000)]}).encode()
-    async with turning() as turns:
-        answered = [await served.predict(body) for _ in range(3)][-1]
-    assert answered.status == 200
-    assert max(turns) < LONGEST
-    predictions = json.loads(answered.body)["predictions"]
+    async with loop_turns() as turns:
+        answer = [await model.predict(body) for _ in range(3)][-1]
+    assert answer.status == 200
+    assert max(turns) < MAX_TURN_SECONDS
+    predictions = json.loads(answer.body)["predictions"]
     assert len(predictions) == 10_000
     for i in (0, 1, 4999, 9999):
-        alone = await served.predict(json.dumps({"features": dict.fromkeys(NAMES, 0.25 + i)}).encode())
-        assert {**json.loads(alone.body), **predictions[i]} == json.loads(alone.body)
+        single = await model.predict(json.dumps({"features": dict.fromkeys(NAMES, 0.25 + i)}).encode())
+        assert {**json.loads(single.body), **predictions[i]} == json.loads(single.body)
 
 
 async def test_one_state_answers_a_large_request_while_the_model_learns(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    model: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal instances get equal answers, though weights change and names come meanwhile."""
-    learner, learned_again, read_pieces = served.learner, threading.Semaphore(0), request_parser.read_pieces
+    learner, event_learned, read_pieces = model.learner, threading.Semaphore(0), request_parser.read_pieces
 
     def after_an_event(*arguments: Any, **options: Any) -> Iterator[Any]:
         """The pieces of the request, each only after one more event is learned, however busy the machine is."""
         for piece in read_pieces(*arguments, **options):
-            assert learned_again.acquire(timeout=DEADLINE)
+            assert event_learned.acquire(timeout=DEADLINE)
             yield piece
 
     monkeypatch.setattr(request_parser, "read_pieces", after_an_event)
-    learner.apply(
-        0, Records.of(1, [b'{"features":{"spare":0},"label":1}'])
-    )  # from here on its arrays have room, and stay in place
+    # From here on the learner's arrays have room, and stay in place.
+    learner.apply(0, Records.of(1, [b'{"features":{"spare":0},"label":1}']))
     row = dict.fromkeys([*NAMES, "late"], 1.0)
     body = json.dumps({"instances": [{"features": row}] * 10_000}).encode()
-    task = asyncio.create_task(served.predict(body))
-    learned = 0
+    task = asyncio.create_task(model.predict(body))
+    learned_events = 0
     await asyncio.sleep(0)
     while not task.done():
-        names = ["late"] if learned else [f"new{learned}"]
-        event = {"features": dict.fromkeys([*NAMES, *names], 1.0), "label": learned % 2}
-        learned += 1
-        learner.apply(0, Records.of(1 + learned, [json.dumps(event).encode()]))
-        learned_again.release()
+        names = ["late"] if learned_events else [f"new{learned_events}"]
+        event = {"features": dict.fromkeys([*NAMES, *names], 1.0), "label": learned_events % 2}
+        learned_events += 1
+        learner.apply(0, Records.of(1 + learned_events, [json.dumps(event).encode()]))
+        event_learned.release()
         await asyncio.sleep(0.001)
-    assert learned > 1
-    answered = json.loads((await task).body)
-    first, *others = answered["predictions"]
-    assert all(other == first for other in others)
+    assert learned_events > 1
+    answer = json.loads((await task).body)
+    first, *rest = answer["predictions"]
+    assert all(prediction == first for prediction in rest)
     assert first["unknown_features"] == 1, "the state is from when the request came"
     assert first["score"] == 1.0 + 100 * 0.5
 
 
-M = 1 << 20
+MIB = 1 << 20
 NESTED = {
-    "open": b"[" * (16 * M),
-    "one instance": b'{"instances":[{"features":[' + b"[]," * (5 * M) + b"[]]}]}",
-    "ignored": b'{"features":{},"x":[' + b"[]," * (5 * M) + b"[]]}",
-    "names": b'{"instances":[{"features":{' + b'"a":1,' * (2 * M) + b'"b":1}}]}',
-    "escapes": b'{"features":{"' + b"\\u0041" * (2 * M) + b'":1}}',
+    "open": b"[" * (16 * MIB),
+    "one instance": b'{"instances":[{"features":[' + b"[]," * (5 * MIB) + b"[]]}]}",
+    "ignored": b'{"features":{},"x":[' + b"[]," * (5 * MIB) + b"[]]}",
+    "names": b'{"instances":[{"features":{' + b'"a":1,' * (2 * MIB) + b'"b":1}}]}',
+    "escapes": b'{"features":{"' + b"\\u0041" * (2 * MIB) + b'":1}}',
 }
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("body", NESTED.values(), ids=NESTED)
-async def test_a_body_of_brackets_is_refused_by_its_bytes(served: Served, body: bytes) -> None:
+async def test_a_body_of_brackets_is_refused_by_its_bytes(model: LocalModel, body: bytes) -> None:
     """16 MB take less than 64 MB and no long turn of the loop: nothing larger than one event is parsed."""
     tracemalloc.start()
     try:
-        async with turning() as turns:
-            answered = await served.predict(body)
+        async with loop_turns() as turns:
+            answer = await model.predict(body)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert answered.status == 422
-    assert max(turns) < LONGEST
-    assert peak < 4 * 16 * M
+    assert answer.status == 422
+    assert max(turns) < MAX_TURN_SECONDS
+    assert peak < 4 * 16 * MIB
 
 
 @pytest.mark.nightly
 async def test_a_scrape_of_a_hundred_models_does_not_hold_the_loop() -> None:
-    learned = [figures(f"m{i}") for i in range(100)]
+    models = [figures(f"m{i}") for i in range(100)]
 
-    metrics = Metrics("1", lambda: learned, lambda: True, dict)
+    metrics = Metrics("1", lambda: models, lambda: True, dict)
     for i in range(100):
         for histogram in (metrics.saving, metrics.slices, metrics.delays):
             histogram.labels(f"m{i}").observe(1.0)
-    async with turning() as turns:
+    async with loop_turns() as turns:
         texts = await asyncio.gather(metrics.render(), metrics.render())
     assert texts[0].count(b"\nperceptron_events_total{") == texts[1].count(b"\nperceptron_events_total{") == 100
-    assert max(turns) < LONGEST / 2
+    assert max(turns) < MAX_TURN_SECONDS / 2

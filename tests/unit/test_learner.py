@@ -25,7 +25,7 @@ OPTIONS = Options(window=10)
 
 
 numbers = st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 5e-324])
-named = st.dictionaries(st.sampled_from([f"n{i}" for i in range(8)]), numbers, max_size=5)
+named_features = st.dictionaries(st.sampled_from([f"n{i}" for i in range(8)]), numbers, max_size=5)
 
 
 def events(features: Any) -> Any:
@@ -37,7 +37,7 @@ def events(features: Any) -> Any:
 
 
 @settings(max_examples=150)
-@given(records=events(named), margins=st.sampled_from([(0.0, 0.0), (0.0, 2.5), (0.7, 0.1)]))
+@given(records=events(named_features), margins=st.sampled_from([(0.0, 0.0), (0.0, 2.5), (0.7, 0.1)]))
 def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tuple[float, float]) -> None:
     bad = {raw for raw, _ in BAD_NAMED}
     learner = learner_of(Identity(eta=0.3, margin=margins))
@@ -69,33 +69,33 @@ def test_offsets_that_do_not_go_on_are_refused() -> None:
     [("logistic-delta", "zero"), ("perceptron", "random:7"), ("lms", "zero"), ("half-step", "zero")],
 )
 def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start: str) -> None:
-    """It stops at the same event as the plain formula, in slices of any size and over restores.
+    """The model stops at the same event as the plain formula, in slices of any size and over restores.
 
     Values rise until one is too large; each event has a new name, so that columns come with every slice.
     """
-    own: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "eta": 0.5 if rule == "half-step" else 1.0,
         "slope": 1.0 if rule == "logistic-delta" else None,
     }
-    identity = Identity(rule=rule, start=start, average=True, **own)
+    identity = Identity(rule=rule, start=start, average=True, **fields)
     rows = [*({"a": (-1.7) ** i, f"n{i}": 1.0} for i in range(80)), {"z": 1e20}]
     records = [json.dumps({"features": row, "label": 1, "weight": 3.0}).encode() for row in rows]
-    w, at = initial_weights(Identity(start=start), 0, 100).tolist(), 0
+    w, learned = initial_weights(Identity(start=start), 0, 100).tolist(), 0
     columns = {"a": 1}
     for row in rows:
         x = [(columns.setdefault(name, len(columns) + 1), value) for name, value in row.items()]
-        after = list(w)
-        formulas.learn(after, x, 1.0, 3.0, identity)
-        if sum(v * v for v in after) > 1e30:
+        new_w = list(w)
+        formulas.learn(new_w, x, 1.0, 3.0, identity)
+        if sum(v * v for v in new_w) > 1e30:
             break
-        w, at = after, at + 1
-    assert 2 < at < len(rows), "it is the limit that is met"
+        w, learned = new_w, learned + 1
+    assert 2 < learned < len(rows), "the limit is met"
     for size in (1, 7, len(rows)):
-        learner, next_ = learner_of(identity), 0
-        while not learner.diverged and next_ < len(records):
-            next_ += learner.apply(0, Records.of(next_, records[next_ : next_ + size])).consumed
+        learner, offset = learner_of(identity), 0
+        while not learner.diverged and offset < len(records):
+            offset += learner.apply(0, Records.of(offset, records[offset : offset + size])).consumed
             learner = restored(learner, OPTIONS) if size == 7 else learner
-        assert learner.next == {0: at}
+        assert learner.next == {0: learned}
         assert learner.weights.tolist() == w[: len(learner.columns)]
         assert learner.squared_norm <= 1e30
         assert np.isfinite([learner.observations.squared_steps, *learner.arrays["late"], *learner.served]).all()

@@ -6,7 +6,7 @@ import gzip
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ PREDICT = "/v1/models/m/predict"
 BODY = b'{"features":{"a":2,"never seen":1}}'
 JSON = "content-type: application/json\r\n"
 HEADERS = [b"cache-control", b"content-length", b"content-type", b"date", b"referrer-policy", b"x-content-type-options"]
-TOKEN = "token-0123456789abcd"  # noqa: S105 - of these tests alone
-SECONDS = 100
-"""How long a test waits, at most, for what takes a fraction of a second."""
+TOKEN = "token-0123456789abcd"  # noqa: S105 - only for these tests
+WAIT_SECONDS = 100
+"""How long a test waits at most for something that takes a fraction of a second."""
 
 
 class Answer:
@@ -59,17 +59,17 @@ class Client:
             await asyncio.sleep(0.02)
 
     async def answer(self, has_body: bool = True) -> Answer:
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), SECONDS))[:-4]
+        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), WAIT_SECONDS))[:-4]
         answer = Answer(head, b"")
         if has_body:
             length = int(answer.headers[b"content-length"])
-            answer.body = await asyncio.wait_for(self.reader.readexactly(length), SECONDS)
+            answer.body = await asyncio.wait_for(self.reader.readexactly(length), WAIT_SECONDS)
         return answer
 
-    async def rest(self) -> bytes:
+    async def read_to_end(self) -> bytes:
         """The bytes that arrive until the connection ends."""
         with contextlib.suppress(ConnectionError):
-            return await asyncio.wait_for(self.reader.read(), SECONDS)
+            return await asyncio.wait_for(self.reader.read(), WAIT_SECONDS)
         return b""
 
     async def is_silent(self) -> bool:
@@ -80,7 +80,7 @@ class Client:
         return True
 
 
-class Served:
+class LocalServer:
     """A server over one model of three labels, or over `app`."""
 
     def __init__(
@@ -95,35 +95,35 @@ class Served:
         learner = learner_of(Identity(labels=("x", "y", "z")), [event({"a": 1}, "y"), event({"a": -1}, "x")])
         self.learner, self.stopping = learner, False
         self.connections = Connections(limits, self.causes.append, lambda: self.stopping)
-        more: Any = {"tokens": tokens, "root_path": root_path, "allowed_origins": origins}
+        arguments: Any = {"tokens": tokens, "root_path": root_path, "allowed_origins": origins}
         self.app = app or application(
-            learner, metrics=self.metrics, limits=limits, stopping=lambda: self.stopping, **more
+            learner, metrics=self.metrics, limits=limits, stopping=lambda: self.stopping, **arguments
         )
         self._stack = contextlib.AsyncExitStack()
 
     @contextlib.asynccontextmanager
     async def running(
         self, tls: ssl.SSLContext | None = None, trust: ssl.SSLContext | None = None
-    ) -> AsyncIterator["Served"]:
+    ) -> AsyncIterator["LocalServer"]:
         self.server = server = HttpServer(self.app, self.connections, 2, tls)
         self._trust = trust
         async with self._stack:
-            listening = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            self._address = listening.getsockname()
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            listener = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            self._address = listener.getsockname()
+            task = asyncio.create_task(server.serve(sockets=[listener]))
             yield self
             server.should_exit = True
-            await asyncio.wait_for(serving, SECONDS)
+            await asyncio.wait_for(task, WAIT_SECONDS)
 
     async def client(self, *packets: bytes, buffer: int = 0) -> Client:
-        plain = socket.socket()
+        connection = socket.socket()
         if buffer:
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        plain.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(plain, self._address)
-        encrypted: Any = {"ssl": self._trust, "server_hostname": "localhost"} if self._trust else {}
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, self._address)
+        tls_options: Any = {"ssl": self._trust, "server_hostname": "localhost"} if self._trust else {}
         reader, writer = await asyncio.open_connection(
-            sock=plain, limit=max(buffer, 1) if buffer else 1 << 16, **encrypted
+            sock=connection, limit=max(buffer, 1) if buffer else 1 << 16, **tls_options
         )
         self._stack.callback(writer.close)
         client = Client(reader, writer)
@@ -138,21 +138,21 @@ class Served:
         client = await self.client(*packets)
         answer = await client.answer()
         assert answer.headers[b"connection"] == b"close"
-        assert await client.rest() == b""
+        assert await client.read_to_end() == b""
         return answer
 
-    def counted(self, code: str = "200") -> float:
+    def request_count(self, code: str = "200") -> float:
         labels = {"route": "/v1/models/{name}/predict", "method": "POST", "code": code}
         return self.metrics.registry.get_sample_value("perceptron_http_request_duration_seconds_count", labels) or 0.0
 
 
-def post(body: bytes = BODY, query: str = "", more: str = JSON, path: str = PREDICT) -> bytes:
+def post(body: bytes = BODY, query: str = "", headers: str = JSON, path: str = PREDICT) -> bytes:
     address = f"{path}?{query}" if query else path
-    return f"POST {address} HTTP/1.1\r\nhost: x\r\n{more}content-length: {len(body)}\r\n\r\n".encode() + body
+    return f"POST {address} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def chunked(*chunks: bytes, more: str = JSON, trailer: str = "") -> bytes:
-    head = f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{more}transfer-encoding: chunked\r\n\r\n".encode()
+def chunked(*chunks: bytes, headers: str = JSON, trailer: str = "") -> bytes:
+    head = f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{headers}transfer-encoding: chunked\r\n\r\n".encode()
     return head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + f"0\r\n{trailer}\r\n".encode()
 
 
@@ -165,70 +165,70 @@ UPGRADES = {
 
 @pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
 async def test_a_request_with_an_upgrade_keeps_its_body(upgrade: str) -> None:
-    """It may come whole, in chunks, cut anywhere, and between others. Each request gets one answer."""
-    requests = [post(more=JSON + upgrade), chunked(BODY[:9], BODY[9:], more=JSON + upgrade)]
-    async with Served().running() as served:
-        expected = (await served.ask(post())).body
+    """The request comes whole, in chunks, cut anywhere, and between other requests. Each request gets one answer."""
+    requests = [post(headers=JSON + upgrade), chunked(BODY[:9], BODY[9:], headers=JSON + upgrade)]
+    async with LocalServer().running() as server:
+        expected = (await server.ask(post())).body
         for request in requests:
             head = request.index(b"\r\n\r\n") + 4
             for cut in (None, 1, 30, head - 3, head - 1, head, head + 1, len(request) - 1):
                 packets = [request] if cut is None else [request[:cut], request[cut:]]
-                client = await served.client(*packets)
+                client = await server.client(*packets)
                 answer = await client.answer()
                 assert (answer.status, answer.body) == (200, expected), cut
                 assert await client.is_silent(), cut
                 client.writer.close()
-        client = await served.client(post() + requests[0] + requests[1] + post() + requests[0])
+        client = await server.client(post() + requests[0] + requests[1] + post() + requests[0])
         for _ in range(5):
             assert (await client.answer()).body == expected
         assert await client.is_silent()
         get = f"GET /livez HTTP/1.1\r\nhost: x\r\n{upgrade}\r\n".encode()
-        assert (await served.ask(get)).body == b'{"live":true}'
+        assert (await server.ask(get)).body == b'{"live":true}'
 
 
-async def test_a_token_in_a_trailer_is_no_token(tmp_path: Path) -> None:
+async def test_a_token_in_a_trailer_is_not_accepted(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"{TOKEN}\n")
     bearer = f"authorization: Bearer {TOKEN}\r\n"
-    async with Served(tokens=BearerTokens(str(tmp_path / "tokens"))).running() as served:
-        assert (await served.ask(chunked(BODY, trailer=bearer))).status == 401
-        assert (await served.ask(chunked(BODY, more=JSON + bearer))).status == 200
-        assert (await served.ask(post())).status == 401
-        assert (await served.ask(post(more=JSON + bearer))).status == 200
-        assert (await served.ask(post(more=JSON + bearer * 2))).status == 401
+    async with LocalServer(tokens=BearerTokens(str(tmp_path / "tokens"))).running() as server:
+        assert (await server.ask(chunked(BODY, trailer=bearer))).status == 401
+        assert (await server.ask(chunked(BODY, headers=JSON + bearer))).status == 200
+        assert (await server.ask(post())).status == 401
+        assert (await server.ask(post(headers=JSON + bearer))).status == 200
+        assert (await server.ask(post(headers=JSON + bearer * 2))).status == 401
 
 
 @pytest.mark.parametrize("size", [200, 40_000])
 async def test_the_limit_of_a_body_holds_on_every_path(size: int) -> None:
-    """Also after a good request to the same address, and for what a packed body holds."""
-    async with Served(Limits(body_bytes=size)).running() as served:
+    """The limit holds after a good request to the same address too, and for the unpacked size of a gzip body."""
+    async with LocalServer(Limits(body_bytes=size)).running() as server:
         large, fits = BODY + b" " * size, BODY + b" " * (size - len(BODY))
         packed = JSON + "content-encoding: gzip\r\n"
         for _ in range(2):
-            for request in (post(fits), chunked(fits[:100], fits[100:]), post(gzip.compress(fits), more=packed)):
-                assert (await served.ask(request)).status == 200
+            for request in (post(fits), chunked(fits[:100], fits[100:]), post(gzip.compress(fits), headers=packed)):
+                assert (await server.ask(request)).status == 200
             for query in ("", "explain=true"):
                 for request in (
                     post(large, query), chunked(large[:100], large[100:]), post(gzip.compress(large), query, packed),
                 ):  # fmt: skip
-                    answer = await served.refusal(request)
+                    answer = await server.refusal(request)
                     assert (answer.status, answer.detail) == (413, f"the body is larger than {size} bytes")
 
 
-@pytest.mark.parametrize("more", ["", "expect: 100-continue\r\n"], ids=["", "waits to be let go on"])
-async def test_a_body_that_is_declared_too_large_is_not_waited_for(more: str) -> None:
-    async with Served().running() as served:
-        client = await served.client(
-            f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}{more}content-length: 99999999999\r\n\r\n".encode()
+@pytest.mark.parametrize("header", ["", "expect: 100-continue\r\n"], ids=["", "waits to be let go on"])
+async def test_a_body_that_is_declared_too_large_is_not_waited_for(header: str) -> None:
+    async with LocalServer().running() as server:
+        client = await server.client(
+            f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}{header}content-length: 99999999999\r\n\r\n".encode()
         )
         answer = await client.answer()
         assert (answer.status, answer.headers[b"connection"]) == (413, b"close")
 
 
 async def test_a_client_that_is_refused_can_read_why_while_it_sends() -> None:
-    """A connection that closes with bytes unread would be reset, and with it what the client has not read."""
-    async with Served().running() as served:
+    """A connection that closes with bytes unread would be reset, and the client would lose the answer."""
+    async with LocalServer().running() as server:
         for head in (f"POST {PREDICT} HTTP/1.1\r\n{JSON}content-length: 99999999999\r\n\r\n".encode(), b"nonsense\r\n"):
-            client = await served.client(head)
+            client = await server.client(head)
             answer = asyncio.create_task(client.answer())
             with contextlib.suppress(ConnectionError):
                 for _ in range(100):
@@ -238,27 +238,27 @@ async def test_a_client_that_is_refused_can_read_why_while_it_sends() -> None:
 
 
 async def test_a_body_that_is_late_ends_its_connection() -> None:
-    async with Served(Limits(body_seconds=0.05)).running() as served:
-        answer = await served.refusal(post()[:-5])
+    async with LocalServer(Limits(body_seconds=0.05)).running() as server:
+        answer = await server.refusal(post()[:-5])
         assert (answer.status, answer.detail) == (408, "the body did not arrive within 0.05 seconds")
-        assert served.counted("408") == 1
+        assert server.request_count("408") == 1
 
 
-async def test_of_bodies_that_are_too_large_together_the_largest_gives_way() -> None:
-    """And never one of 64 KiB, nor one that is there."""
+async def test_the_largest_of_bodies_that_are_too_large_together_gives_way() -> None:
+    """A body of up to 64 KiB never gives way, and neither does a body that has arrived."""
     limit = 200_000
-    async with Served(Limits(body_bytes=limit)).running() as served:
+    async with LocalServer(Limits(body_bytes=limit)).running() as server:
         large = post(BODY + b" " * (limit - len(BODY)))
-        held = [await served.client(large[:-1000]) for _ in range(8)]
-        assert (await served.ask(post())).status == 200
+        clients = [await server.client(large[:-1000]) for _ in range(8)]
+        assert (await server.ask(post())).status == 200
         middle = post(BODY + b" " * 100_000)
-        answer = await served.ask(middle[:-1000], middle[-1000:])
+        answer = await server.ask(middle[:-1000], middle[-1000:])
         assert answer.status == 200
-        refused = [client for client in held if not await client.is_silent()]
-        assert len(refused) == 1
-        assert served.counted("503") == 1
-        for client in held:
-            if client not in refused:
+        closed_clients = [client for client in clients if not await client.is_silent()]
+        assert len(closed_clients) == 1
+        assert server.request_count("503") == 1
+        for client in clients:
+            if client not in closed_clients:
                 client.writer.write(large[-1000:])
                 assert (await client.answer()).status == 200
 
@@ -276,118 +276,116 @@ WITHOUT_END = {
 
 @pytest.mark.parametrize("name", WITHOUT_END)
 async def test_heads_without_end_are_refused(name: str) -> None:
-    begin, more, status, detail = WITHOUT_END[name]
-    async with Served().running() as served:
-        client = await served.client(begin)
+    begin, repeated, status, detail = WITHOUT_END[name]
+    async with LocalServer().running() as server:
+        client = await server.client(begin)
         with contextlib.suppress(ConnectionError):
             for _ in range(100):
-                client.writer.write(more * (32 * 1024 // len(more)))
+                client.writer.write(repeated * (32 * 1024 // len(repeated)))
                 await client.writer.drain()
         answer = await client.answer()
         assert (answer.status, answer.headers[b"connection"]) == (status, b"close")
         assert detail in answer.detail
-        assert served.causes == ["large-headers"]
+        assert server.causes == ["large-headers"]
 
 
 @pytest.mark.parametrize("upgrade", ["", UPGRADES["h2c"]])
-@pytest.mark.parametrize("before", [b"", post()])
-async def test_heads_that_are_too_large_are_refused_whole(before: bytes, upgrade: str) -> None:
+@pytest.mark.parametrize("previous", [b"", post()])
+async def test_heads_that_are_too_large_are_refused_whole(previous: bytes, upgrade: str) -> None:
     large = {
         f"GET /{'a' * 70_000} HTTP/1.1\r\n{upgrade}\r\n": 431,
         f"GET / HTTP/1.1\r\n{upgrade}{'a: b' + chr(13) + chr(10)}" + "a: b\r\n" * 100 + "\r\n": 431,
         f"GET / HTTP/1.1\r\n{upgrade}a: {'b' * 70_000}\r\n\r\n": 431,
     }
-    async with Served().running() as served:
+    async with LocalServer().running() as server:
         for request, status in large.items():
-            client = await served.client(before)
-            if before:
+            client = await server.client(previous)
+            if previous:
                 assert (await client.answer()).status == 200
             await client.send(request.encode())
             assert (await client.answer()).status == status
         fits = f"GET /livez HTTP/1.1\r\n{upgrade}a: {'b' * 60_000}\r\n\r\n".encode()
-        assert (await served.ask(fits)).status == 200
+        assert (await server.ask(fits)).status == 200
 
 
-async def test_a_head_that_does_not_arrive_hears_so_and_what_never_begins_is_closed() -> None:
-    """The time begins with the head, not with the answer before."""
-    async with Served(Limits(header_seconds=1.5)).running() as served:
-        begun, silent, later = (
-            await served.client(b"GET /livez HTTP/1.1\r\nhost"),
-            await served.client(),
-            await served.client(post()),
-        )
-        await later.answer()
+async def test_a_late_head_is_answered_408_and_a_silent_connection_is_closed() -> None:
+    """The time begins with the head, not with the previous answer."""
+    async with LocalServer(Limits(header_seconds=1.5)).running() as server:
+        slow = await server.client(b"GET /livez HTTP/1.1\r\nhost")
+        silent = await server.client()
+        reused = await server.client(post())
+        await reused.answer()
         await asyncio.sleep(1)
-        await later.send(post()[:20])
-        answer = await begun.answer()
+        await reused.send(post()[:20])
+        answer = await slow.answer()
         assert (answer.status, answer.headers[b"connection"]) == (408, b"close")
         assert answer.detail == "the request's headers did not arrive within 1.5 seconds"
-        assert await silent.rest() == b""
-        await later.send(post()[20:])
-        assert (await later.answer()).status == 200
-        assert served.causes == ["slow-headers"]
+        assert await silent.read_to_end() == b""
+        await reused.send(post()[20:])
+        assert (await reused.answer()).status == 200
+        assert server.causes == ["slow-headers"]
 
 
-@pytest.mark.parametrize("more", [b"", b"\r\n"])
-async def test_an_idle_connection_stays_open_for_its_time(more: bytes) -> None:
-    async with Served(Limits(header_seconds=0.1, idle_seconds=2.5)).running() as served:
-        client = await served.client(post())
+@pytest.mark.parametrize("blank_line", [b"", b"\r\n"])
+async def test_an_idle_connection_stays_open_for_its_time(blank_line: bytes) -> None:
+    async with LocalServer(Limits(header_seconds=0.1, idle_seconds=2.5)).running() as server:
+        client = await server.client(post())
         for _ in range(2):
             assert (await client.answer()).status == 200
             await asyncio.sleep(1.5)
-            await client.send(more, post())
+            await client.send(blank_line, post())
         assert (await client.answer()).status == 200
-        await client.send(more)
-        assert await client.rest() == b""
-        assert not served.causes
+        await client.send(blank_line)
+        assert await client.read_to_end() == b""
+        assert not server.causes
 
 
-async def test_requests_one_behind_the_other_have_an_end() -> None:
-    """The answer that is under way is the last, and says so."""
-    async with Served().running() as served:
-        client = await served.client(b"GET /livez HTTP/1.1\r\n\r\n" * 20)
+async def test_pipelined_requests_have_a_limit() -> None:
+    """The answer in progress is the last of the connection, and says so."""
+    async with LocalServer().running() as server:
+        client = await server.client(b"GET /livez HTTP/1.1\r\n\r\n" * 20)
         for _ in range(20):
             assert (await client.answer()).body == b'{"live":true}'
-        assert (await served.refusal(b"GET /livez HTTP/1.1\r\n\r\n" * 5000)).body == b'{"live":true}'
-        assert served.causes == ["pipelined"]
+        assert (await server.refusal(b"GET /livez HTTP/1.1\r\n\r\n" * 5000)).body == b'{"live":true}'
+        assert server.causes == ["pipelined"]
 
 
 @pytest.mark.parametrize("packets", [[HEAD + b"zz\r\n"], [HEAD, b"zz\r\n"], [HEAD + b"1\r\n{\r\n", b"zz\r\n"]])
 async def test_a_body_in_bad_chunks_is_refused_once(packets: list[bytes]) -> None:
-    async with Served().running() as served:
-        client = await served.client(*packets)
+    async with LocalServer().running() as server:
+        client = await server.client(*packets)
         answer = await client.answer()
         assert (answer.status, answer.headers[b"connection"]) == (400, b"close")
         assert answer.detail == "the body is not in chunks as HTTP has them"
         await client.send(post())
-        assert await client.rest() == b""
-        assert (await served.refusal(post() + HEAD + b"zz\r\n")).status == 200, "of the request before"
+        assert await client.read_to_end() == b""
+        assert (await server.refusal(post() + HEAD + b"zz\r\n")).status == 200, "the previous request"
 
 
 @pytest.mark.parametrize(
     "head", ["HTTP/1.0\r\n", "HTTP/1.0\r\nconnection: keep-alive\r\n", "HTTP/1.1\r\nconnection: close\r\n"]
 )
 async def test_the_last_answer_of_a_connection_says_so(head: str) -> None:
-    async with Served().running() as served:
+    async with LocalServer().running() as server:
         for request in (f"GET /livez {head}\r\n".encode(), post().replace(b"HTTP/1.1\r\n", head.encode())):
-            assert (await served.refusal(request)).status == 200
-        client = await served.client(post())
+            assert (await server.refusal(request)).status == 200
+        client = await server.client(post())
         assert b"connection" not in (await client.answer()).headers
-        served.stopping = True
+        server.stopping = True
         for request in (post(), b"GET /livez HTTP/1.1\r\n\r\n"):
-            assert (await served.ask(request)).headers[b"connection"] == b"close"
+            assert (await server.ask(request)).headers[b"connection"] == b"close"
 
 
 class Gate:
-    """An application that answers with `answer` when it is let."""
+    """An application that answers with `answer` once `open` is set."""
 
     def __init__(self, answer: bytes = b"ok") -> None:
-        self.begun, self.open, self.answer = asyncio.Semaphore(0), asyncio.Event(), answer
+        self.entered, self.open, self.answer = asyncio.Semaphore(0), asyncio.Event(), answer
 
     async def __call__(self, _: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
             pass
-        self.begun.release()
+        self.entered.release()
         await self.open.wait()
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(self.answer))]}
@@ -395,73 +393,75 @@ class Gate:
         await send({"type": "http.response.body", "body": self.answer})
 
 
-async def test_one_more_connection_ends_the_longest_idle_one_and_is_refused_where_none_is_idle() -> None:
+async def test_a_connection_too_many_replaces_the_longest_idle_one_or_is_refused() -> None:
     gate = Gate()
-    async with Served(Limits(connections=3), gate).running() as served:
-        idle = [await served.client() for _ in range(2)]
-        busy = [await served.client(b"GET / HTTP/1.1\r\n\r\n")]
-        await gate.begun.acquire()
+    async with LocalServer(Limits(connections=3), gate).running() as server:
+        idle = [await server.client() for _ in range(2)]
+        busy = [await server.client(b"GET / HTTP/1.1\r\n\r\n")]
+        await gate.entered.acquire()
         for client in idle:
-            busy.append(await served.client(b"GET / HTTP/1.1\r\n\r\n"))
-            assert await client.rest() == b""
-            await gate.begun.acquire()
-        answer = await served.refusal()
+            busy.append(await server.client(b"GET / HTTP/1.1\r\n\r\n"))
+            assert await client.read_to_end() == b""
+            await gate.entered.acquire()
+        answer = await server.refusal()
         assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
         assert answer.detail == "too many connections at a time"
-        assert served.causes == ["too-many"] * 3
+        assert server.causes == ["too-many"] * 3
         gate.open.set()
         for client in busy:
             assert (await client.answer()).body == b"ok"
 
 
+TlsContexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
+"""The TLS context of the server, and that of its clients."""
+
+
 @pytest.fixture(params=["plain", pytest.param("tls", marks=pytest.mark.nightly)])
-def secured(
-    request: pytest.FixtureRequest, certificates: Certificates
-) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+def tls_contexts(request: pytest.FixtureRequest, certificates: Certificates) -> TlsContexts:
     if request.param == "plain":
         return None, None
     tls = Tls(certfile=certificates.server, server=True).context()
     return tls, ssl.create_default_context(cafile=certificates.ca)
 
 
-async def test_answers_that_nobody_reads_end_with_their_time(secured: Any) -> None:
+async def test_answers_that_nobody_reads_end_with_their_time(tls_contexts: TlsContexts) -> None:
     gate = Gate(b"x" * (8 << 20))
     gate.open.set()
-    async with Served(Limits(answer_seconds=1.0), gate).running(*secured) as served:
-        stuck = await served.client(b"GET / HTTP/1.1\r\n\r\n" * 3, buffer=4096)
-        other = await served.client(b"GET / HTTP/1.1\r\n\r\n")
-        assert (await other.answer()).body == gate.answer
-        await asyncio.wait_for(_until(lambda: served.causes == ["unread"]), SECONDS)
-        assert await stuck.rest() != gate.answer
+    async with LocalServer(Limits(answer_seconds=1.0), gate).running(*tls_contexts) as server:
+        unread = await server.client(b"GET / HTTP/1.1\r\n\r\n" * 3, buffer=4096)
+        client = await server.client(b"GET / HTTP/1.1\r\n\r\n")
+        assert (await client.answer()).body == gate.answer
+        await asyncio.wait_for(_until(lambda: server.causes == ["unread"]), WAIT_SECONDS)
+        assert await unread.read_to_end() != gate.answer
 
 
-async def test_answers_that_nobody_reads_end_where_they_are_too_many(secured: Any) -> None:
+async def test_answers_that_nobody_reads_end_if_they_are_too_many(tls_contexts: TlsContexts) -> None:
     size = 16 << 20
     gate = Gate(b"x" * size)
     gate.open.set()
-    async with Served(Limits(answer_seconds=SECONDS), gate).running(*secured) as served:
+    async with LocalServer(Limits(answer_seconds=WAIT_SECONDS), gate).running(*tls_contexts) as server:
         clients = [
-            await served.client(b"GET / HTTP/1.1\r\n\r\n", buffer=4096) for _ in range(MAX_UNREAD_BYTES // size + 4)
+            await server.client(b"GET / HTTP/1.1\r\n\r\n", buffer=4096) for _ in range(MAX_UNREAD_BYTES // size + 4)
         ]
-        await asyncio.wait_for(_until(lambda: len(served.causes) >= 2), SECONDS)
-        assert set(served.causes) == {"unread-bytes"}
-        assert (await clients[-1].answer()).body == gate.answer, "the newest is let"
+        await asyncio.wait_for(_until(lambda: len(server.causes) >= 2), WAIT_SECONDS)
+        assert set(server.causes) == {"unread-bytes"}
+        assert (await clients[-1].answer()).body == gate.answer, "the newest connection stays"
 
 
-async def _until(condition: Any) -> None:
-    while not condition():  # noqa: ASYNC110 - it is another's
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the server changes it
         await asyncio.sleep(0.02)
 
 
 async def test_every_answer_has_its_headers_once_and_whole() -> None:
-    """Also those without a body, those of a request that waits to be let go on, and those behind one another."""
-    async with Served().running() as served:
-        client = await served.client(b"HEAD /livez HTTP/1.1\r\n\r\nGET /livez HTTP/1.1\r\n\r\n" + post())
+    """This includes answers without a body, to requests that wait for 100 Continue, and to pipelined requests."""
+    async with LocalServer().running() as server:
+        client = await server.client(b"HEAD /livez HTTP/1.1\r\n\r\nGET /livez HTTP/1.1\r\n\r\n" + post())
         for has_body in (False, True, True):
             assert (await client.answer(has_body)).names == HEADERS
-        waiting = post(more=JSON + "expect: 100-continue\r\n")
-        await client.send(waiting[: -len(BODY)])
+        request = post(headers=JSON + "expect: 100-continue\r\n")
+        await client.send(request[: -len(BODY)])
         assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         await client.send(BODY)
         assert (await client.answer()).names == HEADERS
-        assert served.server.server_state.total_requests == 4, "the clock that shortens slices counts them"
+        assert server.server.server_state.total_requests == 4, "the clock that shortens slices counts them"

@@ -25,12 +25,12 @@ class Broker:
         self.batches, self.end = batches, end
 
     def response(self, offset: int, count: int) -> tuple[list[Batch], int | None]:
-        """`count` batches from the offset on, and where the next batch begins."""
-        first = next((i for i, batch in enumerate(self.batches) if batch.start >= offset), len(self.batches))
-        at = self.batches[first].start if first < len(self.batches) else None
-        first -= at != offset and first > 0 and self.batches[first - 1].end > offset
-        shown, cut = self.batches[first : first + count], self.batches[first + count : first + count + 1]
-        return shown, cut[0].start if cut else None
+        """`count` batches from the offset on, and the offset at which the next batch begins."""
+        index = next((i for i, batch in enumerate(self.batches) if batch.start >= offset), len(self.batches))
+        start = self.batches[index].start if index < len(self.batches) else None
+        index -= start != offset and index > 0 and self.batches[index - 1].end > offset
+        batches, following = self.batches[index : index + count], self.batches[index + count : index + count + 1]
+        return batches, following[0].start if following else None
 
 
 def read(broker: Broker, start: int, counts: list[int]) -> list[Batch]:
@@ -38,8 +38,8 @@ def read(broker: Broker, start: int, counts: list[int]) -> list[Batch]:
     sequence: OffsetSequence[Batch] = OffsetSequence(start)
     admitted = list[Batch]()
     for i in range(100):
-        shown, cut = broker.response(sequence.fetch_offset, counts[i % len(counts)])
-        admitted += sequence.admit(shown, cut, broker.end, broker.end)
+        batches, next_start = broker.response(sequence.fetch_offset, counts[i % len(counts)])
+        admitted += sequence.admit(batches, next_start, broker.end, broker.end)
         if sequence.position >= broker.end:
             break
     return admitted
@@ -48,12 +48,12 @@ def read(broker: Broker, start: int, counts: list[int]) -> list[Batch]:
 @st.composite
 def logs(draw: st.DrawFn, gaps: bool = True) -> Broker:
     """A log of batches of a few records, with or without gaps between them."""
-    batches, at = list[Batch](), 0
+    batches, offset = list[Batch](), 0
     for size, gap in draw(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=8)):
-        at += gap if gaps else 0
-        batches.append(Batch(at, at + size))
-        at += size
-    return Broker(batches, at)
+        offset += gap if gaps else 0
+        batches.append(Batch(offset, offset + size))
+        offset += size
+    return Broker(batches, offset)
 
 
 @given(logs(), st.lists(st.integers(1, 4), min_size=1, max_size=4))
@@ -68,29 +68,29 @@ def test_a_flipped_base_offset_is_damage_and_nothing_after_it_is_admitted(broker
     assume(len(broker.batches) >= 3)
     place = data.draw(st.integers(1, len(broker.batches) - 2))
     batch = broker.batches[place]
-    says = batch.start ^ 1 << data.draw(st.integers(0, 7))
-    broker.batches[place] = Batch(says, says + batch.end - batch.start)
+    start = batch.start ^ 1 << data.draw(st.integers(0, 7))
+    broker.batches[place] = Batch(start, start + batch.end - batch.start)
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
     admitted = list[Batch]()
     count = data.draw(st.integers(3, 5))
     with pytest.raises(OffsetDamage, match="goes on with"):  # noqa: PT012 - whatever is admitted before
         for _ in range(20):
-            shown, cut = broker.response(sequence.fetch_offset, count)
-            admitted += sequence.admit(shown, cut, broker.end, broker.end)
+            batches, next_start = broker.response(sequence.fetch_offset, count)
+            admitted += sequence.admit(batches, next_start, broker.end, broker.end)
     assert len(admitted) <= place
     assert admitted == broker.batches[: len(admitted)]
 
 
 def _lowered(place: int, damaged: Batch, following: int, size: int = 1) -> list[Batch]:
-    """Batches of one size. Before the batches from `following` on stands one whose offsets became lower."""
-    before = [Batch(at, at + size) for at in range(0, place, size)]
-    return [*before, damaged, *(Batch(at, at + size) for at in range(following, 45 * size, size))]
+    """Batches of one size. The one before the batches from `following` on has offsets that became lower."""
+    first_batches = [Batch(start, start + size) for start in range(0, place, size)]
+    return [*first_batches, damaged, *(Batch(start, start + size) for start in range(following, 45 * size, size))]
 
 
 @pytest.mark.parametrize(
-    ("batches", "start", "counts", "said"),
+    ("batches", "start", "counts", "message"),
     [
-        # The broker skips it, also for offsets shortly before it: the look back goes further.
+        # The broker skips it, also for offsets shortly before it: the sequence looks back further.
         (_lowered(20, Batch(4, 14), 30, 10), 20, [5], "at 20 the log goes on with a batch of offsets 4 to 13"),
         # It seems to end at the offset of the seek; its last record would be a gap.
         (_lowered(5, Batch(4, 9), 10), 9, [3], "at 9 the log goes on with a batch of offsets 4 to 8"),
@@ -99,9 +99,9 @@ def _lowered(place: int, damaged: Batch, following: int, size: int = 1) -> list[
     ],
 )
 def test_a_batch_whose_offsets_became_lower_is_found_by_a_seek(
-    batches: list[Batch], start: int, counts: list[int], said: str
+    batches: list[Batch], start: int, counts: list[int], message: str
 ) -> None:
-    with pytest.raises(OffsetDamage, match=said):
+    with pytest.raises(OffsetDamage, match=message):
         read(Broker(batches, batches[-1].end), start, counts)
 
 
@@ -119,7 +119,7 @@ def test_a_batch_that_stays_beyond_the_high_watermark_is_damage() -> None:
 
 
 def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned() -> None:
-    """One of the two is misplaced; only a batch before the first one could show which."""
+    """One of the two batches is misplaced; only an earlier batch could show which."""
     broker = Broker([Batch(0, 5), Batch(5, 10), Batch(8, 12)], 12)
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
     assert sequence.admit(*broker.response(0, 1), broker.end, broker.end) == [Batch(0, 5)]

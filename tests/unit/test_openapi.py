@@ -25,21 +25,21 @@ from tests.unit.test_docs import GENERATOR
 
 JSON = {"content-type": "application/json"}
 LIMITS = Limits()
-SECONDS = 0.05
-"""A body may take so long here, and not the ten seconds of the example."""
+BODY_SECONDS = 0.05
+"""The time for a body in these tests; the example says ten seconds."""
 
 
-async def stalled() -> AsyncIterator[bytes]:
-    """A body whose rest never comes."""
+async def stalled_body() -> AsyncIterator[bytes]:
+    """A body that never ends."""
     yield b"{"
     await asyncio.Event().wait()
 
 
-HOW: dict[str, dict[str, Any]] = {
+REQUESTS: dict[str, dict[str, Any]] = {
     "token missing": {"tokens": True},
     "unknown model": {"name": "none"},
     "unknown candidate": {"params": {"candidate": "none"}},
-    "body too slow": {"content": stalled(), "limits": LIMITS._replace(body_seconds=SECONDS)},
+    "body too slow": {"content": stalled_body(), "limits": LIMITS._replace(body_seconds=BODY_SECONDS)},
     "body too large": {"content": b" " * (LIMITS.body_bytes + 1)},
     "not JSON": {"headers": {"content-type": "text/csv"}},
     "encoded": {"headers": {"content-encoding": "br"}},
@@ -53,7 +53,7 @@ HOW: dict[str, dict[str, Any]] = {
     "Redis away": {},
     "defect": {"store": None},
 }
-"""How the application is made and asked, so that the answer is the problem of this name."""
+"""The settings and the request for which the answer is the problem of this name."""
 FAULTS = {
     "bad body": [Fault("/features/age", "not-finite")],
     "bad parameter": [Fault("?top", "out-of-range")],
@@ -64,17 +64,17 @@ FAULTS = {
 async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("token-0123456789")
     options = Options(candidates={"logistic": CandidateOptions(Identity(rule="logistic-delta"))})
-    learned = static_model("learned", learner_of(Identity(), (), options), 0.0)
-    assert learned.answering is not None
-    learned.answering.head.kept.append(KeptVersion(1, 0.0))  # so that Redis is asked for it
-    away = RedisStore(f"redis://127.0.0.1:{free_port()}")
+    model = static_model("learned", learner_of(Identity(), (), options), 0.0)
+    assert model.answering is not None
+    model.answering.head.kept.append(KeptVersion(1, 0.0))  # so that the route reads it from Redis
+    redis = RedisStore(f"redis://127.0.0.1:{free_port()}")
 
     def application(limits: Limits, ready: bool, store: Any, tokens: bool) -> Any:
-        own = BearerTokens(str(tmp_path / "tokens")) if tokens else None
-        return serving(learned, Model("new"), limits=limits, ready=ready, store=store, tokens=own)
+        bearer_tokens = BearerTokens(str(tmp_path / "tokens")) if tokens else None
+        return serving(model, Model("new"), limits=limits, ready=ready, store=store, tokens=bearer_tokens)
 
     async def answer(
-        method: str, path: str, limits: Limits = LIMITS, ready: bool = True, store: Any = away, tokens: bool = False,
+        method: str, path: str, limits: Limits = LIMITS, ready: bool = True, store: Any = redis, tokens: bool = False,
         name: str = "learned", params: Any = None, content: Any = b'{"features": {}}', headers: Any = JSON,
     ) -> httpx.Response:  # fmt: skip
         transport = httpx.ASGITransport(application(limits, ready, store, tokens), raise_app_exceptions=False)
@@ -82,27 +82,27 @@ async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
             body = {"content": content, "headers": headers} if method == "post" else {}
             return await http.request(method, path.replace("{name}", name), params=params, **body)
 
-    asked = set()
-    for path, routes in application(LIMITS, True, away, False).api.openapi()["paths"].items():
+    names = set()
+    for path, routes in application(LIMITS, True, redis, False).api.openapi()["paths"].items():
         for method, route in routes.items():
-            for status, said in route["responses"].items():
-                for name in said["description"].split(", "):
+            for status, documented in route["responses"].items():
+                for name in documented["description"].split(", "):
                     if status == "200" or (name == "defect" and "versions" not in path):
-                        continue  # nothing here makes another fail
-                    answered = await answer(method, path, **HOW[name])
+                        continue  # nothing here makes another route fail
+                    response = await answer(method, path, **REQUESTS[name])
                     code = 500 if status == "default" else int(status)
-                    detail = GENERATOR["DETAILS"][name].replace("10 seconds", f"{SECONDS} seconds")
-                    problem = Problem("about:blank", answered.reason_phrase, code, detail, FAULTS.get(name, []))
-                    told = msgspec.json.decode(answered.content, type=Problem)
-                    assert (answered.status_code, told) == (code, problem), (path, name)
-                    assert answered.headers["content-type"] == "application/problem+json"
-                    asked.add(name)
-    assert asked == set(GENERATOR["DETAILS"])
+                    detail = GENERATOR["DETAILS"][name].replace("10 seconds", f"{BODY_SECONDS} seconds")
+                    problem = Problem("about:blank", response.reason_phrase, code, detail, FAULTS.get(name, []))
+                    received = msgspec.json.decode(response.content, type=Problem)
+                    assert (response.status_code, received) == (code, problem), (path, name)
+                    assert response.headers["content-type"] == "application/problem+json"
+                    names.add(name)
+    assert names == set(GENERATOR["DETAILS"])
 
 
-def test_each_answer_has_an_example_that_is_one() -> None:
+def test_each_answer_has_an_example_that_fits_its_schema() -> None:
     document = json.loads(json.dumps(serving().api.openapi()))
-    shown = 0
+    count = 0
     for routes in document["paths"].values():
         for route in routes.values():
             assert route["tags"][0] in {tag["name"] for tag in document["tags"]}
@@ -110,5 +110,5 @@ def test_each_answer_has_an_example_that_is_one() -> None:
                 for schema in content["schema"].get("anyOf", [content["schema"]]):
                     example = GENERATOR["example"](schema, document["components"]["schemas"])
                     jsonschema.validate(example, content["schema"] | {"components": document["components"]})
-                    shown += 1
-    assert shown == 9
+                    count += 1
+    assert count == 9

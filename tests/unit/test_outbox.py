@@ -13,25 +13,25 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.outbox import Outbox
 
 
-async def test_one_that_is_refused_does_not_write_the_others_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_letter_does_not_make_the_others_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A letter that is too large for its topic must not repeat all the others every second."""
     monkeypatch.setattr(outbox, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(outbox, "FLUSH_SECONDS", 0.05)
-    written, large = Counter[bytes](), b"t-0-7"
+    writes, large = Counter[bytes](), b"t-0-7"
 
     class Producer:
         async def send_and_wait(self, *_: object, key: bytes, **__: object) -> None:
-            written[key] += 1
+            writes[key] += 1
             if key == large:
                 raise MessageSizeTooLargeError
 
     box = Outbox("t.dead-letters", Cluster("kafka"))
-    writing = asyncio.create_task(box.write(Producer()))
+    task = asyncio.create_task(box.write(Producer()))
     for offset in range(20):
         box.add(DeadLetter(b"t-0-%d" % offset, b"v", [("reason", b"not-json")]))
-    while written[large] < 5:
+    while writes[large] < 5:
         with pytest.raises(DependencyError, match="dead letters cannot be written"):
             await box.flush()
-    assert len(written) == 20
-    assert {n for key, n in written.items() if key != large} == {1}
-    writing.cancel()
+    assert len(writes) == 20
+    assert {n for key, n in writes.items() if key != large} == {1}
+    task.cancel()

@@ -14,12 +14,12 @@ from tests.unit.applications import application
 APP = application(Learner(Identity(max_features=5)), limits=Limits(instances=3))
 
 
-async def _hears(asked: Asked, pointer: str, reason: str) -> None:
-    answered = await ask(APP, asked)
-    problem = json.loads(answered.body)
-    assert (answered.status, problem["errors"]) == (422, [{"pointer": pointer, "reason": reason}])
+async def _assert_problem(request: Asked, pointer: str, reason: str) -> None:
+    answer = await ask(APP, request)
+    problem = json.loads(answer.body)
+    assert (answer.status, problem["errors"]) == (422, [{"pointer": pointer, "reason": reason}])
     assert "\n" not in problem["detail"]
-    assert "c0ffee" not in answered.body.decode(), "no value that was sent comes back"
+    assert "c0ffee" not in answer.body.decode(), "no value that was sent comes back"
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,12 @@ async def _hears(asked: Asked, pointer: str, reason: str) -> None:
 )
 async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reason: str) -> None:
     for padding in (b"", b" " * LARGE_BODY_BYTES):
-        await _hears(Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding), pointer, reason)
+        request = Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding)
+        await _assert_problem(request, pointer, reason)
 
 
 @pytest.mark.parametrize(
     ("query", "reason"), [("top=0", "out-of-range"), ("cursor=1.5", "wrong-type"), ("top=c0ffee", "wrong-type")]
 )
 async def test_a_bad_parameter_is_named(query: str, reason: str) -> None:
-    await _hears(Asked("GET", "/v1/models/m/weights", query, None, b""), f"?{query.partition('=')[0]}", reason)
+    await _assert_problem(Asked("GET", "/v1/models/m/weights", query, None, b""), f"?{query.partition('=')[0]}", reason)

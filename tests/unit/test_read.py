@@ -1,4 +1,4 @@
-"""Files of events: each format as its reference writes it, and what is said of lines that are none."""
+"""Files of events: each format as its reference writes it, and the messages about lines that are not events."""
 
 import gzip
 import json
@@ -16,24 +16,24 @@ from service.learning.identity import Identity, Places
 from service.tools.formats.formats import Events, Line, format_of
 
 NAMED = Identity()
-THREE = Identity(features="positional", dimension=3)
+POSITIONAL = Identity(features="positional", dimension=3)
 STRICT = Identity(text="reject")
 WHOLE = Identity(event=Places(features=""))
 CSV: dict[str, Any] = {"name": "csv", "label": "y"}
 
 
 def read(
-    folder: Path, text: str | bytes, identity: Identity, *, file: str = "file", check: bool = True, **how: Any
+    folder: Path, text: str | bytes, identity: Identity, *, file: str = "file", check: bool = True, **options: Any
 ) -> tuple[list[Line], list[str]]:
-    """The good events of a file with this text, and what was said of the bad lines without the file's name."""
+    """The good events of a file with this text, and the messages about the bad lines, without the file's name."""
     path = folder / file
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    given = {"name": None, "label": None, "key": None} | how
-    form = format_of(str(path), identity, **given)
-    bad: list[str] = []
-    events = Events(str(path), form, identity, keyed=given["key"] is not None, check=check)
-    lines = list(events.lines(bad.append))
-    return lines, [message.removeprefix(f"{path}, ") for message in bad]
+    arguments = {"name": None, "label": None, "key": None} | options
+    form = format_of(str(path), identity, **arguments)
+    messages: list[str] = []
+    events = Events(str(path), form, identity, keyed=arguments["key"] is not None, check=check)
+    lines = list(events.lines(messages.append))
+    return lines, [message.removeprefix(f"{path}, ") for message in messages]
 
 
 def events(lines: list[Line]) -> list[Any]:
@@ -41,7 +41,7 @@ def events(lines: list[Line]) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("text", "identity", "how", "said"),
+    ("text", "identity", "options", "message"),
     [
         ("a,y\n1e31,1\n", NAMED, CSV, 'line 2: out-of-range: feature "a" is beyond ±1e+30'),
         ("1 1:2\n", NAMED, {}, "line 1: trailing-bytes: more bytes follow the event at byte 2; the lines"),
@@ -52,20 +52,20 @@ def events(lines: list[Line]) -> list[Any]:
         ("a,y\n1,2\n", NAMED, CSV, "line 2: unknown-label: column 'y' must be one of -1, 0, false, 1, true"),
         ("a,y\n1,1\n2\n", NAMED, CSV, "line 3: 1 cells, the header has 2"),
         ("a,b,y\n1,two,1\n", STRICT, CSV, "line 2: column 'b': expected a number, got 'two'"),
-        ("a,b,c,y\n1,,3,1\n", THREE, CSV, "line 2: column 'b': expected a number, got ''"),
+        ("a,b,c,y\n1,,3,1\n", POSITIONAL, CSV, "line 2: column 'b': expected a number, got ''"),
         ("b=c,b,y\n1,c,1\n", NAMED, CSV, 'line 2: duplicate-feature: feature "b=c" is given twice'),
         ("a,label,y\n1,2,1\n", WHOLE, CSV, "line 2: the label belongs at /label of the record, where a feature stands"),
     ],
 )
 def test_a_bad_line_is_named_with_what_was_expected(
-    tmp_path: Path, text: str, identity: Identity, how: dict[str, Any], said: str
+    tmp_path: Path, text: str, identity: Identity, options: dict[str, Any], message: str
 ) -> None:
-    [bad] = read(tmp_path, text, identity, **how)[1]
-    assert bad.startswith(said)
+    [error] = read(tmp_path, text, identity, **options)[1]
+    assert error.startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("text", "how", "said"),
+    ("text", "options", "message"),
     [
         ("a,y\n1,1\n", {**CSV, "key": "u"}, "line 1: there is no column 'u'; the columns are a, y"),
         ("a,a,y\n1,2,1\n", CSV, "line 1: two columns have the same name"),
@@ -75,10 +75,10 @@ def test_a_bad_line_is_named_with_what_was_expected(
         ("a;y\n1;0\n", CSV, 'line 1: the header is one column: cells are separated by commas, not by ";"'),
     ],
 )
-def test_a_file_that_cannot_be_read_on_is_an_error(tmp_path: Path, text: str, how: dict[str, Any], said: str) -> None:
+def test_an_unreadable_file_is_an_error(tmp_path: Path, text: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError) as raised:
-        read(tmp_path, text, NAMED, **how)
-    assert str(raised.value).startswith(f"{tmp_path}/file, {said}")
+        read(tmp_path, text, NAMED, **options)
+    assert str(raised.value).startswith(f"{tmp_path}/file, {message}")
     assert "secret" not in str(raised.value)
 
 
@@ -89,8 +89,8 @@ def test_a_file_that_cannot_be_read_on_is_an_error(tmp_path: Path, text: str, ho
         ("1_0", "1_0"), ("0x1F", "0x1F"), ("null", "null"), ("-", "-"),
     ],
 )  # fmt: skip
-def test_a_cell_is_a_number_a_boolean_or_a_string(tmp_path: Path, cell: str, value: Any) -> None:
-    """By itself: what other rows have in its column says nothing."""
+def test_a_cell_is_a_number_a_boolean_or_a_string(tmp_path: Path, cell: str, value: float | str) -> None:
+    """Each cell is read by itself: the other rows of its column do not matter."""
     lines, bad = read(tmp_path, f"a, c ,label\n1,{cell},1\n2,3,0\n3,x,0\n", NAMED, file="x.csv")
     assert bad == []
     features = events(lines)[0]["features"]
@@ -104,7 +104,7 @@ def test_a_cell_without_a_value_is_not_there(tmp_path: Path, identity: Identity,
     assert events(lines) == [{"features": {"a": 1.0}, "label": 1}]
 
 
-AFTER = Places(features="/after", label="/after/left/user", where={"/op": ("c", "u"), "/after/kind": ("b",)})
+CHANGES = Places(features="/after", label="/after/left/user", where={"/op": ("c", "u"), "/after/kind": ("b",)})
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ AFTER = Places(features="/after", label="/after/left/user", where={"/op": ("c", 
     [
         (Places(), "user.age,y\n3,1", {"features": {"user.age": 3.0}, "label": 1}, ["user.age"]),
         (Places(features="", label="/of/~1~0"), "2,y\n3,1", {"2": 3.0, "of": {"/~": 1}}, ["2"]),
-        (AFTER, "a,kind,y\nx,b,1", {"after": {"a": "x", "kind": "b", "left": {"user": 1}}, "op": "c"},
+        (CHANGES, "a,kind,y\nx,b,1", {"after": {"a": "x", "kind": "b", "left": {"user": 1}}, "op": "c"},
          ["a=x", "kind=b"]),
-        # Nothing is added where a line has its own column for it: the model passes this one over.
-        (AFTER, "a,kind,y\nx,,1", {"after": {"a": "x", "left": {"user": 1}}, "op": "c"}, None),
+        # Nothing is added if a line has its own column for it: the model skips this record.
+        (CHANGES, "a,kind,y\nx,,1", {"after": {"a": "x", "left": {"user": 1}}, "op": "c"}, None),
     ],
 )  # fmt: skip
 def test_a_line_becomes_a_record_that_the_model_reads(
@@ -130,12 +130,12 @@ def test_a_line_becomes_a_record_that_the_model_reads(
 
 
 @pytest.mark.parametrize(("form", "text"), [({}, '{"features":{"1":2},"label":1}\n'), (CSV, "1,y\n2,1\n")])
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, form: Any, text: str) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path, form: Any, text: str) -> None:
     lines, bad = read(tmp_path, b"\xef\xbb\xbf" + text.encode(), NAMED, **form)
     assert (events(lines), bad) == ([{"features": {"1": 2}, "label": 1}], [])
 
 
-def test_good_lines_beside_bad_ones_are_read(tmp_path: Path) -> None:
+def test_good_lines_next_to_bad_ones_are_read(tmp_path: Path) -> None:
     packed = gzip.compress(b"1,2,label\n1,,+1\nfoo\n.5,-2E-3,0\r\n,,-1\n")
     lines, bad = read(tmp_path, packed, NAMED, file="x.csv.gz")
     assert [(line.number, line.key) for line in lines] == [(2, None), (4, None), (5, None)]
@@ -161,29 +161,29 @@ def test_good_lines_beside_bad_ones_are_read(tmp_path: Path) -> None:
 def test_a_label_is_read_as_the_model_knows_it(
     tmp_path: Path, labels: Any, texts: list[str], expected: Any, unknown: list[int]
 ) -> None:
-    """Numbers are compared by value, strings as they are; lines of unknown ones are named."""
+    """Numbers are compared by value, strings as they are; unknown labels are reported by line."""
     text = "\n".join(["a,label", *(f"1,{cell}" for cell in texts)])
     lines, bad = read(tmp_path, text, Identity(labels=labels), file="x.csv")
     assert [line.partition(": unknown-label: ")[0] for line in bad] == [f"line {n}" for n in unknown]
-    found = [e["label"] for e in events(lines)]
-    assert (found, [type(x) is bool for x in found]) == (expected, [type(x) is bool for x in expected])
+    values = [e["label"] for e in events(lines)]
+    assert (values, [type(x) is bool for x in values]) == (expected, [type(x) is bool for x in expected])
 
 
 @pytest.mark.parametrize(
-    ("text", "identity", "how", "keys"),
+    ("text", "identity", "options", "keys"),
     [
         ('{"features":{"id":5,"a":1},"label":1,"id":"k"}', NAMED, {"key": "id"}, [b"k"]),
         ('{"features":{"a":7},"label":1}\n{"features":{"a":7.5},"label":1}', NAMED, {"key": "a"}, [b"7", b"7.5"]),
-        ('{"features":[4,5,6],"label":1}', THREE, {"key": "1"}, [b"5"]),
+        ('{"features":[4,5,6],"label":1}', POSITIONAL, {"key": "1"}, [b"5"]),
         ('{"features":{},"label":true,"user":"\u00e9"}', NAMED, {"key": "user"}, ["\u00e9".encode()]),
         ('{"label":1,"u":"x"}', WHOLE, {"key": "u"}, [b"x"]),
-        ("u,a,b,c,y\nx7,1,2,3,1", THREE, {**CSV, "key": "u"}, [b"x7"]),
+        ("u,a,b,c,y\nx7,1,2,3,1", POSITIONAL, {**CSV, "key": "u"}, [b"x7"]),
     ],
 )
 def test_a_key_is_found_where_it_is_named(
-    tmp_path: Path, text: str, identity: Identity, how: dict[str, Any], keys: list[bytes]
+    tmp_path: Path, text: str, identity: Identity, options: dict[str, Any], keys: list[bytes]
 ) -> None:
-    lines, bad = read(tmp_path, text, identity, **how)
+    lines, bad = read(tmp_path, text, identity, **options)
     assert ([line.key for line in lines], bad) == (keys, [])
     assert all("u" not in e.get("features", ()) for e in events(lines))
 
@@ -192,11 +192,11 @@ def test_a_key_is_found_where_it_is_named(
 def test_any_bytes_are_read_or_named(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     """No input ends in anything but events, bad lines and DataError, whatever the format."""
     folder = tmp_path_factory.mktemp("any")
-    hows: list[dict[str, Any]] = [{"key": "id"}, {"name": "csv", "label": "0"}, {**CSV, "key": "1"}]
-    for how in hows:
-        for identity in (NAMED, THREE, Identity(event=AFTER), WHOLE):
+    all_options: list[dict[str, Any]] = [{"key": "id"}, {"name": "csv", "label": "0"}, {**CSV, "key": "1"}]
+    for options in all_options:
+        for identity in (NAMED, POSITIONAL, Identity(event=CHANGES), WHOLE):
             try:
-                lines, _ = read(folder, raw, identity, **how)
+                lines, _ = read(folder, raw, identity, **options)
             except DataError:
                 continue
             assert all({identity.event.features[1:] or "label"} <= set(e) for e in events(lines))

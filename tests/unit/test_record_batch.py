@@ -22,31 +22,31 @@ CONTENT_TYPES = [
 ]  # fmt: skip
 
 
-def ours(raw: bytes, start: int, step: int, aborted: list[tuple[int, int]]) -> list[KafkaRecord]:
+def read_records(raw: bytes, start: int, step: int, aborted: list[tuple[int, int]]) -> list[KafkaRecord]:
     """All records from an offset on, read in parts of `step`; raises DamagedBatch."""
-    fetched = parse_batches(raw, aborted)
-    if fetched.damage:
-        raise DamagedBatch(fetched.damage)
+    response = parse_batches(raw, aborted)
+    if response.damage:
+        raise DamagedBatch(response.damage)
     records = list[KafkaRecord]()
-    for batch in fetched.batches:
+    for batch in response.batches:
         if not batch.has_records:
             continue
-        opened = OpenBatch(batch, MAX_BYTES)
-        while opened.left > 0:
+        open_batch = OpenBatch(batch, MAX_BYTES)
+        while open_batch.left > 0:
             builder = RecordsBuilder()
-            builder.add(opened, start, step)
+            builder.add(open_batch, start, step)
             part = builder.build()
             assert part.offsets.tolist() == [record.offset for record in part]
             assert part.timestamps.tolist() == [record.timestamp for record in part]
             expected = [value_of(record) for record in part]
-            assert [(one.__class__, one) for one in part.values] == [(one.__class__, one) for one in expected]
+            assert [(v.__class__, v) for v in part.values] == [(v.__class__, v) for v in expected]
             assert part.values.begins.flags.c_contiguous, "compiled loops are compiled for one layout"
             assert len(part) == 0 or part.values.ends.max() + 8 <= len(part.values.data)
             records += part
     return records
 
 
-def theirs(raw: bytes, start: int, dropped: set[int]) -> list[KafkaRecord]:
+def aiokafka_records(raw: bytes, start: int, dropped: set[int]) -> list[KafkaRecord]:
     """The same records by aiokafka's classes, without the aborted batches that begin at `dropped` offsets."""
     records, batches = list[KafkaRecord](), MemoryRecords(raw)
     while (batch := batches.next_batch()) is not None:
@@ -78,9 +78,9 @@ def batch(
     """A batch that begins at this offset, in any codec, and the offset after it."""
     codec = rng.choice([0, 0, *CODECS.values()]) if codec is None else codec
     builder = open_builder(codec, producer, transactional)
-    at, crowded = 0, rng.random() < 0.2
+    delta, crowded = 0, rng.random() < 0.2
     for _ in range(rng.choice((1, 2, 8, 40, 300))):
-        at += rng.choice((0, 0, 0, 1, 7))  # removed by compaction
+        delta += rng.choice((0, 0, 0, 1, 7))  # removed by compaction
         headers = [
             rng.choice(
                 (
@@ -91,16 +91,16 @@ def batch(
             for _ in range(rng.choice((1, 15, 16, 70)) if crowded else rng.choice((0, 0, 0, 2)))
         ]
         time = rng.choice((-1, 0, 1_700_000_000_000, 9_000_000_000_000_000_000, rng.randrange(1 << 62)))
-        assert builder.append(at, time, key=content(rng), value=content(rng), headers=headers)
-        at += 1
-    built = bytearray(builder.build())
+        assert builder.append(delta, time, key=content(rng), value=content(rng), headers=headers)
+        delta += 1
+    raw = bytearray(builder.build())
     if rng.random() < 0.2:
-        built[22] |= 8  # all records have the time of the append
-    built[:8] = struct.pack(">q", offset)
-    return signed(built), offset + at
+        raw[22] |= 8  # all records have the time of the append
+    raw[:8] = struct.pack(">q", offset)
+    return add_checksum(raw), offset + delta
 
 
-def signed(raw: bytes | bytearray) -> bytes:
+def add_checksum(raw: bytes | bytearray) -> bytes:
     """The batch with the checksum that it should have."""
     return bytes(raw[:17]) + struct.pack(">I", calc_crc32c(bytes(raw[21:]))) + bytes(raw[21:])
 
@@ -111,74 +111,74 @@ def marker(offset: int, producer: int, committed: bool) -> bytes:
     raw = bytearray(builder.build())
     raw[22] |= 0x20
     raw[:8] = struct.pack(">q", offset)
-    return signed(raw)
+    return add_checksum(raw)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_are_those_of_the_client(seed: int) -> None:
-    """Over codecs, formats, null keys and values, headers, times, compaction and aborted transactions.
+    """They are equal over codecs, formats, null keys and values, headers, times, compaction and aborted transactions.
 
-    A log has one format here: aiokafka takes all of a response for its first batch's.
+    A log has one format here, since aiokafka assumes that a whole response has the format of its first batch.
     """
     rng = random.Random(seed)
-    old = rng.random() < 0.2
-    raw, at, aborted, dropped = b"", rng.randrange(1000), list[tuple[int, int]](), set[int]()
-    begin = at
+    is_old = rng.random() < 0.2
+    raw, offset, aborted, dropped = b"", rng.randrange(1000), list[tuple[int, int]](), set[int]()
+    begin = offset
     for _ in range(rng.randrange(1, 6)):
-        if not old and rng.random() < 0.3:
+        if not is_old and rng.random() < 0.3:
             producer, committed = rng.randrange(1, 9), rng.random() < 0.5
             if not committed:
-                aborted.append((producer, at))
+                aborted.append((producer, offset))
             for _ in range(rng.randrange(1, 3)):
-                dropped |= set() if committed else {at}
-                more, at = batch(rng, at, producer, transactional=True)
-                raw += more
-            raw, at = raw + marker(at, producer, committed), at + 1
+                dropped |= set() if committed else {offset}
+                data, offset = batch(rng, offset, producer, transactional=True)
+                raw += data
+            raw, offset = raw + marker(offset, producer, committed), offset + 1
         else:
-            more, at = old_batch(rng, at) if old else batch(rng, at)
-            raw += more
-    start = rng.choice((begin, rng.randrange(begin, at + 1)))
+            data, offset = old_batch(rng, offset) if is_old else batch(rng, offset)
+            raw += data
+    start = rng.choice((begin, rng.randrange(begin, offset + 1)))
     for step in (1, 7, 2000):
-        assert ours(raw, start, step, aborted) == theirs(raw, start, dropped)
+        assert read_records(raw, start, step, aborted) == aiokafka_records(raw, start, dropped)
 
 
-def test_what_is_damaged_is_refused_as_the_client_refuses_it() -> None:
-    """Bytes of a batch are changed, and its checksum is made to match."""
+def test_damaged_batches_are_refused_as_the_client_refuses_them() -> None:
+    """Random bytes of a batch are changed, and its checksum is made to match."""
     damaged = 0
     for seed in range(200):
         rng = random.Random(seed)
-        changed = bytearray(batch(rng, 0)[0])
+        altered = bytearray(batch(rng, 0)[0])
         for _ in range(rng.randrange(1, 4)):
-            changed[rng.randrange(61, len(changed)) if rng.random() < 0.9 else 60] = rng.choice(
+            altered[rng.randrange(61, len(altered)) if rng.random() < 0.9 else 60] = rng.choice(
                 (0, 1, 2, 127, 128, 255)
             )
-        raw = signed(changed)
+        raw = add_checksum(altered)
         expected: Any = None
         try:
-            expected = theirs(raw, 0, set())
+            expected = aiokafka_records(raw, 0, set())
         except Exception:  # whatever its codecs and parsers raise
             damaged += 1
         try:
-            read = ours(raw, 0, 2000, [])
+            records = read_records(raw, 0, 2000, [])
         except DamagedBatch:
             assert expected is None
         else:
-            assert expected is None or read == expected
+            assert expected is None or records == expected
     assert 15 < damaged < 185
 
 
-def test_a_batch_that_is_not_there_whole_says_where_it_begins() -> None:
-    first, at = batch(random.Random(1), 5)
-    second, end = batch(random.Random(2), at)
+def test_an_incomplete_batch_says_where_it_begins() -> None:
+    first, middle = batch(random.Random(1), 5)
+    second, end = batch(random.Random(2), middle)
     for cut in (12, 30, len(second) - 1):
-        fetched = parse_batches(first + second[:cut])
-        assert [(b.start, b.end) for b in fetched.batches] == [(5, at)]
-        assert (fetched.cut_start, fetched.cut_size, fetched.damage) == (at, len(second), "")
-    assert [(b.start, b.end) for b in parse_batches(first + second).batches] == [(5, at), (at, end)]
+        response = parse_batches(first + second[:cut])
+        assert [(b.start, b.end) for b in response.batches] == [(5, middle)]
+        assert (response.cut_start, response.cut_size, response.damage) == (middle, len(second), "")
+    assert [(b.start, b.end) for b in parse_batches(first + second).batches] == [(5, middle), (middle, end)]
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
-def test_a_batch_is_unpacked_up_to_a_limit_and_no_further(codec: int) -> None:
+def test_a_batch_is_unpacked_up_to_a_limit(codec: int) -> None:
     builder = open_builder(codec)
     builder.append(0, 0, key=None, value=bytes(1 << 20), headers=[])
     [small] = parse_batches(bytes(builder.build())).batches

@@ -1,4 +1,4 @@
-"""Snapshots of every release are restored bit for bit; those of a newer one are refused, never dropped."""
+"""Snapshots of every release are restored bit for bit; snapshots of a newer release are refused, never dropped."""
 
 import base64
 import hashlib
@@ -22,13 +22,13 @@ from tests import releases
 from tests.saving import keeper, simulated_store
 
 FILES = sorted(releases.HERE.glob("*.json"))
-STORED = [(file, name) for file in FILES for name in json.loads(file.read_text())]
+STORED_MODELS = [(file, name) for file in FILES for name in json.loads(file.read_text())]
 
 
-def read(file: Path, name: str) -> tuple[dict[str, bytes], str]:
+def stored_model(file: Path, name: str) -> tuple[dict[str, bytes], str]:
     """The fields of a model as a release left them, and its state digest."""
-    said = json.loads(file.read_text())[name]
-    return {field: base64.b64decode(value) for field, value in said["fields"].items()}, said["state_digest"]
+    model = json.loads(file.read_text())[name]
+    return {field: base64.b64decode(value) for field, value in model["fields"].items()}, model["state_digest"]
 
 
 def test_this_release_has_its_file_and_its_row() -> None:
@@ -40,54 +40,53 @@ def test_this_release_has_its_file_and_its_row() -> None:
 
 
 def fold(file: Path, name: str) -> int:
-    said: int = json.loads(read(file, name)[0]["head"])["identity"]["fold"]
-    return said
+    return int(json.loads(stored_model(file, name)[0]["head"])["identity"]["fold"])
 
 
-OURS = [stored for stored in STORED if fold(*stored) == FOLD]
-OTHERS = [stored for stored in STORED if stored not in OURS]
+SAME_FOLD = [stored for stored in STORED_MODELS if fold(*stored) == FOLD]
+OTHER_FOLD = [stored for stored in STORED_MODELS if stored not in SAME_FOLD]
 
 
-@pytest.mark.parametrize(("file", "name"), OTHERS, ids=lambda x: x if isinstance(x, str) else x.stem)
-async def test_what_another_fold_learned_is_refused_with_the_ways_out(file: Path, name: str) -> None:
-    fields, _ = read(file, name)
+@pytest.mark.parametrize(("file", "name"), OTHER_FOLD, ids=lambda x: x if isinstance(x, str) else x.stem)
+async def test_a_model_of_another_fold_is_refused_with_the_ways_out(file: Path, name: str) -> None:
+    fields, _ = stored_model(file, name)
     store, redis = simulated_store(dict(fields))
-    said = f"older release, to which records mean something else .it has fold {fold(file, name)}, this one {FOLD}."
-    with pytest.raises(SnapshotForeign, match=f"{said}: run that release, or .* `perceptron reset -t m --yes`"):
+    message = f"older release, to which records mean something else .it has fold {fold(file, name)}, this one {FOLD}."
+    with pytest.raises(SnapshotForeign, match=f"{message}: run that release, or .* `perceptron reset -t m --yes`"):
         await keeper(store, "m").restore()
     assert redis.state == fields
 
 
-@pytest.mark.parametrize(("file", "name"), OURS, ids=lambda x: x if isinstance(x, str) else x.stem)
-async def test_what_a_release_stored_is_restored_and_gone_on_with(file: Path, name: str) -> None:
-    fields, digest = read(file, name)
+@pytest.mark.parametrize(("file", "name"), SAME_FOLD, ids=lambda x: x if isinstance(x, str) else x.stem)
+async def test_a_model_of_a_release_is_restored_and_learns_on(file: Path, name: str) -> None:
+    fields, digest = stored_model(file, name)
     store, redis = simulated_store(fields)
-    ours = keeper(store, "m")
-    learner = await ours.restore()
+    saver = keeper(store, "m")
+    learner = await saver.restore()
     assert learner is not None
-    assert ours.head is not None
-    assert heads.snapshot_content(learner).head.state_digest == ours.head.state_digest == digest
-    assert ours.head.kept
-    assert ours.head.run_blobs or ours.head.runs
-    for version in ours.head.kept:
+    assert saver.head is not None
+    assert heads.snapshot_content(learner).head.state_digest == saver.head.state_digest == digest
+    assert saver.head.kept
+    assert saver.head.run_blobs or saver.head.runs
+    for version in saver.head.kept:
         data = redis.state[f"v:{version.version}"]
         codec.decode_head(data, hashlib.sha256(data).hexdigest())
     learner.apply(0, Records.of(learner.next[0], releases.events(learner.identity)[:3]))
-    saved = await ours.save(learner, {}, ours.head.source)
-    assert isinstance(saved, AcceptedSave)
-    again = await keeper(store, "m").restore()
-    assert again is not None
-    assert heads.snapshot_content(again).head.state_digest == heads.snapshot_content(learner).head.state_digest
+    save = await saver.save(learner, {}, saver.head.source)
+    assert isinstance(save, AcceptedSave)
+    restored = await keeper(store, "m").restore()
+    assert restored is not None
+    assert heads.snapshot_content(restored).head.state_digest == heads.snapshot_content(learner).head.state_digest
 
 
 async def test_this_release_stores_what_its_file_has() -> None:
     """This release still writes the same bytes: a release that does not needs another number and another file."""
     for name, identity in releases.IDENTITIES.items():
         fields, digest = await releases.stored(identity)
-        before, known = read(releases.HERE / f"{__version__}.json", name)
-        if identity.rule != "logistic-delta":  # whose exp may differ between machines
-            assert digest == known
-        assert shape(json.loads(fields["head"])) == shape(json.loads(before["head"]))
+        old_fields, old_digest = stored_model(releases.HERE / f"{__version__}.json", name)
+        if identity.rule != "logistic-delta":  # its exp may differ between machines
+            assert digest == old_digest
+        assert shape(json.loads(fields["head"])) == shape(json.loads(old_fields["head"]))
 
 
 def shape(value: Any) -> Any:
@@ -97,43 +96,43 @@ def shape(value: Any) -> Any:
     return [shape(inner) for inner in value] if isinstance(value, list) else type(value).__name__
 
 
-def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Every object in a head, but those whose members are names of its own: partitions, reasons, arrays."""
-    found = [path] if isinstance(value, dict) and (not path or path[-1] not in OWN) else []
+def object_paths(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """The paths of all objects in a head, except those whose members have any name: partitions, reasons, arrays."""
+    paths = [path] if isinstance(value, dict) and (not path or path[-1] not in OPEN_OBJECTS) else []
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [*found, *(place for name, more in inner for place in places(more, (*path, name)))]
+    return [*paths, *(place for name, member in inner for place in object_paths(member, (*path, name)))]
 
 
-OWN = ("next", "covered", "rejected", "arrays")
+OPEN_OBJECTS = ("next", "covered", "rejected", "arrays")
 
 
-def changed(said: Any, path: tuple[str | int, ...], name: str, value: Any) -> tuple[bytes, str]:
+def set_member(head: Any, path: tuple[str | int, ...], name: str, value: Any) -> tuple[bytes, str]:
     """The head with this member, and its digest."""
-    said = json.loads(json.dumps(said))
-    place = said
+    head = json.loads(json.dumps(head))
+    place = head
     for step in path:
         place = place[step]
     place[name] = value
-    data = json.dumps(said).encode()
+    data = json.dumps(head).encode()
     return data, hashlib.sha256(data).hexdigest()
 
 
-def test_what_is_not_known_is_refused_wherever_it_stands() -> None:
-    fields, _ = read(FILES[-1], "named")
-    said = json.loads(fields["head"])
-    where = places(said)
-    assert {p[-1] for p in where if p} >= {"identity", "source", "writer", "counts", "observations", "fingerprint", "w"}
-    newer: list[tuple[tuple[str | int, ...], str, Any]] = [
-        (path, "later", value) for path in where for value in (None, 1)
+def test_an_unknown_member_is_refused_wherever_it_stands() -> None:
+    fields, _ = stored_model(FILES[-1], "named")
+    head = json.loads(fields["head"])
+    paths = object_paths(head)
+    assert {p[-1] for p in paths if p} >= {"identity", "source", "writer", "counts", "observations", "fingerprint", "w"}
+    changes: list[tuple[tuple[str | int, ...], str, Any]] = [
+        (path, "later", value) for path in paths for value in (None, 1)
     ]
-    newer += [((), "schema", SCHEMA + 1), (("identity",), "fold", FOLD + 1), (("identity",), "rule", "later")]
-    newer += [(("arrays",), "later", {"base": [], "deltas": []}), ((), "order", "later")]
-    for path, name, value in newer:
-        data, digest = changed(said, path, name, value)
-        with pytest.raises(SnapshotForeign, match="written by a newer release, run that one") as refused:
+    changes += [((), "schema", SCHEMA + 1), (("identity",), "fold", FOLD + 1), (("identity",), "rule", "later")]
+    changes += [(("arrays",), "later", {"base": [], "deltas": []}), ((), "order", "later")]
+    for path, name, value in changes:
+        data, digest = set_member(head, path, name, value)
+        with pytest.raises(SnapshotForeign, match="written by a newer release, run that one") as raised:
             codec.readable("m", digest, data)
-        assert "reset" not in str(refused.value)
-        assert "rollback" not in str(refused.value)
+        assert "reset" not in str(raised.value)
+        assert "rollback" not in str(raised.value)
     # In a newer schema everything may be different.
     for data in (b'{"schema":2}', b"\xff"):
         with pytest.raises(SnapshotForeign):
@@ -141,21 +140,21 @@ def test_what_is_not_known_is_refused_wherever_it_stands() -> None:
 
 
 def test_a_head_from_before_a_member_was_added_is_read() -> None:
-    fields, _ = read(FILES[-1], "named")
-    said = json.loads(fields["head"])
-    del said["writer"], said["observations"]["pairs"], said["observations"]["averaged_missed"]
-    data = json.dumps(said).encode()
+    fields, _ = stored_model(FILES[-1], "named")
+    members = json.loads(fields["head"])
+    del members["writer"], members["observations"]["pairs"], members["observations"]["averaged_missed"]
+    data = json.dumps(members).encode()
     head = codec.decode_head(data, hashlib.sha256(data).hexdigest())
-    seen = head.observations
-    assert (head.writer, seen.pairs, seen.averaged_missed) == (UNKNOWN_WRITER, [], None)
+    observations = head.observations
+    assert (head.writer, observations.pairs, observations.averaged_missed) == (UNKNOWN_WRITER, [], None)
 
 
 def test_a_kept_version_of_a_newer_release_is_left_out() -> None:
-    fields, _ = read(FILES[-1], "named")
+    fields, _ = stored_model(FILES[-1], "named")
     head = codec.decode_head(fields["head"], fields["digest"].decode())
-    last = head.kept[-1]
-    data, digest = changed(json.loads(fields[f"v:{last.version}"]), (), "later", None)
-    other = msgspec.structs.replace(head, kept=[*head.kept[:-1], msgspec.structs.replace(last, digest=digest)])
-    kept = [fields[f"v:{v.version}"] for v in head.kept]
-    assert len(codec.kept_versions(head, fields["digest"].decode(), kept)) == len(kept)
-    assert len(codec.kept_versions(other, "", [*kept[:-1], data])) == len(kept) - 1
+    newest = head.kept[-1]
+    data, digest = set_member(json.loads(fields[f"v:{newest.version}"]), (), "later", None)
+    changed_head = msgspec.structs.replace(head, kept=[*head.kept[:-1], msgspec.structs.replace(newest, digest=digest)])
+    versions = [fields[f"v:{v.version}"] for v in head.kept]
+    assert len(codec.kept_versions(head, fields["digest"].decode(), versions)) == len(versions)
+    assert len(codec.kept_versions(changed_head, "", [*versions[:-1], data])) == len(versions) - 1

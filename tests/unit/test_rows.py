@@ -49,14 +49,13 @@ def test_usual_events_are_not_left_to_the_careful_reader(
     assert (len(batch.labels), rejects) == (1, [])
 
 
-def read(texts: Sequence[str]) -> list[float]:
-    """These numbers, as an event has them."""
+def read_numbers(texts: Sequence[str]) -> list[float]:
+    """The values that these numbers have in an event."""
     identity = Identity(features="positional", dimension=len(texts))
     record = f'{{"features":[{",".join(texts)}],"label":1}}'.encode()
     batch, rejects = Decoder(identity, columns_for(identity)).decode_rows(ValueBuffer.of([record]))
     assert rejects == []
-    values: list[float] = batch.values.tolist()
-    return values
+    return list(batch.values.tolist())
 
 
 @given(
@@ -71,7 +70,7 @@ def read(texts: Sequence[str]) -> list[float]:
 @example("-0.0")
 def test_a_number_is_the_nearest_double(text: str) -> None:
     assume(abs(float(text)) <= 1e30)
-    assert struct.pack("d", *read([text])) == struct.pack("d", float(json.loads(text)))
+    assert struct.pack("d", *read_numbers([text])) == struct.pack("d", float(json.loads(text)))
 
 
 def test_halfway_between_two_doubles() -> None:
@@ -82,4 +81,4 @@ def test_halfway_between_two_doubles() -> None:
         near = int(halfway) + rng.randint(-1, 1)
         if 0 < near < 1 << 64:
             texts.append(f"{near}e{q}")
-    assert read(texts) == list(map(float, texts))
+    assert read_numbers(texts) == list(map(float, texts))

@@ -17,11 +17,11 @@ NIGHTLY = {"named": [], "positional": [pytest.mark.nightly], "hashed": [pytest.m
 @pytest.mark.parametrize("mode", [pytest.param(mode, marks=NIGHTLY[mode]) for mode in MODES])
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
 def test_statement(statement: Statement, rule: str, mode: str) -> None:
-    tried = 0
+    count = 0
     for model in models(rule, mode):
         statement(model)
-        tried += 1
-    assert tried == (2 if rule == "threshold-unit" else 18)
+        count += 1
+    assert count == (2 if rule == "threshold-unit" else 18)
 
 
 def test_weights_of_other_features_are_refused() -> None:
@@ -37,8 +37,8 @@ def test_weights_of_other_features_are_refused() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e101", "-1e200", "1e999"])
-def test_a_given_weight_whose_square_is_no_number_is_refused(number: str) -> None:
-    """In a file and in the settings of a threshold unit."""
+def test_a_start_weight_whose_square_is_not_finite_is_refused(number: str) -> None:
+    """The weight is in a file, or in the settings of a threshold unit."""
     with pytest.raises(ConfigurationError):
         read_weights(b'{"coef":[%s],"intercept":0,"names":["a"]}' % number.encode(), "w.json", "named", "none")
     with pytest.raises(ValidationError):
@@ -46,11 +46,11 @@ def test_a_given_weight_whose_square_is_no_number_is_refused(number: str) -> Non
 
 
 def test_row_4_a_random_start() -> None:
-    """A number in [-1, 1) of seed and column alone: neither how many columns come nor in which batches plays a part."""
-    whole = initial_weights(Identity(start="random:5"), 0, 10_000)
-    assert (whole >= -1.0).all()
-    assert (whole < 1.0).all()
-    assert abs(whole.mean()) < 0.02
-    assert abs(whole.var() - 1.0 / 3.0) < 0.01
-    assert initial_weights(Identity(start="random:5"), 4_000, 10).tolist() == whole[4_000:4_010].tolist()
-    assert (initial_weights(Identity(start="random:6"), 0, 10_000) != whole).all()
+    """A number in [-1, 1) that depends on seed and column only, not on the number of columns or their batches."""
+    weights = initial_weights(Identity(start="random:5"), 0, 10_000)
+    assert (weights >= -1.0).all()
+    assert (weights < 1.0).all()
+    assert abs(weights.mean()) < 0.02
+    assert abs(weights.var() - 1.0 / 3.0) < 0.01
+    assert initial_weights(Identity(start="random:5"), 4_000, 10).tolist() == weights[4_000:4_010].tolist()
+    assert (initial_weights(Identity(start="random:6"), 0, 10_000) != weights).all()

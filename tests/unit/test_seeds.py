@@ -20,30 +20,30 @@ from tests.checks import learner_of
 from tests.conftest import event
 
 
-def learned(identity: Identity, *events: tuple[list[float], int]) -> Learner:
+def train(identity: Identity, *events: tuple[list[float], int]) -> Learner:
     """A learner of these events: positional features, labels ±1."""
     return learner_of(identity, [event(x, y) for x, y in events])
 
 
-def of(rule: Any, dimension: int = 2, **more: Any) -> Identity:
-    return Identity(rule=rule, features="positional", dimension=dimension, **more)
+def identity_of(rule: Any, dimension: int = 2, **fields: Any) -> Identity:
+    return Identity(rule=rule, features="positional", dimension=dimension, **fields)
 
 
 def test_row_1_the_mistake_driven_rule() -> None:
-    """w(0) = 0, so the first event always updates: y·s = 0 is a mistake. A right one changes nothing."""
-    first = learned(of("perceptron", eta=0.5), ([2.0, -1.0], -1))
+    """w(0) = 0, so the first event always updates: y·s = 0 is a mistake. A right prediction changes nothing."""
+    first = train(identity_of("perceptron", eta=0.5), ([2.0, -1.0], -1))
     assert first.weights.tolist() == [-0.5, -1.0, 0.5]
-    both = learned(of("perceptron", eta=0.5), ([2.0, -1.0], -1), ([2.0, -1.0], -1))
-    assert both.weights.tolist() == first.weights.tolist()
-    assert (both.counts.mistakes, both.counts.updates) == (1, 1)
+    repeated = train(identity_of("perceptron", eta=0.5), ([2.0, -1.0], -1), ([2.0, -1.0], -1))
+    assert repeated.weights.tolist() == first.weights.tolist()
+    assert (repeated.counts.mistakes, repeated.counts.updates) == (1, 1)
 
 
 def test_row_2_the_error_correction_form() -> None:
-    """φ(0) = -1: a positive event at s = 0 is wrong, and steps by 2η or, with outputs 0 and 1, by η; a negative not."""
+    """φ(0) = -1: at s = 0 a positive event is wrong, and steps by 2η, or η with outputs 0 and 1; a negative is not."""
     for outputs, step in (("bipolar", 2.0), ("binary", 1.0)):
-        identity = of("error-correction", eta=0.5, outputs=outputs)
-        assert learned(identity, ([1.0, 3.0], 1)).weights.tolist() == [0.5 * step, 0.5 * step, 1.5 * step]
-        negative = learned(identity, ([1.0, 3.0], -1))
+        identity = identity_of("error-correction", eta=0.5, outputs=outputs)
+        assert train(identity, ([1.0, 3.0], 1)).weights.tolist() == [0.5 * step, 0.5 * step, 1.5 * step]
+        negative = train(identity, ([1.0, 3.0], -1))
         assert negative.weights.tolist() == [0.0, 0.0, 0.0]
         assert (negative.counts.mistakes, negative.counts.updates, negative.counts.wrong_predictions) == (1, 0, 0)
 
@@ -52,18 +52,18 @@ def test_row_3_the_half_step_form_is_row_1_but_at_0() -> None:
     rng = random.Random(1)
     records = [event([rng.gauss(0, 1), rng.gauss(0, 1)], rng.choice([-1, 1])) for _ in range(500)]
     start = WeightsFile([0.25, 0.5], 0.125)
-    mistaken, halved = (
-        learner_of(of(rule, eta=0.5, start="given"), records, start=start) for rule in ("perceptron", "half-step")
+    perceptron, half_step = (
+        learner_of(identity_of(r, eta=0.5, start="given"), records, start=start) for r in ("perceptron", "half-step")
     )
-    assert mistaken.weights.tolist() == halved.weights.tolist()
-    assert mistaken.counts.updates == halved.counts.updates > 100
-    assert learned(of("half-step", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 0
-    assert learned(of("perceptron", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 1
+    assert perceptron.weights.tolist() == half_step.weights.tolist()
+    assert perceptron.counts.updates == half_step.counts.updates > 100
+    assert train(identity_of("half-step", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 0
+    assert train(identity_of("perceptron", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 1
 
 
 def test_row_10_the_perceptron_loss() -> None:
-    """max(0, -y·w·x): 0 where right or on the boundary, else how far the score is off. Mean of 0, 3 and 0: 1."""
-    learner = learned(of("perceptron"), ([1.0, 0.0], 1), ([2.0, 0.0], -1), ([1.0, 1.0], -1))
+    """max(0, -y·w·x): 0 if right or on the boundary, otherwise how far the score is off. Mean of 0, 3 and 0: 1."""
+    learner = train(identity_of("perceptron"), ([1.0, 0.0], 1), ([2.0, 0.0], -1), ([1.0, 1.0], -1))
     # Scores before learning: 0, 1 + 2 = 3 with y = -1, then with w = (0, -1, 0) a right -1.
     margins = learner.observations.recent.margins
     assert margins
@@ -74,50 +74,50 @@ def test_row_10_the_perceptron_loss() -> None:
 
 def test_row_12_least_mean_squares() -> None:
     """w += η·(y - o)·x, mistake or not: from 0 with y = 1 to η·x, then a right event moves them too."""
-    assert learned(of("lms", eta=0.25), ([1.0, 2.0], 1)).weights.tolist() == [0.25, 0.25, 0.5]
-    twice = learned(of("lms", eta=0.25), ([1.0, 2.0], 1), ([1.0, 0.0], 1))
+    assert train(identity_of("lms", eta=0.25), ([1.0, 2.0], 1)).weights.tolist() == [0.25, 0.25, 0.5]
+    learner = train(identity_of("lms", eta=0.25), ([1.0, 2.0], 1), ([1.0, 0.0], 1))
     # o = 0.5 is right, and still w += 0.25·0.5·(1, 1, 0).
-    assert twice.weights.tolist() == [0.375, 0.375, 0.5]
-    assert (twice.counts.updates, twice.counts.mistakes, twice.counts.wrong_predictions) == (2, 1, 1)
+    assert learner.weights.tolist() == [0.375, 0.375, 0.5]
+    assert (learner.counts.updates, learner.counts.mistakes, learner.counts.wrong_predictions) == (2, 1, 1)
 
 
 def test_row_13_the_logistic_delta_rule() -> None:
     """At s = 0 o = ½ and f' = a/4, so a positive event (t = 1) adds η·½·a/4·x, and a negative one takes it away."""
     for y in (1, -1):
-        learner = learned(of("logistic-delta", eta=0.5, slope=2.0), ([1.0, -2.0], y))
+        learner = train(identity_of("logistic-delta", eta=0.5, slope=2.0), ([1.0, -2.0], y))
         assert learner.weights.tolist() == [0.125 * y, 0.125 * y, -0.25 * y]
-    far = learned(of("logistic-delta", eta=0.5, slope=2.0), *[([100.0, 0.0], 1)] * 3)
-    assert np.isfinite(far.weights).all()
+    distant = train(identity_of("logistic-delta", eta=0.5, slope=2.0), *[([100.0, 0.0], 1)] * 3)
+    assert np.isfinite(distant.weights).all()
 
 
 def test_row_14_the_mcculloch_pitts_unit() -> None:
     """AND, OR and NOT: a unit fires where its weighted inputs reach the threshold, and never learns."""
 
     def unit(weights: list[float], threshold: float) -> Learner:
-        identity = of("threshold-unit", len(weights), tie="positive", start="given")
+        identity = identity_of("threshold-unit", len(weights), tie="positive", start="given")
         return learner_of(identity, start=WeightsFile(weights, -threshold))
 
     def fires(learner: Learner, *inputs: float) -> bool:
         return learner.label(learner.score(list(inputs))[0]) == 1
 
-    both, either, negation = unit([1.0, 1.0], 2.0), unit([1.0, 1.0], 1.0), unit([-1.0], 0.0)
+    and_unit, or_unit, not_unit = unit([1.0, 1.0], 2.0), unit([1.0, 1.0], 1.0), unit([-1.0], 0.0)
     for a in (0.0, 1.0):
-        assert fires(negation, a) == (not a)
+        assert fires(not_unit, a) == (not a)
         for b in (0.0, 1.0):
-            assert fires(both, a, b) == bool(a and b)
-            assert fires(either, a, b) == bool(a or b)
-    both.apply(0, Records.of(0, [event([0, 0], 1)]))
-    assert (both.weights.tolist(), both.counts.updates, both.counts.mistakes) == ([-2.0, 1.0, 1.0], 0, 1)
+            assert fires(and_unit, a, b) == bool(a and b)
+            assert fires(or_unit, a, b) == bool(a or b)
+    and_unit.apply(0, Records.of(0, [event([0, 0], 1)]))
+    assert (and_unit.weights.tolist(), and_unit.counts.updates, and_unit.counts.mistakes) == ([-2.0, 1.0, 1.0], 0, 1)
 
 
 @pytest.mark.parametrize("present", [1, 10, 100])
 def test_row_16_the_cost_is_that_of_the_features_present(present: int) -> None:
     """An event reads and writes the weights of its m features and the bias: the rest of a million may be NaN."""
-    own = [1000 * i for i in range(present + 1)]
+    indices = [1000 * i for i in range(present + 1)]
     w = np.full((1_000_001, 1), np.nan)
-    w[own] = 0.0
-    starts, columns = np.array([0, present], np.uint64), np.array(own[1:], np.uint32)
+    w[indices] = 0.0
+    starts, columns = np.array([0, present], np.uint64), np.array(indices[1:], np.uint32)
     batch = Batch(starts, columns, np.ones(present), np.ones(1), np.ones(1))
     assert kernel.learn(Identity(), w, batch, reach=0.0).scores.tolist() == [0.0]
-    assert w[own].tolist() == [[1.0]] * len(own)
-    assert np.isnan(np.delete(w, own)).all()
+    assert w[indices].tolist() == [[1.0]] * len(indices)
+    assert np.isnan(np.delete(w, indices)).all()

@@ -1,4 +1,4 @@
-"""Settings: four sources in order, and one line for whatever is wrong."""
+"""Settings: four sources in order, and one line for each error."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from service.settings.load import load, model_settings, parse_start_at
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("PERCEPTRON_CONFIG", "PERCEPTRON_TOPICS"):
         monkeypatch.delenv(name, raising=False)
@@ -32,7 +32,7 @@ def test_model_sections_are_defaults_for_each_topic(monkeypatch: pytest.MonkeyPa
     assert settings.models["b"].identity().max_columns is None
 
 
-def refused(text: str) -> str:
+def error_of(text: str) -> str:
     """The error of these settings, which is one line and the user's fault."""
     Path("perceptron.toml").write_text(text)
     with pytest.raises(ConfigurationError) as caught:
@@ -84,8 +84,8 @@ def refused(text: str) -> str:
         ("a = " + "[" * 3000 + "]" * 3000, "perceptron.toml: maximum recursion depth"),
     ],
 )
-def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) -> None:
-    assert part in refused(text)
+def test_an_error_is_one_line_that_names_the_setting(text: str, part: str) -> None:
+    assert part in error_of(text)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) 
         ('candidates.c.rule = "threshold-unit"', "model.candidates: a threshold-unit never learns"),
     ],
 )
-def test_what_is_wrong_with_a_model_is_one_line_that_names_the_setting(text: str, part: str) -> None:
-    assert part in refused(f'topics = ["a"]\n[model]\n{text}\n')
+def test_an_error_in_a_model_is_one_line_that_names_the_setting(text: str, part: str) -> None:
+    assert part in error_of(f'topics = ["a"]\n[model]\n{text}\n')
 
 
-def test_each_wrong_thing_is_said_once() -> None:
+def test_each_error_is_reported_once() -> None:
     Path("perceptron.toml").write_text('topics = ["a", "b"]\n[model]\nruel = "lms"\neta = 0\n')
     with pytest.raises(ConfigurationError) as caught:
         load(None, {})
@@ -132,7 +132,7 @@ def test_each_wrong_thing_is_said_once() -> None:
     )
 
 
-def test_text_of_the_environment_is_read_as_what_a_setting_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_is_read_as_the_type_of_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (
         ("TOPICS", "a, b"),
         ("LEARN", "no"),
@@ -176,7 +176,7 @@ def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("redis", "warned"),
+    ("redis", "warns"),
     [
         ({"url": "redis://:p@h/0"}, True),
         ({"sentinels": ["localhost:1", "h:1"], "password": "p"}, True),
@@ -187,24 +187,24 @@ def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.Monkey
         ({"url": "unix:///x", "password": "p"}, False),
     ],
 )
-def test_a_password_in_the_clear_is_warned_of(redis: Any, warned: bool) -> None:
+def test_a_password_in_the_clear_is_warned_of(redis: dict[str, Any], warns: bool) -> None:
     assert [("redis.url begins with redis://: " in line) for line in load(None, {"redis": redis}).warnings] == [
         True
-    ] * warned
+    ] * warns
 
 
-def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"topics\xff")
-    for file, why in (
+    for file, reason in (
         ("nowhere.toml", "No such file or directory"),
         (str(tmp_path), "Is a directory"),
         (str(tmp_path / "binary.toml"), "'utf-8' codec can't decode byte 0xff in position 6: invalid start byte"),
     ):
-        with pytest.raises(ConfigurationError, match=f"^{re.escape(file)}: {why}$"):
+        with pytest.raises(ConfigurationError, match=f"^{re.escape(file)}: {reason}$"):
             load(file, {})
 
 
-def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "marked.toml").write_bytes(b'\xef\xbb\xbftopics = ["a"]\n')
     assert load(str(tmp_path / "marked.toml"), {}).topics == ["a"]
 
@@ -212,7 +212,7 @@ def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [(None, None), ("earliest", "earliest"), ("0:5,2:7", {0: 5, 2: 7}), ("latest", "latest")]
 )
-def test_start_at(text: str | None, value: Any) -> None:
+def test_start_at(text: str | None, value: dict[int, int] | str | None) -> None:
     assert parse_start_at(text) == value
 
 
@@ -230,7 +230,7 @@ def test_an_identity_sees_labels_that_python_takes_for_equal() -> None:
 def test_margins_that_are_0_are_the_plain_rule(
     monkeypatch: pytest.MonkeyPatch, text: str, margins: tuple[float, float]
 ) -> None:
-    """Its identity says nothing of them, so that a model from before they were known is gone on with."""
+    """The identity then leaves margins out, so that a model that was stored before they existed continues."""
     monkeypatch.setenv("PERCEPTRON_MODEL__MARGIN", text)
     identity = load(None, {"topics": ["a"]}).models["a"].identity()
     assert identity.margins == margins
@@ -239,7 +239,7 @@ def test_margins_that_are_0_are_the_plain_rule(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("HTTP__PORT", "abc", 'http.port (environment PERCEPTRON_HTTP__PORT): expected a whole number, got "abc"'),
         ("MODELS__A__ETHA", "1", "models.a.etha (environment PERCEPTRON_MODELS__A__ETHA): there is no such setting"),
@@ -248,16 +248,16 @@ def test_margins_that_are_0_are_the_plain_rule(
     ],
 )
 def test_a_variable_whose_value_is_wrong_is_named(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(f"PERCEPTRON_{name}", value)
-    with pytest.raises(ConfigurationError, match=f"^{re.escape(said)}"):
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}"):
         load(None, {"topics": ["a"]})
 
 
 @pytest.mark.parametrize("name", ["PERCEPTRON_FOO__BAR", "PERCEPTRON_TOPICS__A", "PERCEPTRON_KAFKA__FOO"])
 def test_a_variable_within_a_table_is_refused_as_in_the_file(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A variable outside all tables may be another program's: a warning follows only if it is like one of ours."""
+    """A variable outside all tables may be another program's: a warning follows only if it resembles a setting."""
     monkeypatch.setenv("PERCEPTRON_FOO", "1")
     monkeypatch.setenv("PERCEPTRON_LEAN", "1")
     warning = "environment PERCEPTRON_LEAN: there is no such setting: perhaps PERCEPTRON_LEARN"
@@ -278,34 +278,34 @@ def test_a_setting_of_an_earlier_release_is_ignored_with_one_warning(monkeypatch
     assert names == ["reader (perceptron.toml)", "kafka.gone (environment PERCEPTRON_KAFKA__GONE)"]
 
 
-def test_what_a_candidate_does_not_say_is_what_the_model_says_of_the_same_rule() -> None:
+def test_a_candidate_inherits_the_models_settings_of_the_same_rule() -> None:
     Path("perceptron.toml").write_text(
         'topics = ["a"]\n[models.a]\neta = 2.0\nmargin = 1\ntie = "positive"\naverage = "recent"\nhalf_life = 9\n'
         'scale = "standard"\nstart = "random:7"\nserve = "other"\n[models.a.candidates.same]\neta = 3.0\n'
         '[models.a.candidates.other]\nrule = "logistic-delta"\naverage = true\nserve = "average"\n'
     )
     model = load(None, {}).of("a")
-    candidates, own = model.options().candidates, model.identity()
-    assert candidates["same"] == (msgspec.structs.replace(own, eta=3.0), "last")
+    candidates, identity = model.options().candidates, model.identity()
+    assert candidates["same"] == (msgspec.structs.replace(identity, eta=3.0), "last")
     rule: dict[str, Any] = {"rule": "logistic-delta", "eta": 0.1, "slope": 1.0, "margin": msgspec.UNSET}
-    other = msgspec.structs.replace(own, **rule, tie="negative", average=True, half_life=None)
-    assert candidates["other"] == (other, "average")
+    expected = msgspec.structs.replace(identity, **rule, tie="negative", average=True, half_life=None)
+    assert candidates["other"] == (expected, "average")
     assert model.options().serve == "other"
-    alone = model_settings(load(None, {}), "a", {"eta": 3.0})
-    assert alone.identity() == candidates["same"].identity, "a command's flags may make it one of them"
+    selected = model_settings(load(None, {}), "a", {"eta": 3.0})
+    assert selected.identity() == candidates["same"].identity, "the flags of a command may select a candidate"
 
 
-def test_a_candidate_of_a_model_with_given_weights_begins_at_zero() -> None:
+def test_a_candidate_of_a_model_with_start_weights_begins_at_zero() -> None:
     Path("w.json").write_text('{"coef": [1.0], "intercept": 0.5, "names": ["x"]}')
-    for more in ('scale = "standard"', "labels = [1, 2, 3]"):
-        assert 'take "zero" or "random:SEED"' in refused(f'topics = ["a"]\n[models.a]\nstart = "w.json"\n{more}\n')
+    for line in ('scale = "standard"', "labels = [1, 2, 3]"):
+        assert 'take "zero" or "random:SEED"' in error_of(f'topics = ["a"]\n[models.a]\nstart = "w.json"\n{line}\n')
     Path("perceptron.toml").write_text('[models.a]\nstart = "w.json"\ncandidates.wide.margin = [0, 2]\n')
     candidates = load(None, {"topics": ["a"]}).of("a").options().candidates
     assert candidates["wide"].identity.start == "zero"
 
 
-def test_a_topic_that_a_pattern_finds_has_the_patterns_settings() -> None:
-    """Also where the command line names it alone; its own table wins, and what is kept next to topics is not found."""
+def test_a_topic_that_a_pattern_matches_has_the_patterns_settings() -> None:
+    """A topic that only the command line names has them too. Its own table wins; dead-letter topics do not match."""
     Path("perceptron.toml").write_text(
         'topics = ["main", "^c-"]\n[model]\neta = 0.5\n[models."^c-"]\neta = 2.0\n[models.c-3]\neta = 3.0\n'
     )

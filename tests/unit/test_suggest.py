@@ -42,46 +42,46 @@ def sample(records: Sequence[Any], *, is_table: bool = False) -> Sample:
     return Sample("the test", "records of the test", [json.dumps(record).encode() for record in records], is_table)
 
 
-def settings(found: EventChoices) -> dict[str, Any]:
-    return {choice.setting: choice.value for choice in found.choices}
+def suggested(choices: EventChoices) -> dict[str, Any]:
+    return {choice.setting: choice.value for choice in choices.choices}
 
 
-def some(value: Callable[[int], Any], count: int = 100) -> list[Any]:
+def hundred(value: Callable[[int], Any], count: int = 100) -> list[Any]:
     return [value(i) for i in range(count)]
 
 
 MARKS: list[tuple[str, list[Any], str | None]] = [
     ("country", ["NL"] * 100, "constant"),
-    ("price", some(lambda i: 7.3 * (i * 37 % 100)), None),
-    ("customer_id", some(lambda i: i % 7), "identifier"),  # the size of a number that names says nothing
-    ("session", some(lambda i: f"s{i}"), "identifier"),
-    ("visitor", some(lambda i: f"v{i % 70}"), None),
-    ("customer_id", some(lambda i: f"c{i % 7}"), None),  # a category that comes back
-    ("comment", some(lambda i: f"it took {i} days"), "text"),
-    ("agent", some(lambda i: "x" * (250 + i % 3)), "rejected"),
-    ("at", some(lambda i: f"2026-03-{i % 28 + 1:02}T10:{i % 60:02}:00Z"), "timestamp"),
-    ("when", some(lambda i: 1_732_000_000 + 60 * i), "timestamp"),
-    ("population", some(lambda i: 1_000_000_000 + i * 7919 % 997 * 1000), None),  # in range, and in no order
-    ("items", some(lambda i: [{"sku": i}]), "rejected"),
+    ("price", hundred(lambda i: 7.3 * (i * 37 % 100)), None),
+    ("customer_id", hundred(lambda i: i % 7), "identifier"),  # the size of a number that is a name says nothing
+    ("session", hundred(lambda i: f"s{i}"), "identifier"),
+    ("visitor", hundred(lambda i: f"v{i % 70}"), None),
+    ("customer_id", hundred(lambda i: f"c{i % 7}"), None),  # a category that comes back
+    ("comment", hundred(lambda i: f"it took {i} days"), "text"),
+    ("agent", hundred(lambda i: "x" * (250 + i % 3)), "rejected"),
+    ("at", hundred(lambda i: f"2026-03-{i % 28 + 1:02}T10:{i % 60:02}:00Z"), "timestamp"),
+    ("when", hundred(lambda i: 1_732_000_000 + 60 * i), "timestamp"),
+    ("population", hundred(lambda i: 1_000_000_000 + i * 7919 % 997 * 1000), None),  # in range, and in no order
+    ("items", hundred(lambda i: [{"sku": i}]), "rejected"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "values", "mark"), MARKS, ids=[f"{name}-{mark}" for name, _, mark in MARKS])
 def test_marks(name: str, values: list[Any], mark: str | None) -> None:
-    found = member_at([{name: value} for value in values], (name,)).mark(len(values))
-    assert (found.name if found else None) == mark
+    member_mark = member_at([{name: value} for value in values], (name,)).mark(len(values))
+    assert (member_mark.name if member_mark else None) == mark
 
 
 def test_a_click_topic() -> None:
-    found = choose_event(sample(clicks()), None)
-    assert settings(found) == {
+    choices = choose_event(sample(clicks()), None)
+    assert suggested(choices) == {
         "features": "named", "labels": [False, True], "event.features": "", "event.label": "/clicked",
         "event.weight": False, "event.id": False, "event.without": ["ts"],
     }  # fmt: skip
-    assert found.others[0] == "/is_member"
-    assert all(choice.why for choice in found.choices)
-    assert settings(choose_event(sample(clicks()), "/is_member"))["event.label"] == "/is_member"
-    assert settings(choose_event(sample(clicks()), "is_member"))["event.label"] == "/is_member"
+    assert choices.others[0] == "/is_member"
+    assert all(choice.why for choice in choices.choices)
+    assert suggested(choose_event(sample(clicks()), "/is_member"))["event.label"] == "/is_member"
+    assert suggested(choose_event(sample(clicks()), "is_member"))["event.label"] == "/is_member"
 
 
 LABELS: list[tuple[dict[str, Sequence[Any]], str, list[Any]]] = [
@@ -89,38 +89,38 @@ LABELS: list[tuple[dict[str, Sequence[Any]], str, list[Any]]] = [
     ({"a": [1, 2, 3, 4], "outcome": ["lost", "kept", "kept", "kept"]}, "/outcome", ["kept", "lost"]),
     ({"a": [1, 2, 3, 4], "on": [True, False] * 2, "status": ["ok", "ok", "ok", "fail"]}, "/status", ["ok", "fail"]),
     ({"a": range(9), "target": "xyzzyxxyz", "pixel": [0, 1, 1] * 3}, "/target", ["x", "y", "z"]),
-    ({"kind": "abcabcabc", "n": range(9), "species": "pqrqrpqrp"}, "/species", ["p", "q", "r"]),  # the later
+    ({"kind": "abcabcabc", "n": range(9), "species": "pqrqrpqrp"}, "/species", ["p", "q", "r"]),  # the later column
 ]
 
 
 @pytest.mark.parametrize(("columns", "label", "labels"), LABELS, ids=[label for _, label, _ in LABELS])
 def test_the_likely_label(columns: dict[str, Sequence[Any]], label: str, labels: list[Any]) -> None:
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    found = settings(choose_event(sample(rows), None))
-    assert (found["event.label"], found["labels"]) == (label, labels)
-    assert [type(one) for one in found["labels"]] == [type(one) for one in labels]
+    settings = suggested(choose_event(sample(rows), None))
+    assert (settings["event.label"], settings["labels"]) == (label, labels)
+    assert [type(value) for value in settings["labels"]] == [type(value) for value in labels]
 
 
 def test_a_label_is_named_by_its_pointer_or_its_name_or_the_last_part_of_it() -> None:
     rows = [{"a": i, "user": {"fraud": i % 2, "id": i}, "shop": {"id": i % 3}} for i in range(9)]
     for name in ("/user/fraud", "user.fraud", "fraud"):
-        assert settings(choose_event(sample(rows), name))["event.label"] == "/user/fraud"
+        assert suggested(choose_event(sample(rows), name))["event.label"] == "/user/fraud"
     with pytest.raises(DataError, match="--label: no record of the test has 'id'"):
-        choose_event(sample(rows), "id")  # which of the two?
+        choose_event(sample(rows), "id")  # two members have this name
 
 
 def test_changes_of_rows() -> None:
-    """Debezium's, also wrapped with their schema: deleted rows are passed over."""
+    """Debezium's changes, bare or wrapped with their schema; deleted rows are skipped."""
     changes = [{"before": None, "after": {**record, "id": i}, "op": "cu"[i % 2]} for i, record in enumerate(clicks())]
     changes += [{"before": {}, "after": None, "op": "d"}] * 3
     for records, outer in ((changes, ""), ([{"schema": {}, "payload": change} for change in changes], "/payload")):
-        found = choose_event(sample(records), None)
-        assert settings(found) | {"labels": 0} == {
+        choices = choose_event(sample(records), None)
+        assert suggested(choices) | {"labels": 0} == {
             "features": "named", "labels": 0, "event.features": f"{outer}/after",
             "event.label": f"{outer}/after/clicked", "event.where": {f"{outer}/op": ["c", "u", "r"]},
             "event.weight": False, "event.id": False, "event.without": ["ts", "id"],
         }  # fmt: skip
-        assert (len(found.values), learned(found).counts.events) == (400, 400)
+        assert (len(choices.values), train(choices).counts.events) == (400, 400)
 
 
 def test_cloud_events() -> None:
@@ -129,61 +129,61 @@ def test_cloud_events() -> None:
         {"specversion": "1.0", "id": f"e{i}", "type": "click", "data": record} for i, record in enumerate(clicks())
     ]
     events[::3] = [event | {"type": "view", "data": {"page": event["data"]["page"]}} for event in events[::3]]
-    found = choose_event(sample(events), None)
-    chosen = settings(found)
-    assert (chosen["event.features"], chosen["event.label"]) == ("/data", "/data/clicked")
-    assert chosen["event.where"] == {"/type": ["click"]}
-    counts = learned(found).counts
+    choices = choose_event(sample(events), None)
+    settings = suggested(choices)
+    assert (settings["event.features"], settings["event.label"]) == ("/data", "/data/clicked")
+    assert settings["event.where"] == {"/type": ["click"]}
+    counts = train(choices).counts
     assert (counts.events, counts.rejected) == (266, {})
 
 
 def test_our_own_form() -> None:
     events = [{"features": record, "label": int(record.pop("clicked")), "weight": 2} for record in clicks()]
-    chosen = settings(choose_event(sample(events), None))
-    assert (chosen["event.features"], chosen["event.label"], chosen["labels"]) == ("/features", "/label", [0, 1])
-    assert chosen["event.without"] == ["ts"]
-    assert "event.weight" not in chosen  # where the service looks for it
+    settings = suggested(choose_event(sample(events), None))
+    assert (settings["event.features"], settings["event.label"], settings["labels"]) == ("/features", "/label", [0, 1])
+    assert settings["event.without"] == ["ts"]
+    assert "event.weight" not in settings  # it is in its default place
 
 
 def test_lists_are_positions() -> None:
     events = [{"features": [i % 5, 1, i % 3], "label": bool(i % 2)} for i in range(50)]
-    found = choose_event(sample([*events, {"features": [1], "label": True}]), None)
-    assert (settings(found)["features"], settings(found)["dimension"]) == ("positional", 3)
-    assert "event.without" not in settings(found)
-    assert learned(found).counts.rejected == {"wrong-length": 1}
+    choices = choose_event(sample([*events, {"features": [1], "label": True}]), None)
+    assert (suggested(choices)["features"], suggested(choices)["dimension"]) == ("positional", 3)
+    assert "event.without" not in suggested(choices)
+    assert train(choices).counts.rejected == {"wrong-length": 1}
 
 
 def test_the_rows_of_a_table() -> None:
     rows = [{"country": "NL", "age": i % 50, "customer_id": i, "default": i % 2} for i in range(100)]
-    found = choose_event(sample(rows, is_table=True), None)
-    chosen = settings(found)
-    assert (chosen["event.features"], chosen["event.label"], chosen["labels"]) == ("/features", "/label", [0, 1])
-    assert chosen["event.without"] == ["country", "customer_id"]
-    assert found.label.name == "default"
-    assert json.loads(found.values[0] or b"") == {
+    choices = choose_event(sample(rows, is_table=True), None)
+    settings = suggested(choices)
+    assert (settings["event.features"], settings["event.label"], settings["labels"]) == ("/features", "/label", [0, 1])
+    assert settings["event.without"] == ["country", "customer_id"]
+    assert choices.label.name == "default"
+    assert json.loads(choices.values[0] or b"") == {
         "features": {"country": "NL", "age": 0, "customer_id": 0},
         "label": 0,
     }
 
 
-def test_what_is_left_out_is_not_learned_whatever_its_name() -> None:
+def test_an_excluded_member_is_not_learned_whatever_its_name() -> None:
     rows = [{"a": i % 3, "x[0]*": "same", "x0": i % 5, "b.c": {"id?": i}, "y": i % 2} for i in range(100)]
-    found = choose_event(sample(rows), None)
-    assert settings(found)["event.without"] == ["x[[]0][*]", "b.c.id[?]"]
-    assert learned(found).columns.names == ["a", "x0"]
+    choices = choose_event(sample(rows), None)
+    assert suggested(choices)["event.without"] == ["x[[]0][*]", "b.c.id[?]"]
+    assert train(choices).columns.names == ["a", "x0"]
 
 
-def test_categories_that_go_on_coming_are_hashed() -> None:
-    """At a pace that names would use up the columns; those that all came soon are named."""
+def test_categories_that_keep_coming_are_hashed() -> None:
+    """Otherwise they would use up the columns. Categories that have all come early are named."""
     rng = random.Random(1)
     pages = [{"page": f"/p{rng.randint(0, 3000)}", "seen": rng.randint(0, 9), "y": i % 2} for i in range(3000)]
-    chosen = settings(choose_event(sample(pages), None))
-    assert (chosen["features"], chosen["bits"]) == ("hashed", 20)
-    few = [record | {"page": f"/p{i % 30}"} for i, record in enumerate(pages)]
-    assert settings(choose_event(sample(few), None))["features"] == "named"
+    settings = suggested(choose_event(sample(pages), None))
+    assert (settings["features"], settings["bits"]) == ("hashed", 20)
+    few_pages = [record | {"page": f"/p{i % 30}"} for i, record in enumerate(pages)]
+    assert suggested(choose_event(sample(few_pages), None))["features"] == "named"
 
 
-WRONG: list[tuple[list[Any], str | None, str]] = [
+UNSUITABLE: list[tuple[list[Any], str | None, str]] = [
     ([{"a": 1, "b": 3.5}, {"a": 2, "b": 4.5}, {"a": 3, "b": 5}], None, "no member looks like a label"),
     ([{"features": {"a": i}, "label": i // 2} for i in range(2002)], None, "/label has 1,001 values"),
     ([{"features": {"a": i}, "label": 1} for i in range(9)], None, "/label is always 1"),
@@ -194,41 +194,41 @@ WRONG: list[tuple[list[Any], str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("records", "label", "said"), WRONG, ids=[said for *_, said in WRONG])
-def test_what_cannot_be_suggested_says_why(records: list[Any], label: str | None, said: str) -> None:
+@pytest.mark.parametrize(("records", "label", "message"), UNSUITABLE, ids=[message for *_, message in UNSUITABLE])
+def test_an_error_says_why_nothing_can_be_suggested(records: list[Any], label: str | None, message: str) -> None:
     with pytest.raises(DataError) as caught:
         choose_event(sample(records), label)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("values", "factor"), [(10, 1), (40, 1), (435, 1000)])
 def test_a_label_that_is_an_amount_is_warned_of(values: int, factor: int) -> None:
-    """Digits are none, nor are forty values that come fifty times each."""
-    found = choose_event(sample([{"a": i % 3, "y": i % values * factor} for i in range(2000)]), "/y")
-    assert is_amount(found.label) == (values == 435)
+    """Digits are not an amount, nor are forty values that come fifty times each."""
+    choices = choose_event(sample([{"a": i % 3, "y": i % values * factor} for i in range(2000)]), "/y")
+    assert is_amount(choices.label) == (values == 435)
 
 
-def test_a_rare_positive_label_is_told() -> None:
-    for every, expected in ((25, True), (20, False)):
-        found = choose_event(sample([{"a": i % 3, "y": i % every == 0} for i in range(2000)]), "/y")
-        assert positive_is_rare(found.labels, found.label) == expected
-        comparison = compare_settings(model_of(found), found.values, expected)
+def test_a_rare_positive_label_is_recognised() -> None:
+    for period, expected in ((25, True), (20, False)):
+        choices = choose_event(sample([{"a": i % 3, "y": i % period == 0} for i in range(2000)]), "/y")
+        assert positive_is_rare(choices.labels, choices.label) == expected
+        comparison = compare_settings(model_of(choices), choices.values, expected)
         assert any(trial.margin for trial in comparison.trials) == expected
         assert comparison.baseline.merit == pytest.approx(0.08 / 1.04 if expected else 0.95)
-    three = choose_event(sample([{"a": i % 3, "y": "pqr"[i % 50 if i % 50 < 3 else 0]} for i in range(2000)]), "/y")
-    assert not positive_is_rare(three.labels, three.label)
+    choices = choose_event(sample([{"a": i % 3, "y": "pqr"[i % 50 if i % 50 < 3 else 0]} for i in range(2000)]), "/y")
+    assert not positive_is_rare(choices.labels, choices.label)
 
 
-def model_of(found: EventChoices) -> dict[str, Any]:
-    chosen = settings(found)
-    event = {name.removeprefix("event."): value for name, value in chosen.items() if name.startswith("event.")}
-    return {name: value for name, value in chosen.items() if "." not in name} | {"event": event}
+def model_of(choices: EventChoices) -> dict[str, Any]:
+    settings = suggested(choices)
+    event = {name.removeprefix("event."): value for name, value in settings.items() if name.startswith("event.")}
+    return {name: value for name, value in settings.items() if "." not in name} | {"event": event}
 
 
-def learned(found: EventChoices) -> Learner:
+def train(choices: EventChoices) -> Learner:
     """The learner of a sample with the suggested settings."""
-    return learner_of(ModelSettings(**model_of(found)).identity(), found.values)
+    return learner_of(ModelSettings(**model_of(choices)).identity(), choices.values)
 
 
 def test_settings_that_match_nothing() -> None:
@@ -236,12 +236,12 @@ def test_settings_that_match_nothing() -> None:
     good = {"features": "", "label": "/clicked", "only": ["user.*", "page"]}
     assert unmatched_settings(ModelSettings(event=good), values) == []
     assert unmatched_settings(ModelSettings(), values) == []
-    of = "the 400 records that were looked at"
+    sample_name = "the 400 records that were looked at"
     for change, line in (
-        ({"without": ["ts", "users.*"]}, f'event.without: "users.*" matches no feature of {of}'),
-        ({"only": ["clicked"]}, f'event.only: "clicked" matches no feature of {of}'),  # it is the label
-        ({"weight": "/w"}, f"event.weight: /w is in none of {of}"),
-        ({"id": "/key"}, f"event.id: /key is in none of {of}"),
+        ({"without": ["ts", "users.*"]}, f'event.without: "users.*" matches no feature of {sample_name}'),
+        ({"only": ["clicked"]}, f'event.only: "clicked" matches no feature of {sample_name}'),  # it is the label
+        ({"weight": "/w"}, f"event.weight: /w is in none of {sample_name}"),
+        ({"id": "/key"}, f"event.id: /key is in none of {sample_name}"),
     ):
         assert unmatched_settings(ModelSettings(event=good | {"only": []} | change), values) == [line]
     tags = sample([{"features": {"size": [1, 2], "tags": ["a"]}, "label": 1}]).values
@@ -254,20 +254,20 @@ def test_trials_of_classes_are_what_a_fold_by_hand_gives() -> None:
     rng = random.Random(4)
     rows: list[dict[str, Any]] = [{"a": rng.randint(-3, 3), "b": rng.randint(-3, 3)} for _ in range(300)]
     rows = [row | {"y": "pqr"[(row["a"] > 0) + (row["b"] + rng.choice([-1, 0]) > 1)]} for row in rows]
-    found = choose_event(sample(rows), None)
-    assert settings(found)["labels"] == ["p", "q", "r"]
-    fold, last = Classes("pqr"), list[bool]()
+    choices = choose_event(sample(rows), None)
+    assert suggested(choices)["labels"] == ["p", "q", "r"]
+    fold, correct = Classes("pqr"), list[bool]()
     for row in rows:
-        before = fold.wrong
+        wrong = fold.wrong
         fold.learn(event({"a": row["a"], "b": row["b"]}, row["y"]))
-        last.append(fold.wrong == before)
-    comparison = compare_settings(model_of(found), found.values)
-    baseline, done = comparison.baseline, {(t.rule, t.scale, t.weights): t for t in comparison.trials}
-    trial = done["perceptron", "none", "last"]
+        correct.append(fold.wrong == wrong)
+    comparison = compare_settings(model_of(choices), choices.values)
+    baseline, trials = comparison.baseline, {(t.rule, t.scale, t.weights): t for t in comparison.trials}
+    trial = trials["perceptron", "none", "last"]
     assert best_trial(comparison.trials).merit >= max(t.merit for t in comparison.trials) - MIN_GAIN
-    assert trial.later == pytest.approx(sum(last[150:]) / 150)
-    assert trial.accuracy == pytest.approx(sum(last) / 300)
-    assert len(done) == 2 * 2 * 3
+    assert trial.later == pytest.approx(sum(correct[150:]) / 150)
+    assert trial.accuracy == pytest.approx(sum(correct) / 300)
+    assert len(trials) == 2 * 2 * 3
     labels = "".join(row["y"] for row in rows)
     assert baseline.accuracy == pytest.approx(max(map(labels.count, "pqr")) / 300)
     assert baseline.later == pytest.approx(max(map(labels[150:].count, "pqr")) / 150)

@@ -10,9 +10,9 @@ from service.streaming.supervision import SupervisedTasks
 
 async def _leaks() -> None:
     """Awaits a task that it has cancelled, as a Kafka client may."""
-    gone = asyncio.get_running_loop().create_future()
-    gone.cancel()
-    await gone
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
 
 
 async def test_a_task_that_anothers_cancellation_ends_is_an_error() -> None:
