@@ -351,13 +351,15 @@ def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:
         raise ConfigurationError(f"http: cannot listen on {host}:{port}: {os_cause(error)}") from None
 
 
-def _settle() -> None:
-    """Free what the start left over, and take all else from the garbage collector.
-
-    A collection that looks through all imported modules would take longer than any slice of learning.
-    """
+def _freeze_heap() -> None:
+    """Collect garbage, and hide all else from the collector: to look through all modules would hold the event loop."""
     gc.collect()  # frozen garbage would stay for ever
     gc.freeze()
+
+
+def _settle() -> None:
+    """Free what the start left over."""
+    _freeze_heap()
     asyncio.get_running_loop().run_in_executor(None, release_memory)
 
 
@@ -369,5 +371,6 @@ def run_service(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     settings.check_work()
     sys.setswitchinterval(SWITCH_SECONDS)
+    _freeze_heap()
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0
