@@ -152,7 +152,10 @@ class LearnLoop:
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if isinstance(self._reason, UNREADABLE_ERRORS) or not await self._keeper.current():
+                if (
+                    isinstance(self._reason, UNREADABLE_ERRORS)
+                    or await self._keeper.stored_digest() != self._keeper.digest
+                ):
                     break
             except DependencyError as error:
                 self._tell.unavailable(error)
