@@ -66,6 +66,10 @@ class AcceptedSave(NamedTuple):
     seconds: float
 
 
+class BlobMissing(SnapshotDamaged):
+    """A blob of a head is not in the store. That is damage, unless the head has moved on meanwhile."""
+
+
 async def fetch_newest(
     store: ModelStore, model: str, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> Snapshot | None:
@@ -74,31 +78,35 @@ async def fetch_newest(
     With the one fetched `before`, only blobs that it lacks are read, and its learner is brought up to date. Raises
     SnapshotDamaged if the current head, or a blob of it, is missing or differs from its digest, and SnapshotForeign.
     """
-    tried, damage = "", None
-    while newest := await store.head(model):
+    newest = await store.head(model)
+    while newest is not None:
         digest, current = newest[0], codec.readable(model, *newest)
-        if digest == tried:  # the head has not moved on meanwhile, which would have taken blobs away
-            if before is None:
-                raise SnapshotDamaged(
-                    f"model {model}: {damage}: go back with `perceptron rollback -t {model} --to VERSION --yes`, or "
-                    f"start again with `perceptron reset -t {model} --yes`"
-                ) from damage
-            before = None  # another history, such as a rollback: decode all of it
         try:
             return await read_snapshot(store, current, digest, offload, options, before)
         except SnapshotDamaged as error:
-            tried, damage = digest, error
+            damage = error
+        if isinstance(damage, BlobMissing):
+            newest = await store.head(model)
+            if newest is None or newest[0] != digest:
+                continue  # the head has moved on, and took the blob away
+        elif before is not None:
+            before = None  # another history, such as a rollback: decode all of it
+            continue
+        raise SnapshotDamaged(
+            f"model {model}: {damage}: go back with `perceptron rollback -t {model} --to VERSION --yes`, or start "
+            f"again with `perceptron reset -t {model} --yes`"
+        ) from damage
     return None
 
 
 async def read_snapshot(
     store: ModelStore, current: Head, digest: str, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> Snapshot:
-    """The snapshot of a head with this digest; raises SnapshotDamaged."""
+    """The snapshot of a head with this digest; raises BlobMissing and SnapshotDamaged."""
     names = restore.missing_blobs(current, before.stored if before else head.NOTHING_STORED)
     parts = await store.blobs(current.model, names)
     if lost := [name for name in names if name not in parts]:
-        raise SnapshotDamaged(f"blob {lost[0][:12]} is missing")
+        raise BlobMissing(f"blob {lost[0][:12]} is missing")
     base = (before.learner, before.stored) if before else None
     stored, finish = await offload(restore.restore_learner, current, parts, options, base)
     return Snapshot(current, digest, finish(), stored)
@@ -176,6 +184,10 @@ class Keeper:
         """Whether the store's head is still the one that our learner goes on from."""
         await self._resolve()
         return await self.store.digest(self.model) == self.digest
+
+    async def stored_digest(self) -> str:
+        """The digest of the store's head, or ''."""
+        return await self.store.digest(self.model)
 
     def ahead(self, learner: Learner) -> bool:
         """Whether the learner covers records that the current head does not."""

@@ -118,7 +118,7 @@ class LearnLoop:
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if isinstance(reason, UNREADABLE_ERRORS) or not await self._keeper.current():
+                if isinstance(reason, UNREADABLE_ERRORS) or await self._keeper.stored_digest() != self._keeper.digest:
                     return
             except errors.DependencyError as error:
                 self._tell.unavailable(error)
