@@ -1,4 +1,4 @@
-"""Wording that all parts share: pydantic's errors in our words, hints at misspelt names, data on one line."""
+"""Wording that all parts share: pydantic's errors in our words, hints at misspelt names, data on one line, numbers."""
 
 import json
 import re
@@ -47,6 +47,15 @@ def printable(name: str) -> str:
     ('größe', '"a\\\\nb"')
     """
     return name if name.isprintable() else json.dumps(name)
+
+
+def quantity(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> quantity(1, "event"), quantity(2000, "event")
+    ('1 event', '2,000 events')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def join_expected(messages: Iterable[str]) -> str:

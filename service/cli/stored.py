@@ -1,11 +1,16 @@
 """The commands on a stored model: inspect, export, rollback, verify, reset."""
 
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from service.cli.options import AsJson, Bootstrap, Output, RedisUrl, Topic, one_topic, settings_of
 
+if TYPE_CHECKING:
+    from service.settings.load import Settings
+
+_Result = TypeVar("_Result")
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what would be done.")]
 
 
@@ -19,8 +24,7 @@ def inspect(
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.inspect import inspect_model
 
-    settings = settings_of(ctx)
-    inspect_model(settings, one_topic(settings), as_json=json)
+    _run(ctx, lambda settings, name: inspect_model(settings, name, json))
 
 
 def export(
@@ -36,8 +40,7 @@ def export(
     """Write a model's newest snapshot for other programs: as JSON, as a scikit-learn pipeline, as ONNX."""
     from service.tools.export import export_model
 
-    settings = settings_of(ctx)
-    export_model(settings, one_topic(settings), output, sklearn, onnx)
+    _run(ctx, lambda settings, name: export_model(settings, name, output, sklearn, onnx))
 
 
 def rollback(
@@ -54,8 +57,7 @@ def rollback(
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
     from service.tools.rollback import rollback_model
 
-    settings = settings_of(ctx)
-    rollback_model(settings, one_topic(settings), to, resume_at, yes)
+    _run(ctx, lambda settings, name: rollback_model(settings, name, to, resume_at, yes))
 
 
 def verify(
@@ -68,8 +70,7 @@ def verify(
     """Learn the records of a model's newest snapshot again, and compare: exit 4 if the state differs."""
     from service.tools.verify import verify_model
 
-    settings = settings_of(ctx)
-    raise typer.Exit(verify_model(settings, one_topic(settings), json))
+    raise typer.Exit(_run(ctx, lambda settings, name: verify_model(settings, name, json)))
 
 
 def reset(
@@ -81,5 +82,12 @@ def reset(
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
     from service.tools.reset import reset_model
 
+    _run(ctx, lambda settings, name: reset_model(settings, name, yes))
+
+
+def _run(ctx: typer.Context, command: "Callable[[Settings, str], Coroutine[Any, Any, _Result]]") -> _Result:
+    """Run a command with the settings and the name of the model that the options name."""
+    import asyncio
+
     settings = settings_of(ctx)
-    reset_model(settings, one_topic(settings), yes)
+    return asyncio.run(command(settings, one_topic(settings)))

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from service.embedded.demo_events import MODEL, reference, visits
+from service.embedded.demo_events import reference, visits
 from service.embedded.servers import START_SECONDS, Server, free_port, start_kafka, start_redis
 from service.errors import PerceptronError
 from service.streaming.kafka.cluster import Cluster
@@ -38,8 +38,7 @@ LEARN_SECONDS = 60.0
 """Time to learn the rest after the last event was produced."""
 LINE_SECONDS = 4.0
 """Time between two lines about what is learned."""
-DEMO_SETTINGS = (
-    """
+DEMO_SETTINGS = """
 topics = ["demo"]
 create_topics = true
 [kafka]
@@ -47,10 +46,20 @@ bootstrap_servers = "{broker}"
 session_timeout = 6
 [redis]
 url = "redis://{store}/0"
+[models.demo]
+labels = [false, true]
+reference = "{folder}/reference.json"
+average = "recent"
+serve = "average"
+[models.demo.event]
+features = ""
+label = "/bought"
+without = ["at", "*.id"]
+[models.demo.candidates.mean]
+average = true
+serve = "average"
 """
-    + MODEL
-)
-"""A dead member is replaced after 6 s, the shortest session timeout that brokers allow by default."""
+"""Numbers, strings and booleans are features. The mean of all weights is for comparison. A dead member is replaced after 6 s, the shortest session timeout that brokers allow by default."""
 
 
 def run_demo(events: int, rate: int, leave: bool) -> None:
@@ -88,7 +97,9 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         if not leave:
             # The group may be assigning the topic again, since the killed process has joined it again.
             learner = _wait(lambda: _look(services)[0], "one of them learns")
-            _invite(console, learner, f"-c {settings} produce - -b {broker.address}")
+            say(
+                f"serving until Ctrl-C on http://{learner.address}/ ; `perceptron -c {settings} produce FILE` sends more"
+            )
             with suppress(KeyboardInterrupt):
                 signal.pause()
             say("stopping")
@@ -204,16 +215,3 @@ def _line(state: Any) -> str:
     shares = {"recent average": state["served_accuracy"], **candidates, "baseline": state["baseline"]}
     right = ", ".join(f"{name} {share['recent'] or 0.0:.1%}" for name, share in shares.items())
     return f"{state['events']:,} events, {state['mistakes']:,} mistakes; of the last 1,000 right: {right}"
-
-
-def _invite(console: Console, learner: Server, produce: str) -> None:
-    """Print how to produce one event, and ask for one prediction, in another terminal."""
-    visit = next(visits(DEMO_SEED, 1, 1))
-    console.print(f"\nServing until Ctrl-C, on http://{learner.address}/ which learns now.", highlight=False)
-    console.print("In another terminal, produce one event:\n")
-    # Plain print, since these lines are for copying and must not be wrapped.
-    print(f"echo '{json.dumps(visit)}' | {sys.executable} -m service {produce}\n", flush=True)
-    console.print("and ask for one prediction:\n")
-    del visit["bought"]
-    url, body = f"http://{learner.address}/v1/models/{DEMO_TOPIC}/predict", json.dumps({"event": visit})
-    print(f"curl -s {url} -H 'content-type: application/json' -d '{body}'\n", flush=True)

@@ -17,21 +17,6 @@ from typing import Any
 
 from service.learning.weights_file import WeightsFile
 
-MODEL = """
-[models.demo]
-labels = [false, true]
-reference = "{folder}/reference.json"
-average = "recent"
-serve = "average"
-[models.demo.event]
-features = ""
-label = "/bought"
-without = ["at", "*.id"]
-[models.demo.candidates.mean]
-average = true
-serve = "average"
-"""
-"""Settings of the model: numbers, strings and booleans are features. The mean of all weights is for comparison."""
 BEFORE = {
     "": -2.0, "cart.items": 1.0, "page.minutes": 0.5, "user.returning": 1.5, "user.device=phone": -1.5,
     "cart.voucher": -1.0,

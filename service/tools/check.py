@@ -23,8 +23,9 @@ from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.membership.coordinator import find_coordinator
 from service.streaming.records import value_of
 from service.streaming.resume_check import same_settings
+from service.text import quantity
 from service.tools.formats.readers import at
-from service.tools.suggest.sample import count_records, newest_of, parse_object
+from service.tools.suggest.sample import newest_of, parse_object
 
 NEWEST_RECORDS = 100
 """The records of a topic that are looked at."""
@@ -64,7 +65,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     report, cluster, group = _Report(), settings.kafka.cluster, settings.kafka.group_id
     with report.failing():
         settings.check_work()
-        report.say("ok", f"settings: {len(settings.topics)} topic{'s' * (len(settings.topics) != 1)}")
+        report.say("ok", f"settings: {quantity(len(settings.topics), 'topic')}")
     report.warn(settings.warnings)
     reached, topics = False, None
     with report.failing():
@@ -164,7 +165,7 @@ def unmatched_settings(settings: ModelSettings, values: Sequence[bytes | None]) 
     if not records:
         return []
     identity, default = settings.identity(), Places()
-    event, looked_at = identity.event, f"the {count_records(len(records))} that were looked at"
+    event, looked_at = identity.event, f"the {quantity(len(records), 'record')} that were looked at"
     lines = []
     for part in ("weight", "id"):
         pointer: str | None = getattr(event, part)

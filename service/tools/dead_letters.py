@@ -18,6 +18,7 @@ from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, o
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.outbox import MAX_LETTER_BYTES
 from service.streaming.records import KafkaRecord
+from service.text import quantity
 
 
 class Letter(NamedTuple):
@@ -50,7 +51,7 @@ def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_j
         else:
             note = f"  (retried as {letter.retried})" if letter.retried else ""
             typer.echo(f"{letter.key}  {when}  {letter.about['reason']}: {letter.about['detail']}{note}")
-    typer.echo(f"{len(letters)} dead letter{'s' * (len(letters) != 1)} of {topic}", err=True)
+    typer.echo(f"{quantity(len(letters), 'dead letter')} of {topic}", err=True)
 
 
 def _read_with_reason(cluster: Cluster, topic: str, reason: str | None) -> list[Letter]:
@@ -77,10 +78,8 @@ def show_one(cluster: Cluster, topic: str, key: str) -> None:
 
 
 def _text(content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return content.hex(" ")
+    r"""Bytes as text. A byte that is not UTF-8 is written as `\xff`."""
+    return content.decode(errors="backslashreplace")
 
 
 def retry(cluster: Cluster, topic: str, keys: list[str], every: bool, reason: str | None) -> None:

@@ -26,10 +26,9 @@ from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecord, value_of
-from service.text import printable
+from service.text import printable, quantity, short_json
 from service.tools import atomic_write
 from service.tools.formats.formats import Events, FileName, format_of, raise_bad_line
-from service.tools.suggest.field_profile import plain_value, shown_value
 
 MAX_LISTED = 10
 """Weights, labels, and terms of a combination that are printed; --json has all."""
@@ -128,7 +127,7 @@ def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, outpu
     if as_json:
         typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
     else:
-        aside = f", {_number(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
+        aside = f", {quantity(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
         for line in _lines(result, options, aside):
             typer.echo(line)
     if result.bounded is None or result.bounded.held:
@@ -170,24 +169,20 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
     return Result(data, places, labels, w, done, ended, evidence, bounded, no_bound)
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
     """The result for a person."""
     yield _ending(r, options)
     of = f" of {len(r.labels):,} labels" if r.labels else ""
-    yield f"data     {_number(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
+    yield f"data     {quantity(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
     for label, row in zip(r.labels[:MAX_LISTED], r.w.T, strict=False):
-        yield f"weights  {plain_value(shown_value(label))}: {_largest(row, r.data, MAX_LABEL_WEIGHTS)}"
+        yield f"weights  {short_json(label)}: {_largest(row, r.data, MAX_LABEL_WEIGHTS)}"
     if not r.labels:
         yield f"weights  {_largest(r.w, r.data, MAX_LISTED)}"
     if len(r.labels) > MAX_LISTED:
         yield f"         and {len(r.labels) - MAX_LISTED:,} more labels: -o and --json have them all"
     if r.evidence.combination:
         terms = [
-            f"{part:.6g}·z({place}{'' if other is None else f', {plain_value(shown_value(other))}'})"
+            f"{part:.6g}·z({place}{'' if other is None else f', {short_json(other)}'})"
             for place, other, part in _combination(r)
         ]
         hidden = len(terms) - MAX_LISTED
@@ -216,9 +211,9 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
 def _ending(r: Result, options: FitOptions) -> str:
     last, count = r.passes[-1], len(r.passes)
     mistakes, updates = sum(one.mistakes for one in r.passes), sum(one.updates for one in r.passes)
-    after = _number(mistakes, "mistake")
+    after = quantity(mistakes, "mistake")
     if updates != mistakes and r.no_bound is None:  # at s = 0, or within a margin
-        after += f" and {_number(updates, 'update')}"
+        after += f" and {quantity(updates, 'update')}"
     if r.ended == "converged":
         return f"converged in pass {count} after {after}"
     if r.ended == "tolerated":
@@ -260,7 +255,7 @@ def _radius(r: Result, b: BoundCheck) -> float:
 
 
 def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
-    s, made = b.separation, _number(b.updates, "update")
+    s, made = b.separation, quantity(b.updates, "update")
     if b.novikoff is not None:
         twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
         yield (

@@ -10,7 +10,7 @@ import typer
 from service.errors import DataError
 from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
-from service.text import printable
+from service.text import printable, quantity
 from service.tools.client import RequestRefused, request_json, service_url, trusted_context
 
 REQUEST_LINES = 1000
@@ -68,7 +68,7 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
         typer.echo(json.dumps(prediction, ensure_ascii=False))
         return
     unknown = prediction["unknown_features"]
-    note = f"\t({unknown} unknown feature{'s' * (unknown != 1)})" if unknown else ""
+    note = f"\t({quantity(unknown, 'unknown feature')})" if unknown else ""
     probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
     typer.echo(f"{as_text(prediction['label'])}\t{prediction['score']:zg}{probability}{note}")
     for one in prediction.get("scores", ()) if ranked else ():

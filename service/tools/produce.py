@@ -18,6 +18,7 @@ from rich.console import Console
 from service.errors import ConfigurationError, DataError, PerceptronError
 from service.learning.events.content_types import headers_of
 from service.streaming.kafka.cluster import Cluster
+from service.text import quantity
 from service.tools.formats.formats import Events, Line, in_batches, raise_bad_line
 
 BATCH_EVENTS = 500
@@ -45,15 +46,12 @@ def produce_file(
     Raises DataError with the number of the first bad line; the events before it are sent.
     """
     sent = asyncio.run(_send(cluster, topic, events, rate, count, skip))
-    typer.echo(f"{_event_count(sent)} sent to {topic}", err=True)
+    typer.echo(f"{quantity(sent, 'event')} sent to {topic}", err=True)
 
 
 def _part(events: Events, bad: Callable[[str], None], skip: int, count: int | None) -> Iterator[Line]:
-    """`count` events after the first `skip`; raises DataError if there are fewer than `skip`."""
-    lines = events.lines(bad)
-    if (skipped := sum(1 for _ in islice(lines, skip))) < skip:
-        raise DataError(f"{events.name}: it has only {_event_count(skipped)}, and --skip {skip} leaves them out")
-    yield from islice(lines, count)
+    """`count` events after the first `skip`."""
+    return islice(events.lines(bad), skip, None if count is None else skip + count)
 
 
 def dry_run(events: Events, count: int | None, skip: int) -> None:
@@ -71,13 +69,8 @@ def dry_run(events: Events, count: int | None, skip: int) -> None:
 
     good = sum(1 for _ in _part(events, tell, skip, count))
     if bad:
-        raise DataError(f"{events.name}: {bad:,} line{'s' * (bad != 1)} bad, {_event_count(good)} good")
-    typer.echo(f"{_event_count(good)} good; nothing was sent")
-
-
-def _event_count(events: int) -> str:
-    """`1 event`, `2,000 events`."""
-    return f"{events:,} event{'s' * (events != 1)}"
+        raise DataError(f"{events.name}: {quantity(bad, 'line')} bad, {quantity(good, 'event')} good")
+    typer.echo(f"{quantity(good, 'event')} good; nothing was sent")
 
 
 async def _send(cluster: Cluster, topic: str, events: Events, rate: float | None, count: int | None, skip: int) -> int:
@@ -117,10 +110,11 @@ async def _send(cluster: Cluster, topic: str, events: Events, rate: float | None
         # After the first event without an acknowledgement some may be in Kafka: they are sent twice.
         unsure = dropwhile(lambda f: f.done() and not f.cancelled() and f.exception() is None, unacknowledged)
         done = sent - len(list(unsure))
+        sent_events = f"{quantity(done, 'event')} sent"
         if isinstance(error, asyncio.CancelledError):
-            typer.echo(f"interrupted: {_event_count(done)} sent to {topic}; --skip {skip + done} goes on", err=True)
+            typer.echo(f"interrupted: {sent_events} to {topic}; --skip {skip + done} goes on", err=True)
             raise
-        note = f" ({_event_count(done)} sent; --skip {skip + done} goes on)" if done else ""
+        note = f" ({sent_events}; --skip {skip + done} goes on)" if done else ""
         raise type(error)(f"{error}{note}") from None
     return sent
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
 
 import typer
 
@@ -15,70 +14,55 @@ from service.streaming.kafka.cluster import Cluster
 from service.tools.stored_models import none_stored
 
 
-def rollback_model(settings: Settings, name: str, to: int, resume_at: str | None, yes: bool) -> None:
-    """Restore version `to` of a model, if `yes`; `resume_at` is P:OFFSET,…, behind what is never to be learned."""
-    asyncio.run(_rollback(settings, name, to, _offsets(resume_at), yes))
-
-
-def _offsets(text: str | None) -> dict[int, int]:
-    try:
-        found = parse_start_at(text) or {}
-    except ValueError:
-        found = ""
-    if not isinstance(found, dict):
-        raise ConfigurationError(f"--resume-at {text}: expected PARTITION:OFFSET,…")
-    return found
-
-
-async def _rollback(settings: Settings, name: str, to: int, resume_at: Mapping[int, int], yes: bool) -> None:
+async def rollback_model(settings: Settings, name: str, to: int, resume_at: str | None, yes: bool) -> None:
+    """Restore version `to` of a model, if `yes`. `resume_at` is P:OFFSET,…: the records before it are never learned."""
+    offsets = _parse_offsets(resume_at)
     async with settings.redis.store() as store:
-        found = await current_head(store, name)
-        if found is None:
+        current, digest = await current_head(store, name) or (None, "")
+        if current is None:
             raise await none_stored(store, name)
-        kept = await kept_snapshot(store, *found, to, asyncio.to_thread, Options())
-        _check_offsets(kept.head, resume_at)
-        await _check_log(settings.kafka.cluster, name, kept.head, resume_at)
+        kept = await kept_snapshot(store, current, digest, to, asyncio.to_thread, Options())
+        await _check_offsets(settings.kafka.cluster, name, kept.head, offsets)
         if not yes:
             raise ConfigurationError(
-                f"this takes model {name} from version {found[0].version} with {found[0].counts.events:,} events back "
+                f"this takes model {name} from version {current.version} with {current.counts.events:,} events back "
                 f"to version {to} with {kept.head.counts.events:,}: say --yes to do it"
             )
-        new = await roll_back(store, kept, resume_at, time.time())
-    at = ", ".join(f"{partition}:{position.offset}" for partition, position in new.next.items())
+        new = await roll_back(store, kept, offsets, time.time())
     typer.echo(
         f"model {name} has gone back to version {to}, which is version {new.version} now: {new.counts.events:,} "
-        f"events, learning goes on at {at}"
+        f"events, learning goes on at {_next_offsets(new)}"
     )
 
 
-def _check_offsets(version: Head, resume_at: Mapping[int, int]) -> None:
-    """Only what was not learned can be left out."""
-    for partition, offset in resume_at.items():
-        position = version.next.get(str(partition))
-        if position is None:
-            raise ConfigurationError(
-                f"--resume-at {partition}:{offset}: version {version.version} has partitions {', '.join(version.next)}"
-            )
-        if offset < position.offset:
-            raise ConfigurationError(
-                f"--resume-at {partition}:{offset}: version {version.version} has learned up to {position.offset}, and "
-                f"nothing is learned twice: give {position.offset} or more"
-            )
+def _parse_offsets(text: str | None) -> dict[int, int]:
+    try:
+        offsets = parse_start_at(text) or {}
+    except ValueError:
+        offsets = ""
+    if not isinstance(offsets, dict):
+        raise ConfigurationError(f"--resume-at {text}: expected PARTITION:OFFSET,…")
+    return offsets
 
 
-async def _check_log(cluster: Cluster, topic: str, version: Head, resume_at: Mapping[int, int]) -> None:
-    """That learning can go on there, or the model would stop at once."""
-    missing = DataError(f"{cluster} has no topic {topic}")
-    async with cluster.reader(topic, missing) as reader:
-        there = await reader.bounds()
-    for name, position in version.next.items():
-        partition = int(name)
-        offset = resume_at.get(partition, position.offset)
-        begin, end = there.get(partition, (0, 0))
-        if offset < begin:
+def _next_offsets(head: Head) -> str:
+    return ", ".join(f"{partition}:{position.offset}" for partition, position in head.next.items())
+
+
+async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at: dict[int, int]) -> None:
+    """Raise ConfigurationError if learned records would be left out, DataError if learning cannot go on there."""
+    learned = {int(partition): position.offset for partition, position in version.next.items()}
+    if any(offset < learned.get(partition, offset + 1) for partition, offset in resume_at.items()):
+        raise ConfigurationError(
+            f"--resume-at: version {version.version} has learned up to {_next_offsets(version)}, and nothing is "
+            "learned twice: name these partitions, with these offsets or larger ones"
+        )
+    async with cluster.reader(topic, DataError(f"{cluster} has no topic {topic}")) as reader:
+        bounds = await reader.bounds()
+    for partition, offset in (learned | resume_at).items():
+        begin, end = bounds.get(partition, (0, 0))
+        if not begin <= offset <= end:
             raise DataError(
-                f"topic {topic}: partition {partition} begins at {begin}, but version {version.version} would go on at "
-                f"{offset}: leave out what is gone with --resume-at {partition}:{begin}"
+                f"topic {topic}: partition {partition} holds offsets {begin} to {end}, but version {version.version} "
+                f"would go on at {offset}: if records are gone, leave them out with --resume-at {partition}:{begin}"
             )
-        if offset > end:
-            raise DataError(f"topic {topic}: partition {partition} ends at {end}, so learning cannot go on at {offset}")

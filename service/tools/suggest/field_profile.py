@@ -1,6 +1,5 @@
 """The members of a sample's records: their kinds and values, and why one makes no good feature."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,10 +10,10 @@ from service.learning.events.flatten import MAX_OBJECT_DEPTH, Flattener
 from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import Pairs, type_name
 from service.learning.identity import Identity
+from service.text import short_json
 from service.tools.formats.readers import at
 
 MAX_MEMBERS = 10_000
-EXAMPLE_CHARACTERS = 28
 ENOUGH_VALUES = 20
 """With fewer values, the number of different ones says nothing."""
 
@@ -92,11 +91,11 @@ class FieldProfile:
         if self.fault:
             return Mark("rejected", self.fault)
         if self.distinct == 1 and self.present == records > 1 and self.kind != "list":
-            return Mark("constant", f"it is always {shown_value(self.example)}")
+            return Mark("constant", f"it is always {short_json(self.example)}")
         values = [value for _, value in self.counts]
         has_id_name, has_enough = _ID_NAME.fullmatch(self.path[-1]), self.present >= ENOUGH_VALUES
         share = self.distinct / self.present
-        time = Mark("timestamp", f"a time, such as {shown_value(self.example)}, does not come back")
+        time = Mark("timestamp", f"a time, such as {short_json(self.example)}, does not come back")
         differ = f"{self.distinct:,} of {self.present:,} values differ"
         if self.kind == "string":
             if all(map(_DATE.fullmatch, values)):
@@ -146,15 +145,3 @@ def member_at(records: Iterable[Any], path: Path) -> FieldProfile:
         if (value := at(record, path)) is not None:
             member.add(value, False)
     return member
-
-
-def shown_value(value: Any) -> str:
-    """A value as JSON, cut to EXAMPLE_CHARACTERS; a whole number without a point, as a table has it."""
-    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-    text = json.dumps(int(value) if is_whole else value, ensure_ascii=False, default=str)
-    return text if len(text) <= EXAMPLE_CHARACTERS else text[: EXAMPLE_CHARACTERS - 1] + "…"
-
-
-def plain_value(text: str) -> str:
-    """A text on one line, without what a terminal would take for a command."""
-    return "".join(one if one.isprintable() else "?" for one in text)

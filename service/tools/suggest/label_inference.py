@@ -8,9 +8,9 @@ from service.errors import DataError
 from service.learning.evaluation.confusion import RARE
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label
-from service.text import did_you_mean
+from service.text import did_you_mean, printable, short_json
 from service.tools.formats.readers import at
-from service.tools.suggest.field_profile import FieldProfile, member_at, plain_value, profile_fields, shown_value
+from service.tools.suggest.field_profile import FieldProfile, member_at, profile_fields
 from service.tools.suggest.sample import Sample
 
 GENERAL_NAMES = {"label", "labels", "target", "y", "class"}
@@ -70,13 +70,11 @@ def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfil
         return (*outer, *(whole or last)[0])
     names = [member.name for member in members.values()]
     near = did_you_mean(requested.removeprefix("/").replace("/", "."), names)
-    raise DataError(
-        f"--label: no record of {sample.name} has '{plain_value(requested)}'{plain_value(near)}; {_list(members)}"
-    )
+    raise DataError(f"--label: no record of {sample.name} has '{printable(requested)}'{near}; {_list(members)}")
 
 
 def _list(members: dict[Path, FieldProfile]) -> str:
-    names = [plain_value(member.name) for member in members.values()]
+    names = [printable(member.name) for member in members.values()]
     more = f" and {len(names) - MAX_LISTED_MEMBERS:,} more" if len(names) > MAX_LISTED_MEMBERS else ""
     return f"the members are {', '.join(names[:MAX_LISTED_MEMBERS]) or 'none'}{more}"
 
@@ -117,7 +115,7 @@ def _fault(member: FieldProfile) -> str | None:
     if member.kind not in ("boolean", "number", "string"):
         return f"has values of kind {member.kind}: a label is a boolean, a number or a string"
     if member.distinct < 2:
-        return f"is always {shown_value(member.example)}: a label has two values"
+        return f"is always {short_json(member.example)}: a label has two values"
     if member.distinct > MAX_CLASSES:
         return f"has {member.distinct:,} values: a label has at most {MAX_CLASSES:,}"
     if member.distinct > 2 and 2 * member.distinct > member.present:
@@ -136,18 +134,18 @@ def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], 
     """The labels, of two the negative one first, why they are so, and the label as a member. Raises DataError."""
     member = member_at(sample.objects(), path)
     if fault := _fault(member):
-        raise DataError(f"{sample.name}: label: {plain_value(called)} {fault}")
+        raise DataError(f"{sample.name}: label: {printable(called)} {fault}")
     counts: dict[Label, int] = {_whole(value): count for (_, value), count in member.counts.items()}
     if len(counts) > 2:
         frequent = max(counts, key=counts.__getitem__)
         why = f"the {len(counts):,} values of the sample; an event with another is rejected"
-        why += f"; {shown_value(frequent)} is in {counts[frequent] / member.present:.1%} of the events"
+        why += f"; {short_json(frequent)} is in {counts[frequent] / member.present:.1%} of the events"
         return sorted(counts), why, member
     texts = sorted(str(value) for value in counts)
     named = [text for text in texts if text.lower() in POSITIVE_TEXTS]
     positive = max(counts) if member.kind != "string" else (named or sorted(texts, key=counts.__getitem__))[0]
     negative = next(value for value in counts if value != positive)
-    why = f"negative, positive: {shown_value(positive)} is in {counts[positive] / member.present:.1%} of the events"
+    why = f"negative, positive: {short_json(positive)} is in {counts[positive] / member.present:.1%} of the events"
     return [negative, positive], why, member
 
 

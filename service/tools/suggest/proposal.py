@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from service.errors import DataError
 from service.learning.events.json_pointer import Path, parse_pointer, to_pointer
+from service.text import printable
 from service.tools.formats.readers import at
-from service.tools.suggest.field_profile import FieldProfile, plain_value, profile_fields
+from service.tools.suggest.field_profile import FieldProfile, profile_fields
 from service.tools.suggest.label_inference import find_label, label_values
 from service.tools.suggest.sample import Sample, parse_object
 
@@ -99,11 +100,11 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     marks = {} if is_list else {one.name: mark for one in members.values() if (mark := one.mark(len(events)))}
     features = [member for member in members.values() if member.name not in marks]
     if not features:
-        left = ", ".join(f"{plain_value(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
+        left = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
         raise DataError(f"{sample.name}: no member besides the label {layout.called} is a feature: {left}")
     choices += _positional(events) if is_list else _mode(features, len(events), len(labels))
     if marks:
-        why = "\n".join(f"{plain_value(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
+        why = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
         choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
     rows = [(label, "label"), *((one, marks[one.name].name if one.name in marks else "") for one in members.values())]
     return EventChoices(sample.values, choices, labels, label, rows, layout.others)

@@ -14,6 +14,7 @@ from service.learning.events.content_types import DoubleVector, MessagePack, dou
 from service.learning.identity import Identity
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords, value_of
+from service.text import quantity
 from service.tools.formats.formats import Events, FileName, format_name, raise_bad_line
 from service.tools.formats.readers import Cells, JsonLines
 
@@ -47,13 +48,8 @@ class Sample(NamedTuple):
                 why = f"{rejected.reason}: {rejected}"
                 if (self.values[0] or b"").startswith(b"\0"):
                     why += " (it begins with a zero byte, as Avro and Protobuf of a schema registry do)"
-                count = count_records(len(self.values))
+                count = quantity(len(self.values), "record")
                 raise DataError(f"{self.name}: none of {count} is a JSON object; the first: {why}") from None
-
-
-def count_records(count: int) -> str:
-    """`1 record`, `2,000 records`."""
-    return f"{count:,} record{'s' * (count != 1)}"
 
 
 def parse_object(raw: bytes | None) -> dict[str, Any] | None:
@@ -79,7 +75,7 @@ def read_file(file: str, form: FileName | None, count: int) -> Sample:
         size += len(line.value)
         if size > MAX_SAMPLE_BYTES:
             break
-    return Sample(events.name, f"the first {count_records(len(values))} of {events.name}", values, is_table)
+    return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", values, is_table)
 
 
 async def read_topic(cluster: Cluster, topic: str, missing: PerceptronError, count: int) -> Sample:
@@ -92,7 +88,7 @@ async def read_topic(cluster: Cluster, topic: str, missing: PerceptronError, cou
             while size > MAX_SAMPLE_BYTES:
                 size -= len(records.popleft()[1] or b"")
     values = [value for _, value in sorted(records, key=lambda record: record[0])]
-    return Sample(f"topic {topic}", f"the newest {count_records(len(values))} of topic {topic}", values)
+    return Sample(f"topic {topic}", f"the newest {quantity(len(values), 'record')} of topic {topic}", values)
 
 
 async def newest_of(

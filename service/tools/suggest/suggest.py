@@ -13,27 +13,22 @@ from typing import Any
 import tomlkit
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from service.errors import ConfigurationError, DataError
 from service.settings.load import Settings, is_topic
+from service.text import printable, quantity, short_json
 from service.tools import atomic_write
 from service.tools.formats.formats import FileName
-from service.tools.suggest.field_profile import plain_value, shown_value
 from service.tools.suggest.label_inference import is_amount, positive_is_rare
 from service.tools.suggest.model_selection import SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
-from service.tools.suggest.sample import Sample, count_records, read_file, read_topic
+from service.tools.suggest.sample import Sample, read_file, read_topic
+from service.tools.tables import print_tables
 
 MAX_ROWS = 40
 """Members that are shown; --json has all."""
-NUMBER_COLUMNS = ("present", "distinct", "right", "later half", "F1")
-"""Columns that are aligned to the right."""
 FEW_EVENTS = 1000
 """With fewer events, accuracies differ by chance."""
-PIPE_WIDTH = 160
 
 
 def suggest_settings(
@@ -62,14 +57,8 @@ def suggest_settings(
     notes = _notes(event, comparison)
     text = _toml(name, None if file else settings.kafka.bootstrap_servers, sample, verdict, choices)
     members = [
-        {
-            "name": member.name,
-            "kind": member.kind,
-            "present": member.present / len(event.values),
-            "distinct": member.distinct,
-            "example": member.example,
-            "mark": mark,
-        }
+        {name: getattr(member, name) for name in ("name", "kind", "distinct", "example")}
+        | {"present": member.present / len(event.values), "mark": mark}
         for member, mark in event.members
     ]
     if as_json:
@@ -88,14 +77,11 @@ def suggest_settings(
         }
         typer.echo(json.dumps(suggestion, ensure_ascii=False, default=str))
     else:
-        console = Console(highlight=False, width=None if Console().is_terminal else PIPE_WIDTH)
-        console.print(Text(f"{sample.description}\n"))
-        console.print(_member_table(members), Text())
-        console.print(_trial_table(comparison), Text())
-        console.print(Text(f"{verdict}\n"), soft_wrap=True)
-        typer.echo(text)
+        typer.echo(f"{sample.description}, {quantity(len(event.members), 'member')}\n")
+        print_tables(_tables(members[:MAX_ROWS], comparison))
+        typer.echo(f"{verdict}\n\n{text}")
     for note in notes:
-        typer.echo(f"note: {plain_value(note)}", err=True)
+        typer.echo(f"note: {printable(note)}", err=True)
     if output is not None:
         atomic_write.write_atomically(output, text.encode())
         typer.echo(f"{output} is written: `perceptron -c {output} check` says whether it can run", err=True)
@@ -125,7 +111,7 @@ def _compare(name: str, event: EventChoices) -> SampleComparison:
         return compare_settings(settings, event.values, positive_is_rare(event.labels, event.label))
     except ValidationError as error:
         said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise DataError(f"{name}: no settings fit it: {plain_value(said)}") from None
+        raise DataError(f"{name}: no settings fit it: {printable(said)}") from None
 
 
 def _model_choices(chosen: Trial, comparison: SampleComparison) -> list[Choice]:
@@ -160,11 +146,11 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
     """What to mind of the label and the figures."""
     notes = []
     if is_amount(event.label):
-        of = f"{event.label.distinct:,} different values of {count_records(event.label.present)}"
+        of = f"{event.label.distinct:,} different values of {quantity(event.label.present, 'record')}"
         notes.append(f"{event.label.name} has {of}: a number to be predicted is not a class")
     if comparison.rejected:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
-        total = count_records(sum(comparison.rejected.values()))
+        total = quantity(sum(comparison.rejected.values()), "record")
         notes.append(f"{total} would be dead letters ({reasons}), such as: {comparison.example}")
     if comparison.events < FEW_EVENTS:
         chance = min(1.0, 1.0 / math.sqrt(comparison.events / 2))  # two standard errors of a share, at most
@@ -172,37 +158,37 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
     return notes
 
 
-def _member_table(members: list[dict[str, Any]]) -> Table:
-    table = _table("member", "kind", "present", "distinct", "example", "")
-    for row in members[:MAX_ROWS]:
-        name, example = plain_value(row["name"]), Text(shown_value(row["example"]), no_wrap=True, overflow="ellipsis")
-        mark = f"{row['mark']}, left out" if row["mark"] not in ("", "label") else row["mark"]
-        table.add_row(Text(name), row["kind"], f"{row['present']:.0%}", f"{row['distinct']:,}", example, mark)
-    if len(members) > MAX_ROWS:
-        table.add_row(f"and {len(members) - MAX_ROWS:,} more")
-    return table
-
-
-def _trial_table(comparison: SampleComparison) -> Table:
-    table = _table("rule", "scale", "weights", "margin", "right", "later half", "F1")
-    for trial in (comparison.baseline, *comparison.trials):
-        shares = ("-" if share is None else f"{share:.1%}" for share in (trial.accuracy, trial.later, trial.f1))
-        table.add_row(trial.rule, trial.scale, trial.weights, f"{trial.margin:g}", *shares)
-    return table
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        # An example gives way on a narrow terminal.
-        table.add_column(title, justify="right" if title in NUMBER_COLUMNS else "left", no_wrap=title != "example")
-    return table
+def _tables(members: list[dict[str, Any]], comparison: SampleComparison) -> dict[str, list[tuple[str, ...]]]:
+    """The rows of each table, by its titles."""
+    return {
+        "member | kind | present | distinct | example | note": [
+            (
+                row["name"],
+                row["kind"],
+                f"{row['present']:.0%}",
+                f"{row['distinct']:,}",
+                short_json(row["example"]),
+                row["mark"] + ", left out" * (row["mark"] not in ("", "label")),
+            )
+            for row in members
+        ],
+        "rule | scale | weights | margin | right | later half | F1": [
+            (
+                trial.rule,
+                trial.scale,
+                trial.weights,
+                f"{trial.margin:g}",
+                *("-" if share is None else f"{share:.1%}" for share in (trial.accuracy, trial.later, trial.f1)),
+            )
+            for trial in (comparison.baseline, *comparison.trials)
+        ],
+    }
 
 
 def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
     """The settings, each after the reason for it."""
     document, model = tomlkit.document(), tomlkit.table()
-    _explain(document, f"Suggested by `perceptron suggest` from {sample.description}.\n{verdict}.")
+    document.add(tomlkit.comment(f"Suggested by `perceptron suggest` from {sample.description}.\n{verdict}."))
     document.add("topics", [topic])
     document.add("create_topics", True)
     if bootstrap is not None:
@@ -212,7 +198,7 @@ def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choic
         table = model
         for section in sections:
             table = table.setdefault(section, tomlkit.table())
-        _explain(table, choice.why)
+        table.add(tomlkit.comment(choice.why))
         value = choice.value
         if isinstance(value, dict):
             value = tomlkit.inline_table()
@@ -222,8 +208,3 @@ def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choic
     # A terminal may obey what is not printable; TOML's strings may have it escaped.
     text = tomlkit.dumps(document)
     return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08X}" for one in text)
-
-
-def _explain(table: tomlkit.TOMLDocument | tomlkit.items.Table, why: str) -> None:
-    for line in why.split("\n"):
-        table.add(tomlkit.comment(plain_value(line)))
