@@ -1,12 +1,13 @@
 """The commands on events: send them, fit them, find settings for them, and ask for predictions."""
 
-from contextlib import closing
 from typing import Annotated, Literal
 
 import typer
 
 from service.cli.options import AsJson, Bootstrap, Format, LabelColumn, Output, Topic, Url, one_topic, settings_of
 from service.errors import ConfigurationError
+
+File = Annotated[str | None, typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too. Or a topic.")]
 
 
 def produce(
@@ -41,16 +42,15 @@ def produce(
     reader = formats.format_of(file, identity, name=form, label=label, key=key)
     writer = formats.writer(identity, written)
     events = formats.Events(file, reader, identity, keyed=key is not None, check=check or dry_run, written=writer)
-    with closing(events):
-        if dry_run:
-            tool.dry_run(events, count, skip)
-        else:
-            tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip)
+    if dry_run:
+        tool.dry_run(events, count, skip)
+    else:
+        tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip)
 
 
 def fit(
     ctx: typer.Context,
-    file: Annotated[str | None, typer.Argument(metavar="FILE|-", help="As for produce. Or a topic.")] = None,
+    file: File = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model whose settings a file gets.")] = None,
@@ -86,9 +86,7 @@ def fit(
 
 def suggest(
     ctx: typer.Context,
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too. Or a topic.")
-    ] = None,
+    file: File = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
@@ -105,10 +103,10 @@ def suggest(
     json: AsJson = False,
 ) -> None:
     """Look at the records of a topic or a file, and suggest settings for them, with reasons."""
-    from service.tools.suggest.suggest import suggest_settings
+    from service.tools.suggest.suggest import suggest_settings, topic_for
 
     settings = settings_of(ctx)
-    name = one_topic(settings) if topic else None
+    name = one_topic(settings) if topic or not file else topic_for(file)
     suggest_settings(settings, file, name, form=form, label=label, count=count, output=output, yes=yes, as_json=json)
 
 

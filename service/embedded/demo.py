@@ -59,7 +59,9 @@ without = ["at", "*.id"]
 average = true
 serve = "average"
 """
-"""Numbers, strings and booleans are features. The mean of all weights is for comparison. A dead member is replaced after 6 s, the shortest session timeout that brokers allow by default."""
+"""Numbers, strings and booleans are features. The mean of all weights is for comparison. A dead member is replaced
+after 6 s, the shortest session timeout that brokers allow by default.
+"""
 
 
 def run_demo(events: int, rate: int, leave: bool) -> None:
@@ -97,9 +99,8 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         if not leave:
             # The group may be assigning the topic again, since the killed process has joined it again.
             learner = _wait(lambda: _look(services)[0], "one of them learns")
-            say(
-                f"serving until Ctrl-C on http://{learner.address}/ ; `perceptron -c {settings} produce FILE` sends more"
-            )
+            say(f"serving on http://{learner.address}/ until Ctrl-C")
+            say(f"`perceptron -c {settings} produce FILE` sends more events")
             with suppress(KeyboardInterrupt):
                 signal.pause()
             say("stopping")

@@ -21,10 +21,8 @@ def service_url(settings: Settings, url: str | None) -> str:
     """The URL of the service: `url`, which may leave out `http://`, or what its settings say."""
     if url:
         full = url if "://" in url else f"http://{url}"
-        if "@" in url:  # it is said in errors
+        if "@" in url or not full.startswith(("http://", "https://")):  # it is in errors, so it has no password
             raise ConfigurationError("--url: expected http://HOST:PORT, without a name or a password")
-        if not full.startswith(("http://", "https://")):
-            raise ConfigurationError(f"--url {url}: expected http://HOST:PORT")
         return full.rstrip("/")
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)  # noqa: S104
     return f"{settings.http.scheme}://{host}:{settings.http.port}"

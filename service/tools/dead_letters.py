@@ -64,10 +64,7 @@ def show_one(cluster: Cluster, topic: str, key: str) -> None:
     """Print one letter whole: what is known of it, then the record's value."""
     [letter] = _with_keys(asyncio.run(_read(cluster, topic)), [key])
     for name, value in letter.about.items():
-        if name not in TRUNCATION_HEADERS:
-            typer.echo(f"{name}: {value}")
-    if letter.truncated:
-        typer.echo(f"cut: {letter.truncated}")
+        typer.echo(f"{name}: {value}")
     for name, content in letter.headers:
         typer.echo(f"header {name}: {_text(content or b'')}")
     if letter.record_key is not None:

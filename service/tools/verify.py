@@ -19,16 +19,16 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
 from service.learning.weights_file import WeightsFile
+from service.serving.models import ServedModel
 from service.settings.load import Settings
 from service.snapshots import head as heads
 from service.snapshots.head import Head
-from service.snapshots.keeper import Snapshot, fetch_newest
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import kept_snapshot
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.resume_check import fingerprint
 from service.text import short_json
-from service.tools.stored_models import none_stored
+from service.tools.stored_models import newest_snapshot
 
 UNWATCHED = Options(bound=False)
 """The sums of the bound are not part of the state."""
@@ -80,11 +80,9 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
     return 0 if equal else DIFFERENT
 
 
-async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snapshot, Learner, int | None]:
+async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[ServedModel, Learner, int | None]:
     """The newest snapshot, the learner that its replay begins with, and the kept version that this is, if any."""
-    snapshot = await fetch_newest(store, name, asyncio.to_thread, UNWATCHED)
-    if snapshot is None:
-        raise await none_stored(store, name)
+    snapshot = await newest_snapshot(store, name, UNWATCHED)
     head, stored = snapshot.head, snapshot.learner
     version: int | None = None
     if head.order == "log" or not head.kept:
@@ -127,7 +125,7 @@ def _start(settings: Settings, name: str, head: Head) -> WeightsFile | None:
     return start
 
 
-def _steps(snapshot: Snapshot, learner: Learner) -> list[Step]:
+def _steps(snapshot: ServedModel, learner: Learner) -> list[Step]:
     """The records to learn again; raises DataError if the recorded order does not lead to the stored state."""
     head, stored = snapshot.head, snapshot.learner
     if head.order == "log":
@@ -146,7 +144,7 @@ def _steps(snapshot: Snapshot, learner: Learner) -> list[Step]:
 
 
 async def _replay(
-    cluster: Cluster, topic: str, snapshot: Snapshot, steps: Sequence[Step], learner: Learner
+    cluster: Cluster, topic: str, snapshot: ServedModel, steps: Sequence[Step], learner: Learner
 ) -> str | None:
     """Learn the covered records again; returns why the model diverged, if it did.
 

@@ -58,7 +58,9 @@ class JsonLines:
 
 
 class Csv:
-    """Rows of a CSV with a header. The column `label`, or the one that is named, and the key's are no features.
+    """Rows of a CSV with a header. The columns of the label and the key are not features.
+
+    Without a label a row is an object of all its columns.
 
     A cell that reads as a number is one, `true` and `false` are booleans, and any other text is a string; spaces
     around it are no part of it. An empty cell is a feature that the event does not have, and so is `nan`: numpy and
@@ -67,9 +69,7 @@ class Csv:
     """
 
     def __init__(self, identity: Identity, label: str | None, key: str | None) -> None:
-        self._identity, self._key = identity, key
-        self.label = "label" if label is None else label
-        self._hint = "; --label COLUMN says which is the label" if label is None else ""
+        self._identity, self.label, self._key = identity, label, key
         self._header: list[str] = []
 
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
@@ -93,19 +93,16 @@ class Csv:
     def _checked(self, header: list[str]) -> list[str]:
         if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
             raise BadLine(f"the header is one column: cells are separated by commas, not by {json.dumps(other)}")
-        self._take_header(header)
-        if len(set(header)) < len(header):
-            raise BadLine("two columns have the same name")
-        return header
-
-    def _take_header(self, header: list[str]) -> None:
         for name in (self.label, self._key):
             if name is not None and name not in header:
-                hint = self._hint if name == self.label else ""
+                hint = "; --label COLUMN says which is the label" if name == "label" else ""
                 raise BadLine(f"there is no column '{name}'; the columns are {', '.join(header)}{hint}")
         features = len(set(header) - {self.label, self._key})
         if self._identity.features == "positional" and features != self._identity.dimension:
             raise BadLine(f"{features} feature columns, the model's dimension is {self._identity.dimension}")
+        if len(set(header)) < len(header):
+            raise BadLine("two columns have the same name")
+        return header
 
     def _cells(self, row: list[str]) -> dict[str, str]:
         if len(row) != len(self._header):
@@ -113,12 +110,15 @@ class Csv:
         return dict(zip(self._header, map(str.strip, row), strict=True))
 
     def event(self, row: list[str]) -> bytes:
-        cells = self._cells(row)
-        label = cells[self.label]
+        cells, identity = self._cells(row), self._identity
+        if self.label is None:
+            return json.dumps(self._values(cells)).encode()
+        label = _label(cells[self.label], identity)
         cells = {name: cell for name, cell in cells.items() if name not in (self.label, self._key)}
-        if self._identity.features == "positional":
-            return _event([_number(f"column '{name}'", cell) for name, cell in cells.items()], label, self._identity)
-        return _event(self._values(cells), label, self._identity)
+        positional = identity.features == "positional"
+        numbers = [_number(f"column '{name}'", cell) for name, cell in cells.items()] if positional else None
+        made = record(numbers or self._values(cells), label, identity.event)
+        return json.dumps(made, separators=(",", ":")).encode()
 
     def _values(self, cells: dict[str, str]) -> dict[str, Any]:
         return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in EMPTY_CELLS}
@@ -138,30 +138,11 @@ class Csv:
         return _key(self._key, row[self._header.index(self._key or "")].strip())
 
 
-class Cells(Csv):
-    """Rows of a CSV as objects by the names of its columns, which of them the label is being open."""
-
-    def __init__(self) -> None:
-        super().__init__(Identity(), None, None)
-
-    def _take_header(self, header: list[str]) -> None:
-        """Any will do."""
-
-    def event(self, row: list[str]) -> bytes:
-        return json.dumps(self._values(self._cells(row))).encode()
-
-
 def at(record: Any, path: Path) -> Any:
     """The value at a path through objects; None if there is none."""
     for name in path:
         record = record.get(name) if isinstance(record, dict) else None
     return record
-
-
-def _event(features: Any, label: str, identity: Identity) -> bytes:
-    """The record as JSON."""
-    made = record(features, _label(label.strip(), identity), identity.event)
-    return json.dumps(made, separators=(",", ":")).encode()
 
 
 def record(features: Any, label: Any, places: Places) -> Any:

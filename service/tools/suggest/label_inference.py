@@ -2,22 +2,21 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from service.errors import DataError
 from service.learning.evaluation.confusion import RARE
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label
-from service.text import did_you_mean, printable, short_json
+from service.text import did_you_mean, printable, quantity, short_json
 from service.tools.formats.readers import at
 from service.tools.suggest.field_profile import FieldProfile, member_at, profile_fields
 from service.tools.suggest.sample import Sample
 
-GENERAL_NAMES = {"label", "labels", "target", "y", "class"}
-NAMES = GENERAL_NAMES | {
-    "outcome", "clicked", "click", "converted", "conversion", "churned", "churn", "fraud", "fraudulent", "spam",
-    "default", "defaulted", "purchased", "bought", "cancelled", "canceled", "returned", "survived", "success",
-    "responded", "subscribed", "approved", "won", "result", "status", "verdict", "decision",
+NAMES = {
+    "label", "labels", "target", "y", "class", "outcome", "clicked", "click", "converted", "conversion", "churned",
+    "churn", "fraud", "fraudulent", "spam", "default", "defaulted", "purchased", "bought", "cancelled", "canceled",
+    "returned", "survived", "success", "responded", "subscribed", "approved", "won", "result", "status", "verdict",
+    "decision",
 }  # fmt: skip
 """Frequent names of labels."""
 MAX_TEXTS = 20
@@ -25,18 +24,9 @@ MAX_TEXTS = 20
 MAX_AMOUNTS = 50
 """A label of more numbers is probably an amount."""
 MAX_LISTED_MEMBERS = 20
-MAX_NAME_SCORE = 4
+LabelChoice = tuple[Path, str, list[Path]]
+"""The path of the label from the whole record on, why it is the label, and the next likeliest members."""
 POSITIVE_TEXTS = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won", "pass", "passed", "success"}
-
-
-class LabelChoice(NamedTuple):
-    """The path of the label, and why it is taken for the label."""
-
-    path: Path
-    """From the whole record on."""
-    why: str
-    others: list[Path]
-    """Other members that may be the label, the likeliest first."""
 
 
 def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: bool) -> LabelChoice:
@@ -46,17 +36,17 @@ def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: 
     """
     members = profile_fields([value for record in sample.objects() if isinstance(value := at(record, outer), dict)])
     if requested is not None:
-        return LabelChoice(_requested_path(sample, outer, members, requested), "--label says so", [])
+        return _requested_path(sample, outer, members, requested), "--label says so", []
     if is_own_form and any("label" in record for record in sample.objects()):
-        return LabelChoice(("label",), "the service's own form has it there", [])
+        return ("label",), "the service's own form has it there", []
     likely = _likely_labels(members)
     if not likely:
         raise DataError(
             f"{sample.name}: no member looks like a label, with two values or a few: --label names it; {_list(members)}"
         )
-    others = [(*outer, *member.path) for member in likely[1:]]
-    named = f"named {likely[0].path[-1]} and " if _name_score(likely[0].path[-1]) else ""
-    return LabelChoice((*outer, *likely[0].path), f"{named}a {likely[0].kind} of {likely[0].distinct:,} values", others)
+    path, *others = [(*outer, *member.path) for member in likely]
+    named = f"named {path[-1]} and " if _name_score(path[-1]) else ""
+    return path, f"{named}a {likely[0].kind} of {likely[0].distinct:,} values", others
 
 
 def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfile], requested: str) -> Path:
@@ -68,15 +58,14 @@ def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfil
     last = [path for path in members if path[-1] == requested]
     if whole or len(last) == 1:
         return (*outer, *(whole or last)[0])
-    names = [member.name for member in members.values()]
+    names = [printable(member.name) for member in members.values()]
     near = did_you_mean(requested.removeprefix("/").replace("/", "."), names)
     raise DataError(f"--label: no record of {sample.name} has '{printable(requested)}'{near}; {_list(members)}")
 
 
 def _list(members: dict[Path, FieldProfile]) -> str:
     names = [printable(member.name) for member in members.values()]
-    more = f" and {len(names) - MAX_LISTED_MEMBERS:,} more" if len(names) > MAX_LISTED_MEMBERS else ""
-    return f"the members are {', '.join(names[:MAX_LISTED_MEMBERS]) or 'none'}{more}"
+    return f"there are {quantity(len(names), 'member')}: {', '.join(names[:MAX_LISTED_MEMBERS])}"
 
 
 def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
@@ -87,8 +76,7 @@ def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
         if _fault(member):
             return False
         few_texts = member.kind == "string" and member.distinct <= MAX_TEXTS
-        named = _name_score(member.path[-1])
-        is_named = named == MAX_NAME_SCORE or (named > 1 and not is_amount(member))
+        is_named = _name_score(member.path[-1]) > 0 and not is_amount(member)
         return member.distinct == 2 or ((few_texts or is_named) and not member.mark(records))
 
     def likelihood(member: FieldProfile) -> float:
@@ -104,10 +92,7 @@ def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
 def _name_score(name: str) -> int:
     """How much a name sounds like one of a label."""
     words = re.split(r"[_\W]+", re.sub("([a-z])([A-Z])", r"\1_\2", name).lower())
-    bare = "_".join(word for word in words if word not in ("is", "has", "was", "did"))
-    if bare in NAMES:
-        return MAX_NAME_SCORE if bare in GENERAL_NAMES else 3
-    return 2 if NAMES & set(words) else 1 if len(words) == 1 and name.endswith("ed") else 0
+    return 3 if words[0] in NAMES and not words[1:] else 2 if NAMES & set(words) else 0
 
 
 def _fault(member: FieldProfile) -> str | None:

@@ -16,7 +16,7 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords, value_of
 from service.text import quantity
 from service.tools.formats.formats import Events, FileName, format_name, raise_bad_line
-from service.tools.formats.readers import Cells, JsonLines
+from service.tools.formats.readers import Csv, JsonLines
 
 MAX_SAMPLE_BYTES = 32 << 20
 """A sample is held in memory, and read several times."""
@@ -67,7 +67,7 @@ def parse_object(raw: bytes | None) -> dict[str, Any] | None:
 def read_file(file: str, form: FileName | None, count: int) -> Sample:
     """The first `count` records of a file; raises DataError and ConfigurationError."""
     is_table = format_name(file, form) == "csv"
-    rows = Cells() if is_table else JsonLines(Identity(), None)
+    rows = Csv(Identity(), None, None) if is_table else JsonLines(Identity(), None)
     events = Events(file, rows, Identity(), keyed=False, check=False)
     values, size = list[bytes | None](), 0
     for line in islice(events.lines(raise_bad_line), count):

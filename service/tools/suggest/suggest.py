@@ -34,7 +34,7 @@ FEW_EVENTS = 1000
 def suggest_settings(
     settings: Settings,
     file: str | None,
-    topic: str | None,
+    topic: str,
     *,
     form: FileName | None,
     label: str | None,
@@ -47,7 +47,11 @@ def suggest_settings(
     if output is not None and Path(output).exists() and not yes:
         raise ConfigurationError(f"{output} is there already: say --yes to write over it")
     atomic_write.check_folder(output)
-    sample, name = _read_sample(settings, file, topic, form, count)
+    missing = ConfigurationError(f"topic {topic} does not exist at {settings.kafka.bootstrap_servers}")
+    if file:
+        sample = read_file(file, form, count)
+    else:
+        sample = asyncio.run(read_topic(settings.kafka.cluster, topic, missing, count))
     sample.check()
     event = choose_event(sample, label)
     comparison = _compare(sample.name, event)
@@ -55,7 +59,7 @@ def suggest_settings(
     choices = [*event.choices, *_model_choices(chosen, comparison)]
     verdict = _verdict(chosen, comparison)
     notes = _notes(event, comparison)
-    text = _toml(name, None if file else settings.kafka.bootstrap_servers, sample, verdict, choices)
+    text = _toml(topic, None if file else settings.kafka.bootstrap_servers, sample, verdict, choices)
     members = [
         {name: getattr(member, name) for name in ("name", "kind", "distinct", "example")}
         | {"present": member.present / len(event.values), "mark": mark}
@@ -87,18 +91,10 @@ def suggest_settings(
         typer.echo(f"{output} is written: `perceptron -c {output} check` says whether it can run", err=True)
 
 
-def _read_sample(
-    settings: Settings, file: str | None, topic: str | None, form: FileName | None, count: int
-) -> tuple[Sample, str]:
-    """The sample, and the topic that the settings are for."""
-    if file is not None:
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).name.partition(".")[0]).strip("-")[:200]
-        return read_file(file, form, count), topic or (stem if stem and is_topic(stem) else "events")
-    if len(settings.topics) != 1 or settings.patterns:
-        raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
-    name = settings.topics[0]
-    missing = ConfigurationError(f"topic {name} does not exist at {settings.kafka.bootstrap_servers}")
-    return asyncio.run(read_topic(settings.kafka.cluster, name, missing, count)), name
+def topic_for(file: str) -> str:
+    """A topic that is named as the file."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).name.partition(".")[0]).strip("-")[:200]
+    return stem if is_topic(stem) else "events"
 
 
 def _compare(name: str, event: EventChoices) -> SampleComparison:
