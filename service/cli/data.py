@@ -1,5 +1,6 @@
 """The commands on events: send them, fit them, find settings for them, and ask for predictions."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -103,11 +104,16 @@ def suggest(
     json: AsJson = False,
 ) -> None:
     """Look at the records of a topic or a file, and suggest settings for them, with reasons."""
+    from service.tools.suggest.sample import read_file, read_topic
     from service.tools.suggest.suggest import suggest_settings, topic_for
 
     settings = settings_of(ctx)
     name = one_topic(settings) if topic or not file else topic_for(file)
-    suggest_settings(settings, file, name, form=form, label=label, count=count, output=output, yes=yes, as_json=json)
+    if output and Path(output).exists() and not yes:
+        raise ConfigurationError(f"{output} is there already: say --yes to write over it")
+    sample = read_file(file, form, count) if file else read_topic(settings.kafka.cluster, name, count)
+    bootstrap = None if file else settings.kafka.bootstrap_servers
+    suggest_settings(sample, name, bootstrap, label=label, output=output, as_json=json)
 
 
 def predict(

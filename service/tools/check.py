@@ -168,10 +168,9 @@ def unmatched_settings(settings: ModelSettings, values: Sequence[bytes | None]) 
     event, looked_at = identity.event, f"the {quantity(len(records), 'record')} that were looked at"
     lines = []
     for part in ("weight", "id"):
-        pointer: str | None = getattr(event, part)
-        if pointer is None or pointer == getattr(default, part):
-            continue
-        if all(at(record, parse_pointer(pointer)) is None for record in records):
+        pointer = getattr(event, part)
+        is_default = pointer in (None, getattr(default, part))
+        if not is_default and all(at(record, parse_pointer(pointer)) is None for record in records):
             lines.append(f"event.{part}: {pointer} is in none of {looked_at}")
     for setting, patterns in (("only", event.only), ("without", event.without)):
         for pattern in patterns:

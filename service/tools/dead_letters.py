@@ -17,7 +17,6 @@ from service.learning.events.batch import REASONS
 from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, own_headers, topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.outbox import MAX_LETTER_BYTES
-from service.streaming.records import KafkaRecord
 from service.text import quantity
 
 
@@ -129,20 +128,16 @@ async def _read(cluster: Cluster, topic: str) -> list[Letter]:
     retried: dict[str, str] = {}
     async for _, records in cluster.read_whole(name, missing):
         for record in records:
-            _file(record, letters, retried)
+            key = (record.key or b"").decode(errors="replace")
+            if len(record.headers) == 1 and record.headers[0][0] == RETRIED_HEADER:
+                retried[key] = (record.headers[0][1] or b"").decode()
+                continue
+            own = own_headers(record.headers)
+            ours = {name: content or b"" for name, content in record.headers[: len(record.headers) - len(own)]}
+            record_key = ours.pop("key", None)
+            ours.pop("headers", None)
+            about = {name: content.decode(errors="replace") for name, content in ours.items()}
+            if "reason" in about:
+                letter = Letter(key, record.timestamp / 1000, about, record_key, record.value, list(own), None)
+                letters.setdefault(key, letter)
     return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.written)]
-
-
-def _file(record: KafkaRecord, letters: dict[str, Letter], retried: dict[str, str]) -> None:
-    key = (record.key or b"").decode(errors="replace")
-    if len(record.headers) == 1 and record.headers[0][0] == RETRIED_HEADER:
-        retried[key] = (record.headers[0][1] or b"").decode()
-        return
-    own = own_headers(record.headers)
-    ours = {name: content or b"" for name, content in record.headers[: len(record.headers) - len(own)]}
-    record_key = ours.pop("key", None)
-    ours.pop("headers", None)
-    about = {name: content.decode(errors="replace") for name, content in ours.items()}
-    if "reason" in about:
-        letter = Letter(key, record.timestamp / 1000, about, record_key, record.value, list(own), None)
-        letters.setdefault(key, letter)

@@ -11,16 +11,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, DataError
 from service.learning import weights_file
 from service.learning.identity import listed
-from service.learning.learner import Learner
 from service.serving.model_info import Version
 from service.serving.models import ServedModel
 from service.settings.load import Settings
-from service.tools import atomic_write
+from service.tools.atomic_write import write_atomically
 from service.tools.stored_models import newest_snapshot
 
 
@@ -44,7 +42,7 @@ async def export_model(
             raise ConfigurationError(
                 f"--{form} needs more packages: pip install 'perceptron-service[{form}]'"
             ) from None
-        atomic_write.write_atomically(file, content)
+        write_atomically(file, content)
         typer.echo(f"version {model.head.version} of {name} written to {file}", err=True)
 
 
@@ -80,27 +78,20 @@ def _fitted(name: str, a: ServedModel) -> Any:
             "weights, count, mean and m2 of each column"
         )
     fitted = Perceptron(eta0=learner.identity.eta, shuffle=False)
-    fitted.coef_, fitted.intercept_ = _unscaled(learner)
+    rows = np.atleast_2d(learner.served.T)
+    intercept, coef = rows[:, 0].copy(), rows[:, 1:].copy()
+    if learner.scaler:
+        # w·(x - mean)/σ is (w/σ)·x less w·mean/σ, since positional features are never absent.
+        n, mean, m2 = (array[1:] for array in learner.scaler.arrays(len(learner.columns)).values())
+        deviation = np.sqrt(m2 / np.maximum(n, 1.0))
+        coef = np.divide(coef, deviation, out=np.zeros_like(coef), where=deviation > 0.0)
+        intercept -= coef @ mean
+    fitted.coef_, fitted.intercept_ = coef, intercept
     # An array of its own would turn labels of two types into one.
     fitted.classes_ = np.array(labels, None if len(set(map(type, labels))) == 1 else object)
     fitted.n_features_in_ = fitted.coef_.shape[1]
     fitted.n_iter_, fitted.t_ = 1, 1.0 + learner.counts.events
     return fitted
-
-
-def _unscaled(learner: Learner) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights and intercept for values as they are, a row for each class, and of two one.
-
-    w·(x - mean)/σ is (w/σ)·x less w·mean/σ, where all are there.
-    """
-    rows = np.atleast_2d(learner.served.T)
-    intercept, coef = rows[:, 0].copy(), rows[:, 1:].copy()
-    if learner.scaler is None:
-        return coef, intercept
-    n, mean, m2 = (array[1:] for array in learner.scaler.arrays(len(learner.columns)).values())
-    deviation = np.sqrt(m2 / np.maximum(n, 1.0))
-    coef = np.divide(coef, deviation, out=np.zeros_like(coef), where=deviation > 0.0)
-    return coef, intercept - coef @ mean
 
 
 def _skops(name: str, a: ServedModel) -> bytes:

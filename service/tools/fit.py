@@ -27,13 +27,11 @@ from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecord, value_of
 from service.text import printable, quantity, short_json
-from service.tools import atomic_write
+from service.tools.atomic_write import write_atomically
 from service.tools.formats.formats import Events, FileName, format_of, raise_bad_line
 
 MAX_LISTED = 10
 """Weights, labels, and terms of a combination that are printed; --json has all."""
-MAX_LABEL_WEIGHTS = 5
-"""Weights that are printed of each label, with three labels and more."""
 MAX_PASSES = 20
 """Passes that are printed, and after them each hundredth."""
 
@@ -103,7 +101,6 @@ def topic_source(cluster: Cluster, topic: str) -> FitSource:
 def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
     """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can cause."""
     identity = own.identity()
-    atomic_write.check_folder(output)
     data = batch_training.read_data(identity, source.values, own.start_weights)
     rejected = Counter(reject.reason for reject in data.rejects)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items()))
@@ -121,15 +118,14 @@ def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, outpu
         "rejected": dict(rejected),
     }
     fitted = weights_file.weights_as_json(identity, data.columns.names, result.w, counts, {}, {})
-    if output is not None:
-        atomic_write.write_atomically(output, msgspec.json.encode(fitted) + b"\n")
-        typer.echo(f"weights written to {output}", err=True)
     if as_json:
         typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
     else:
         aside = f", {quantity(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
-        for line in _lines(result, options, aside):
-            typer.echo(line)
+        typer.echo("\n".join(_lines(result, options, aside)))
+    if output is not None:
+        write_atomically(output, msgspec.json.encode(fitted) + b"\n")
+        typer.echo(f"weights written to {output}", err=True)
     if result.bounded is None or result.bounded.held:
         return 0
     typer.echo("a bound does not hold: this program is wrong, please report it", err=True)
@@ -175,9 +171,9 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
     of = f" of {len(r.labels):,} labels" if r.labels else ""
     yield f"data     {quantity(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
     for label, row in zip(r.labels[:MAX_LISTED], r.w.T, strict=False):
-        yield f"weights  {short_json(label)}: {_largest(row, r.data, MAX_LABEL_WEIGHTS)}"
+        yield f"weights  {short_json(label)}: {_largest(row, r.data)}"
     if not r.labels:
-        yield f"weights  {_largest(r.w, r.data, MAX_LISTED)}"
+        yield f"weights  {_largest(r.w, r.data)}"
     if len(r.labels) > MAX_LISTED:
         yield f"         and {len(r.labels) - MAX_LISTED:,} more labels: -o and --json have them all"
     if r.evidence.combination:
@@ -185,8 +181,7 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
             f"{part:.6g}·z({place}{'' if other is None else f', {short_json(other)}'})"
             for place, other, part in _combination(r)
         ]
-        hidden = len(terms) - MAX_LISTED
-        terms = [*terms[:MAX_LISTED], f"{hidden} more"] if hidden > 0 else terms
+        terms[MAX_LISTED:] = [f"{len(terms) - MAX_LISTED} more"] * (len(terms) > MAX_LISTED)
         z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if r.labels else "z = y·(1, x)"
         yield f"evidence {' + '.join(terms)} = 0 (±{ZERO_TOLERANCE:g}), with {z}: no w has w·z > 0 for all of them"
     elif r.evidence.vector is not None and r.ended != "converged":
@@ -199,7 +194,19 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
         separable = "it converged, so separable; the largest margin is unknown" if r.ended == "converged" else "none"
         yield f"evidence {separable}: {r.evidence.unknown}"
     if r.bounded is not None:
-        yield from _bound_lines(r, r.bounded)
+        b, s, made = r.bounded, r.bounded.separation, quantity(r.bounded.updates, "update")
+        if b.novikoff is not None:
+            twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
+            yield (
+                f"bound    {made} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
+                f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {b.vector}, the smaller bound)"
+            )
+            low, high = s.sides(np.array([float(b.updates)]))
+            yield (
+                f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held at every update' if b.norms else 'BROKEN'} "
+                f"(α = γ, {beta}, w0 = w_opt); at the last: {low[0]:.6g} <= {np.sum(r.w * r.w):.6g} <= {high[0]:.6g}"
+            )
+        yield f"Hu       {made} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
     elif r.no_bound and not r.passes[-1].errors:
         yield f"bound    none: {r.no_bound}"
     for one in r.passes if options.trace else ():
@@ -231,9 +238,9 @@ def _ending(r: Result, options: FitOptions) -> str:
     return f"{separable}not converged in {count} passes: {figures}; --max-passes allows more"
 
 
-def _largest(w: Vector, data: Data, count: int) -> str:
+def _largest(w: Vector, data: Data) -> str:
     """The bias and the largest of the other weights."""
-    largest = np.argsort(-np.abs(w[1:]), kind="stable")[:count] + 1
+    largest = np.argsort(-np.abs(w[1:]), kind="stable")[:MAX_LISTED] + 1
     parts = [f"bias {w[0]:g}", *(f"{printable(data.columns.name_of(int(c)))} {w[c]:g}" for c in sorted(largest))]
     more = f" and {len(w) - 1 - len(largest):,} smaller" if len(w) - 1 > len(largest) else ""
     return f"{', '.join(parts)}{more}"
@@ -252,22 +259,6 @@ def _combination(r: Result) -> Iterator[tuple[str, Label | None, float]]:
 def _radius(r: Result, b: BoundCheck) -> float:
     """R = max ‖(1, x)‖; with three labels and more ‖z‖² has it twice."""
     return math.sqrt(b.separation.squared_radius / (2.0 if r.labels else 1.0))
-
-
-def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
-    s, made = b.separation, quantity(b.updates, "update")
-    if b.novikoff is not None:
-        twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
-        yield (
-            f"bound    {made} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
-            f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {b.vector}, the smaller bound)"
-        )
-        low, high = s.sides(np.array([float(b.updates)]))
-        yield (
-            f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held at every update' if b.norms else 'BROKEN'} "
-            f"(α = γ, {beta}, w0 = w_opt); at the last: {low[0]:.6g} <= {np.sum(r.w * r.w):.6g} <= {high[0]:.6g}"
-        )
-    yield f"Hu       {made} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
 
 
 def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:

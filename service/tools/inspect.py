@@ -47,14 +47,6 @@ class Inspection(Description, kw_only=True):
 
 async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
     """Print a model's newest snapshot and its lag, without a running service."""
-    about = await _about(settings, name)
-    if as_json:
-        typer.echo(msgspec.json.encode(about))
-        return
-    print_tables(_tables(about))
-
-
-async def _about(settings: Settings, name: str) -> Inspection:
     async with settings.redis.store() as store:
         served = await newest_snapshot(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in served.head.kept])
@@ -66,7 +58,7 @@ async def _about(settings: Settings, name: str) -> Inspection:
     except (DependencyError, DataError) as error:
         lag_reason = str(error)
     covered = sum(to - start for ranges in learner.covered.values() for start, to in ranges)
-    return Inspection(
+    about = Inspection(
         **msgspec.structs.asdict(Description.of(Model(name), served)),
         offsets_without_record=covered - learner.counts.records,
         gaps=learner.observations.gaps,
@@ -75,6 +67,10 @@ async def _about(settings: Settings, name: str) -> Inspection:
         versions=[Version.of(*v) for v in codec.kept_versions(served.head, served.digest, kept)],
         **_largest_weights(learner, served.by(None)[1].served),
     )
+    if as_json:
+        typer.echo(msgspec.json.encode(about))
+    else:
+        print_tables(_tables(about))
 
 
 def _largest_weights(learner: Learner, w: Vector) -> dict[str, Any]:

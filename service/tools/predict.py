@@ -17,7 +17,7 @@ REQUEST_LINES = 1000
 """Lines of a request."""
 
 NumberedValue = tuple[int, Any]
-"""Its number, and what it holds."""
+"""The number of a line, and its value."""
 
 
 def predict_lines(
@@ -25,7 +25,7 @@ def predict_lines(
 ) -> None:
     """Print a prediction for each line of `file`: `{"features": …}` or the features alone; of classes the `top` scores.
 
-    Where the model's settings say that features stand elsewhere, lines are whole records of its topic.
+    If the model's settings have another place for features, each line is a whole record of its topic.
     """
     from service.tools.formats.formats import in_batches
 
@@ -38,7 +38,8 @@ def predict_lines(
     number = 0
 
     def predictions_of(values: list[Any]) -> Any:
-        request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
+        features = [v["features"] if isinstance(v, dict) and "features" in v else v for v in values]
+        request = {"events": values} if whole else {"instances": [{"features": each} for each in features]}
         return request_json(at, trust, request, settings.http.token)["predictions"]
 
     for batch in in_batches(_values(file), min(REQUEST_LINES, settings.http.max_instances)):
@@ -50,7 +51,7 @@ def predict_lines(
 
 
 def _answers(batch: list[NumberedValue], predictions_of: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
-    """The predictions of these lines; where one is refused, those before it first. Raises DataError."""
+    """The predictions of these lines. If a line is refused, the predictions of the lines before it, then DataError."""
     try:
         predictions = predictions_of([value for _, value in batch])
     except RequestRefused as refused:
@@ -71,17 +72,13 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
     note = f"\t({quantity(unknown, 'unknown feature')})" if unknown else ""
     probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
     typer.echo(f"{as_text(prediction['label'])}\t{prediction['score']:zg}{probability}{note}")
-    for one in prediction.get("scores", ()) if ranked else ():
-        typer.echo(f"\t{as_text(one['label'])}\t{one['score']:zg}")
+    for each in prediction.get("scores", ()) if ranked else ():
+        typer.echo(f"\t{as_text(each['label'])}\t{each['score']:zg}")
     if "runner_up" in prediction:
         typer.echo(f"\tahead of {as_text(prediction['runner_up'])}:")
     for c in prediction["contributions"] if explain else ():
         met = f" (scaled {c['scaled']:zg})" if c.get("scaled", c["value"]) != c["value"] else ""
         typer.echo(f"\t{c['product']:+zg}\t{printable(c['name'])}\t{c['value']:zg}{met} x {c['weight']:zg}")
-
-
-def _instance(value: Any) -> Any:
-    return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
 
 
 def _values(file: str) -> Iterator[NumberedValue]:
@@ -94,6 +91,5 @@ def _values(file: str) -> Iterator[NumberedValue]:
         try:
             value = msgspec.json.decode(line.value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            said = f"not JSON: {error} (predict reads JSON lines, no CSV)"
-            raise DataError(f"{events.name}, line {line.number}: {said}") from None
+            raise DataError(f"{events.name}, line {line.number}: not JSON: {error}") from None
         yield line.number, value

@@ -168,7 +168,6 @@ def _read(loop: asyncio.AbstractEventLoop, batches: Batches, lines: Iterator[Lin
         try:
             for batch in in_batches(lines, size):
                 put(batch)
+            put(None)
         except Exception as error:
             put(error)
-        else:
-            put(None)

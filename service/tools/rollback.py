@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
 import typer
 
@@ -36,13 +37,11 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
 
 
 def _parse_offsets(text: str | None) -> dict[int, int]:
-    try:
+    with suppress(ValueError):
         offsets = parse_start_at(text) or {}
-    except ValueError:
-        offsets = ""
-    if not isinstance(offsets, dict):
-        raise ConfigurationError(f"--resume-at {text}: expected PARTITION:OFFSET,…")
-    return offsets
+        if isinstance(offsets, dict):
+            return offsets
+    raise ConfigurationError(f"--resume-at {text}: expected PARTITION:OFFSET,…")
 
 
 def _next_offsets(head: Head) -> str:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,9 +17,6 @@ from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.events.json_pointer import parse_pointer, quoted_name
 from service.learning.identity import Identity
 from service.tools.formats.readers import BadLine, Csv, Format, JsonLines, at
-
-if TYPE_CHECKING:
-    from service.learning.events.batch import Decoder
 
 FileName = Literal["jsonl", "csv"]
 Written = Literal["json", "msgpack", "f8"]
@@ -61,7 +58,7 @@ class Events:
                 self.name, self.size = file, Path(file).stat().st_size
             except OSError as error:
                 raise ConfigurationError(f"{file}: {error.strerror}") from None
-        self._decoder: "Decoder | None" = None
+        self._decoder: Any = None
         if check:
             from service.learning.columns.columns import columns_for  # these take long to load
             from service.learning.events.batch import Decoder, use_compiled_reader

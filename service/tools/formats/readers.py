@@ -115,10 +115,10 @@ class Csv:
             return json.dumps(self._values(cells)).encode()
         label = _label(cells[self.label], identity)
         cells = {name: cell for name, cell in cells.items() if name not in (self.label, self._key)}
-        positional = identity.features == "positional"
-        numbers = [_number(f"column '{name}'", cell) for name, cell in cells.items()] if positional else None
-        made = record(numbers or self._values(cells), label, identity.event)
-        return json.dumps(made, separators=(",", ":")).encode()
+        features: Any = self._values(cells) if identity.features != "positional" else None
+        if features is None:
+            features = [_number(f"column '{name}'", cell) for name, cell in cells.items()]
+        return json.dumps(record(features, label, identity.event), separators=(",", ":")).encode()
 
     def _values(self, cells: dict[str, str]) -> dict[str, Any]:
         return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in EMPTY_CELLS}

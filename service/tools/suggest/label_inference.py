@@ -120,26 +120,21 @@ def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], 
     member = member_at(sample.objects(), path)
     if fault := _fault(member):
         raise DataError(f"{sample.name}: label: {printable(called)} {fault}")
-    counts: dict[Label, int] = {_whole(value): count for (_, value), count in member.counts.items()}
+    counts: dict[Label, int] = {}
+    for (_, value), count in member.counts.items():
+        counts[int(value) if isinstance(value, float) and value.is_integer() else value] = count
     if len(counts) > 2:
-        frequent = max(counts, key=counts.__getitem__)
+        labels, example = sorted(counts), max(counts, key=counts.__getitem__)
         why = f"the {len(counts):,} values of the sample; an event with another is rejected"
-        why += f"; {short_json(frequent)} is in {counts[frequent] / member.present:.1%} of the events"
-        return sorted(counts), why, member
-    texts = sorted(str(value) for value in counts)
-    named = [text for text in texts if text.lower() in POSITIVE_TEXTS]
-    positive = max(counts) if member.kind != "string" else (named or sorted(texts, key=counts.__getitem__))[0]
-    negative = next(value for value in counts if value != positive)
-    why = f"negative, positive: {short_json(positive)} is in {counts[positive] / member.present:.1%} of the events"
-    return [negative, positive], why, member
+    else:
+        texts = sorted(str(value) for value in counts)
+        named = [text for text in texts if text.lower() in POSITIVE_TEXTS]
+        example = max(counts) if member.kind != "string" else (named or sorted(texts, key=counts.__getitem__))[0]
+        labels, why = sorted(counts, key=lambda value: value == example), "negative, positive"
+    return labels, f"{why}; {short_json(example)} is in {counts[example] / member.present:.1%} of the events", member
 
 
 def positive_is_rare(labels: Sequence[Label], member: FieldProfile) -> bool:
     """Whether there are two labels and the positive one is so rare that accuracy says little."""
     positive = sum(count for (_, value), count in member.counts.items() if value == labels[1])
     return len(labels) == 2 and positive / member.present < RARE
-
-
-def _whole(value: Label) -> Label:
-    """A label with 1.0 written as 1."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -102,7 +102,12 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     if not features:
         left = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
         raise DataError(f"{sample.name}: no member besides the label {layout.called} is a feature: {left}")
-    choices += _positional(events) if is_list else _mode(features, len(events), len(labels))
+    if is_list:
+        (length, count), *_ = Counter(map(len, events)).most_common(1)
+        choices.append(Choice("features", "positional", "features are lists of numbers"))
+        choices.append(Choice("dimension", length, f"{count:,} of {len(events):,} lists have this many numbers"))
+    else:
+        choices += _mode(features, len(events), len(labels))
     if marks:
         why = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
         choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
@@ -169,14 +174,6 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
         return record is None or all(at(record, path) in values for path, values in paths)
 
     return sample._replace(values=[*filter(match, sample.values)])
-
-
-def _positional(lists: Sequence[Any]) -> list[Choice]:
-    (length, count), *_ = Counter(map(len, lists)).most_common(1)
-    return [
-        Choice("features", "positional", "features are lists of numbers"),
-        Choice("dimension", length, f"{count:,} of {len(lists):,} lists have this many numbers"),
-    ]
 
 
 def _mode(features: Sequence[FieldProfile], records: int, labels: int) -> list[Choice]:

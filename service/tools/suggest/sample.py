@@ -1,5 +1,6 @@
 """A sample of records: the newest of a topic, or the first of a file."""
 
+import asyncio
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from service.errors import DataError, PerceptronError, Rejected
+from service.errors import ConfigurationError, DataError, PerceptronError, Rejected
 from service.learning.events.careful_reader import CarefulReader
 from service.learning.events.content_types import DoubleVector, MessagePack, doubles
 from service.learning.identity import Identity
@@ -78,15 +79,24 @@ def read_file(file: str, form: FileName | None, count: int) -> Sample:
     return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", values, is_table)
 
 
-async def read_topic(cluster: Cluster, topic: str, missing: PerceptronError, count: int) -> Sample:
-    """The newest `count` records of a topic by their timestamps; raises DataError and DependencyError."""
+def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
+    """The newest `count` records of a topic by their timestamps.
+
+    Raises ConfigurationError if there is no such topic, DataError and DependencyError.
+    """
     records, size = deque[tuple[int, bytes | None]](), 0
-    async for _, newest in newest_of(cluster, topic, missing, count):
-        for record in newest:
-            records.append((record.timestamp, value_of(record)))
-            size += len(record.value or b"")
-            while size > MAX_SAMPLE_BYTES:
-                size -= len(records.popleft()[1] or b"")
+
+    async def read() -> None:
+        nonlocal size
+        missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
+        async for _, newest in newest_of(cluster, topic, missing, count):
+            for record in newest:
+                records.append((record.timestamp, value_of(record)))
+                size += len(record.value or b"")
+                while size > MAX_SAMPLE_BYTES:
+                    size -= len(records.popleft()[1] or b"")
+
+    asyncio.run(read())
     values = [value for _, value in sorted(records, key=lambda record: record[0])]
     return Sample(f"topic {topic}", f"the newest {quantity(len(values), 'record')} of topic {topic}", values)
 

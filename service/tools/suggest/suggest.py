@@ -3,7 +3,6 @@
 It sends and stores nothing. The suggestion goes to standard output, cautions go to standard error.
 """
 
-import asyncio
 import json
 import math
 import re
@@ -14,15 +13,14 @@ import tomlkit
 import typer
 from pydantic import ValidationError
 
-from service.errors import ConfigurationError, DataError
-from service.settings.load import Settings, is_topic
+from service.errors import DataError
+from service.settings.load import is_topic
 from service.text import printable, quantity, short_json
-from service.tools import atomic_write
-from service.tools.formats.formats import FileName
+from service.tools.atomic_write import write_atomically
 from service.tools.suggest.label_inference import is_amount, positive_is_rare
 from service.tools.suggest.model_selection import SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
-from service.tools.suggest.sample import Sample, read_file, read_topic
+from service.tools.suggest.sample import Sample
 from service.tools.tables import print_tables
 
 MAX_ROWS = 40
@@ -32,26 +30,9 @@ FEW_EVENTS = 1000
 
 
 def suggest_settings(
-    settings: Settings,
-    file: str | None,
-    topic: str,
-    *,
-    form: FileName | None,
-    label: str | None,
-    count: int,
-    output: str | None,
-    yes: bool,
-    as_json: bool,
+    sample: Sample, topic: str, bootstrap: str | None, *, label: str | None, output: str | None, as_json: bool
 ) -> None:
-    """Look at a sample, compare settings on it, print and write the best."""
-    if output is not None and Path(output).exists() and not yes:
-        raise ConfigurationError(f"{output} is there already: say --yes to write over it")
-    atomic_write.check_folder(output)
-    missing = ConfigurationError(f"topic {topic} does not exist at {settings.kafka.bootstrap_servers}")
-    if file:
-        sample = read_file(file, form, count)
-    else:
-        sample = asyncio.run(read_topic(settings.kafka.cluster, topic, missing, count))
+    """Look at a sample, compare settings on it, print and write the best for this topic; `bootstrap` is its Kafka."""
     sample.check()
     event = choose_event(sample, label)
     comparison = _compare(sample.name, event)
@@ -59,7 +40,7 @@ def suggest_settings(
     choices = [*event.choices, *_model_choices(chosen, comparison)]
     verdict = _verdict(chosen, comparison)
     notes = _notes(event, comparison)
-    text = _toml(topic, None if file else settings.kafka.bootstrap_servers, sample, verdict, choices)
+    text = _toml(topic, bootstrap, sample, verdict, choices)
     members = [
         {name: getattr(member, name) for name in ("name", "kind", "distinct", "example")}
         | {"present": member.present / len(event.values), "mark": mark}
@@ -87,7 +68,7 @@ def suggest_settings(
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
     if output is not None:
-        atomic_write.write_atomically(output, text.encode())
+        write_atomically(output, text.encode())
         typer.echo(f"{output} is written: `perceptron -c {output} check` says whether it can run", err=True)
 
 
@@ -129,13 +110,9 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
     best = "Best" if chosen.beats_baseline else "Nothing is shown to beat the baseline"
     margin = f", margin {chosen.margin:g}" if chosen.margin else ""
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
-    figure, baseline = _figure(chosen), _figure(comparison.baseline)
-    if comparison.baseline.f1 is None:
-        return f"{best}: {name}: right {figure} in the later half, always the most frequent label {baseline}"
-    return (
-        f"{best}: {name}: F1 {figure} in the later half, always the positive label {baseline}. That label is rare, "
-        "where accuracy says little: its F1 decides, of recall and precision (docs/model.md)"
-    )
+    is_rare, baseline = comparison.baseline.f1 is not None, _figure(comparison.baseline)
+    measure, usual = ("F1", "rare positive label") if is_rare else ("right", "most frequent label")
+    return f"{best}: {name}: {measure} {_figure(chosen)} in the later half, always the {usual} {baseline}"
 
 
 def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
@@ -190,16 +167,11 @@ def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choic
     if bootstrap is not None:
         document.add("kafka", {"bootstrap_servers": bootstrap})
     for choice in sorted(choices, key=lambda choice: choice.setting.count(".")):  # sections after plain settings
-        *sections, key = choice.setting.split(".")
-        table = model
-        for section in sections:
-            table = table.setdefault(section, tomlkit.table())
+        section, _, key = choice.setting.rpartition(".")
+        table = model.setdefault(section, tomlkit.table()) if section else model
         table.add(tomlkit.comment(choice.why))
-        value = choice.value
-        if isinstance(value, dict):
-            value = tomlkit.inline_table()
-            value.update(choice.value)
-        table.add(key, value)
+        is_table = isinstance(choice.value, dict)
+        table.add(key, tomlkit.inline_table() | choice.value if is_table else choice.value)
     document.add("models", tomlkit.table(is_super_table=True).add(topic, model))
     # A terminal may obey what is not printable; TOML's strings may have it escaped.
     text = tomlkit.dumps(document)
