@@ -34,6 +34,8 @@ def produce(
     check: Annotated[bool, typer.Option("--check/--no-check", help="Refuse lines that the model would reject.")] = True,
 ) -> None:
     """Send the events of a file to a topic."""
+    import asyncio
+
     from service.tools import produce as tool
     from service.tools.formats import formats
 
@@ -46,7 +48,7 @@ def produce(
     if dry_run:
         tool.dry_run(events, count, skip)
     else:
-        tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip)
+        asyncio.run(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
 
 
 def fit(

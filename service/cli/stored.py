@@ -1,7 +1,7 @@
 """The commands on a stored model: inspect, export, rollback, verify, reset."""
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,7 +10,6 @@ from service.cli.options import AsJson, Bootstrap, Output, RedisUrl, Topic, one_
 if TYPE_CHECKING:
     from service.settings.load import Settings
 
-_Result = TypeVar("_Result")
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what would be done.")]
 
 
@@ -85,7 +84,7 @@ def reset(
     _run(ctx, lambda settings, name: reset_model(settings, name, yes))
 
 
-def _run(ctx: typer.Context, command: "Callable[[Settings, str], Coroutine[Any, Any, _Result]]") -> _Result:
+def _run(ctx: typer.Context, command: "Callable[[Settings, str], Coroutine[Any, Any, Any]]") -> Any:
     """Run a command with the settings and the name of the model that the options name."""
     import asyncio
 

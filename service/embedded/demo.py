@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from service.embedded.demo_events import reference, visits
+from service.embedded.demo_events import REFERENCE, visits
 from service.embedded.servers import START_SECONDS, Server, free_port, start_kafka, start_redis
 from service.errors import PerceptronError
 from service.streaming.kafka.cluster import Cluster
@@ -75,11 +75,15 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         del os.environ[name]  # the service has only the demo's settings
     with ExitStack() as stack:
         folder, broker, store = stack.enter_context(_servers())
-        (folder / "reference.json").write_bytes(msgspec.json.encode(reference()))
+        (folder / "reference.json").write_bytes(msgspec.json.encode(REFERENCE))
         settings = folder / "perceptron.toml"
         settings.write_text(DEMO_SETTINGS.format(broker=broker.address, store=store.address, folder=folder))
         with console.status("starting the service (the first time it compiles its kernels)"):
-            services = [stack.enter_context(_service(settings).running()) for _ in range(2)]
+            command = [sys.executable, "-m", "service", "-c", str(settings)]
+            services = [
+                stack.enter_context(Server([*command, "run", "-p", str(p)], p, folder / f"service-{p}.log").running())
+                for p in (free_port(), free_port())
+            ]
             _wait(lambda: all(_get(service, "/readyz") for service in services), "both processes are ready")
         learner = _wait(lambda: _look(services)[0], "one of them learns")
         standby = next(service for service in services if service is not learner)
@@ -88,8 +92,7 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         say(f"the page of the process that stands by: http://{standby.address}/")
         say(f"perceptron run, twice: one learns; with Kafka on {broker.address} and Valkey on {store.address}")
         state = asyncio.run(_stream(say, services, broker.address, events, rate))
-        command = [sys.executable, "-m", "service", "-c", str(settings), "verify"]
-        verified = subprocess.run(command, capture_output=True, text=True, check=False)
+        verified = subprocess.run([*command, "verify"], capture_output=True, text=True, check=False)
         if verified.returncode or state["updates"] > state["bound"]:
             raise PerceptronError(f"the learned state is wrong, please report this: {verified.stdout}{verified.stderr}")
         say(
@@ -99,8 +102,7 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         if not leave:
             # The group may be assigning the topic again, since the killed process has joined it again.
             learner = _wait(lambda: _look(services)[0], "one of them learns")
-            say(f"serving on http://{learner.address}/ until Ctrl-C")
-            say(f"`perceptron -c {settings} produce FILE` sends more events")
+            say(f"http://{learner.address}/ serves until Ctrl-C; `perceptron -c {settings} produce FILE` sends more")
             with suppress(KeyboardInterrupt):
                 signal.pause()
             say("stopping")
@@ -127,13 +129,6 @@ def _servers() -> Iterator[tuple[Path, Server, Server]]:
             broker = stack.enter_context(start_kafka(folder, status.update))
             store = stack.enter_context(start_redis(folder))
         yield folder, broker, store
-
-
-def _service(settings: Path) -> Server:
-    """`perceptron run` as a process."""
-    port = free_port()
-    command = [sys.executable, "-m", "service", "-c", str(settings), "run", "-p", str(port)]
-    return Server(command, port, settings.parent / f"service-{port}.log")
 
 
 def _get(service: Server, path: str) -> Any:

@@ -23,13 +23,9 @@ BEFORE = {
 }  # fmt: skip
 AFTER = BEFORE | {"user.returning": -1.5, "user.device=phone": 1.5, "cart.voucher": 2.0}
 """The two rules. In the sale returning customers stay away, and vouchers bring phones. The bias is named ""."""
+REFERENCE = WeightsFile([BEFORE[name] for name in BEFORE if name], BEFORE[""], [name for name in BEFORE if name])
+"""The rule before the sale, which is the reference of the mistake bound."""
 MARGIN = 0.15
-
-
-def reference() -> WeightsFile:
-    """The rule before the sale, which is the reference of the mistake bound."""
-    names = [name for name in BEFORE if name]
-    return WeightsFile([BEFORE[name] for name in names], BEFORE[""], names)
 
 
 def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:

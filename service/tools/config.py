@@ -7,6 +7,7 @@ import typer
 
 from service.settings.load import Settings
 from service.settings.section import masked
+from service.tools.tables import print_tables
 
 
 def show_config(settings: Settings, as_json: bool) -> None:
@@ -18,10 +19,11 @@ def show_config(settings: Settings, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({path: {"value": value, "origin": origin} for path, value, origin in rows}))
         return
-    width = max(len(path) for path, _, _ in rows)
-    for path, value, origin in rows:
-        text = "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        typer.echo(f"{path:{width}}  {text:<36} {origin}")
+    print_tables({"setting | value | origin": [(path, _text(value), origin) for path, value, origin in rows]})
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _flat(value: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:

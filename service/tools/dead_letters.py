@@ -34,9 +34,8 @@ class Letter(NamedTuple):
     @property
     def truncated(self) -> str:
         """The parts cut from the record, which then cannot be sent again; '' if it is whole."""
-        return ", ".join(
-            text.format(self.about[name]) for name, text in TRUNCATION_HEADERS.items() if name in self.about
-        )
+        about = self.about
+        return ", ".join(text.format(about[name]) for name, text in TRUNCATION_HEADERS.items() if name in about)
 
 
 def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_json: bool) -> None:

@@ -131,8 +131,6 @@ def _onnx(name: str, a: ServedModel) -> bytes:
     )
     about = export_json(name, a)
     for part in ("version", "state_digest", "features", "names"):
-        value = about[part]
-        model.metadata_props.add(
-            key=part, value=value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        )
+        text = about[part] if isinstance(about[part], str) else msgspec.json.encode(about[part]).decode()
+        model.metadata_props.add(key=part, value=text)
     return bytes(model.SerializeToString())

@@ -51,12 +51,7 @@ async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
         served = await newest_snapshot(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in served.head.kept])
     learner = served.learner
-    lag: dict[str, int] | None = None
-    lag_reason = None
-    try:
-        lag = await _lag(settings.kafka.cluster, name, learner.next)
-    except (DependencyError, DataError) as error:
-        lag_reason = str(error)
+    lag, lag_reason = await _lag(settings.kafka.cluster, name, learner.next)
     covered = sum(to - start for ranges in learner.covered.values() for start, to in ranges)
     about = Inspection(
         **msgspec.structs.asdict(Description.of(Model(name), served)),
@@ -88,18 +83,21 @@ def _largest_weights(learner: Learner, w: Vector) -> dict[str, Any]:
     return {"bias": None, "largest_weights": [], "label_weights": rows}
 
 
-async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> dict[str, int]:
-    """The records from the next offset of each partition on; all records of a partition that was never learned.
+async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> tuple[dict[str, int] | None, str | None]:
+    """The records from the next offset of each partition on, and all records of a partition that was never learned.
 
-    Raises DependencyError if Kafka does not answer soon, DataError if the topic is not the one that was learned.
+    If Kafka does not answer soon, or the topic is not the one that was learned: None, and the reason.
     """
     missing = DataError(f"{cluster} has no topic {topic}")
-    async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(topic, missing) as reader:
-        bounds = await reader.bounds()
+    try:
+        async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(topic, missing) as reader:
+            bounds = await reader.bounds()
+    except (DependencyError, DataError) as error:
+        return None, str(error)
     lag = {partition: end - following.get(partition, begin) for partition, (begin, end) in bounds.items()}
     if not following.keys() <= lag.keys() or min(lag.values()) < 0:
-        raise DataError(f"topic {topic} ends before the model's next offset: it is not the log that was learned")
-    return {str(partition): n for partition, n in lag.items()}
+        return None, f"topic {topic} ends before the model's next offset: it is not the log that was learned"
+    return {str(partition): n for partition, n in lag.items()}, None
 
 
 def _text_of(value: Any) -> str:

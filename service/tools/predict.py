@@ -31,8 +31,7 @@ def predict_lines(
 
     name = "standard input" if file == "-" else file
     at = f"{service_url(settings, url)}/v1/models/{topic}/predict"
-    asked = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
-    at += f"?{'&'.join(asked)}" if asked else ""
+    at += "?" + "&".join(["explain=true"] * explain + [f"top={top}"] * (top is not None))
     trust = trusted_context(settings, url)
     whole = settings.of(topic).identity().event.features != Places().features
     number = 0

@@ -38,17 +38,6 @@ Batches = asyncio.Queue[list[Line] | Exception | None]
 """Lines as they are read, and at the end None, or the error that ended them."""
 
 
-def produce_file(
-    cluster: Cluster, topic: str, events: Events, *, rate: float | None, count: int | None, skip: int
-) -> None:
-    """Send the events (`count` after the first `skip`, `rate` a second) in order, and wait for the last.
-
-    Raises DataError with the number of the first bad line; the events before it are sent.
-    """
-    sent = asyncio.run(_send(cluster, topic, events, rate, count, skip))
-    typer.echo(f"{quantity(sent, 'event')} sent to {topic}", err=True)
-
-
 def _part(events: Events, bad: Callable[[str], None], skip: int, count: int | None) -> Iterator[Line]:
     """`count` events after the first `skip`."""
     return islice(events.lines(bad), skip, None if count is None else skip + count)
@@ -68,8 +57,14 @@ def dry_run(events: Events, count: int | None, skip: int) -> None:
     typer.echo(f"{quantity(good, 'event')} good; nothing was sent")
 
 
-async def _send(cluster: Cluster, topic: str, events: Events, rate: float | None, count: int | None, skip: int) -> int:
-    """Send the events; returns how many. An error says how many were sent, and how to go on."""
+async def produce_file(
+    cluster: Cluster, topic: str, events: Events, *, rate: float | None, count: int | None, skip: int
+) -> None:
+    """Send the events (`count` after the first `skip`, `rate` a second) in order, and wait for the last.
+
+    Raises DataError with the number of the first bad line; the events before it are sent. An error says how many were
+    sent, and how to go on.
+    """
     await _wait_for_topic(cluster, topic)
     # A slow stream is read and sent in small parts, so that a missing Kafka is noticed soon.
     size = int(min(BATCH_EVENTS, max(1, rate / 10))) if rate else BATCH_EVENTS
@@ -111,7 +106,7 @@ async def _send(cluster: Cluster, topic: str, events: Events, rate: float | None
             raise
         note = f" ({sent_events}; --skip {skip + done} goes on)" if done else ""
         raise type(error)(f"{error}{note}") from None
-    return sent
+    typer.echo(f"{quantity(sent, 'event')} sent to {topic}", err=True)
 
 
 async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, name: str) -> Any:
@@ -119,8 +114,7 @@ async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, name: s
     try:
         return await producer.send(topic, line.value, line.key, headers=headers_of(line.value))
     except MessageSizeTooLargeError:
-        size = len(line.value)
-        raise DataError(f"{name}, line {line.number}: {size} bytes are more than Kafka takes") from None
+        raise DataError(f"{name}, line {line.number}: {len(line.value)} bytes are more than Kafka takes") from None
 
 
 async def _wait_for_topic(cluster: Cluster, topic: str) -> None:

@@ -194,7 +194,11 @@ def _check_log(topic: str, steps: Sequence[Step], bounds: dict[int, tuple[int, i
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
     """What differs, for a person."""
     differences = [f"the replay diverged: {diverged}"] if diverged else []
-    theirs, ours = _figures(stored), _figures(replayed)
+    theirs, ours = (
+        {**msgspec.to_builtins(learner.counts), "covered": learner.covered}
+        | {f"candidate {name}": msgspec.to_builtins(c.counts) for name, c in learner.candidates.items()}
+        for learner in (stored, replayed)
+    )
     for name, figure in theirs.items():
         if figure != ours.get(name):
             differences.append(f"{name}: {short_json(figure)} stored, {short_json(ours.get(name))} replayed")
@@ -213,12 +217,6 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
     if not all(RULES[one.identity.rule].exact for one in (stored, *stored.candidates.values())):
         differences.append("the logistic rule's exp may differ between machines")
     return differences
-
-
-def _figures(learner: Learner) -> dict[str, Any]:
-    """The numbers of a state that a person can compare."""
-    candidates = {f"candidate {name}": msgspec.to_builtins(c.counts) for name, c in learner.candidates.items()}
-    return {**msgspec.to_builtins(learner.counts), **candidates, "covered": learner.covered}
 
 
 def _lines(about: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -24,10 +24,6 @@ class BadLine(Exception):
     """A line that is no event: what was expected."""
 
 
-class NoNumber(BadLine):
-    """A text that reads as no number."""
-
-
 class JsonLines:
     """A record a line, as it is."""
 
@@ -104,13 +100,10 @@ class Csv:
             raise BadLine("two columns have the same name")
         return header
 
-    def _cells(self, row: list[str]) -> dict[str, str]:
+    def event(self, row: list[str]) -> bytes:
         if len(row) != len(self._header):
             raise BadLine(f"{len(row)} cells, the header has {len(self._header)}")
-        return dict(zip(self._header, map(str.strip, row), strict=True))
-
-    def event(self, row: list[str]) -> bytes:
-        cells, identity = self._cells(row), self._identity
+        cells, identity = dict(zip(self._header, map(str.strip, row), strict=True)), self._identity
         if self.label is None:
             return json.dumps(self._values(cells)).encode()
         label = _label(cells[self.label], identity)
@@ -123,16 +116,11 @@ class Csv:
     def _values(self, cells: dict[str, str]) -> dict[str, Any]:
         return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in EMPTY_CELLS}
 
-    def _value(self, name: str, cell: str) -> float | bool | str:
+    def _value(self, name: str, cell: str) -> Any:
         lower = cell.lower()
         if lower in ("true", "false"):
             return lower == "true"
-        try:
-            return _number(f"column '{name}'", cell)
-        except NoNumber:
-            if self._identity.text == "reject":
-                raise
-            return cell
+        return _number(f"column '{name}'", cell, text_is_valid=self._identity.text != "reject")
 
     def key(self, row: list[str]) -> bytes:
         return _key(self._key, row[self._header.index(self._key or "")].strip())
@@ -178,11 +166,13 @@ def _put(record: Any, at: Path, value: Any) -> bool:
     return True
 
 
-def _number(where: str, text: str) -> float:
+def _number(where: str, text: str, text_is_valid: bool = False) -> Any:
     try:
         value = float(text if "_" not in text else "")
     except ValueError:
-        raise NoNumber(f"{where}: expected a number, got '{text[:40]}'") from None
+        if text_is_valid:
+            return text
+        raise BadLine(f"{where}: expected a number, got '{text[:40]}'") from None
     if not math.isfinite(value):
         raise BadLine(f"{where}: expected a finite number, got '{text[:40]}'")
     return value
