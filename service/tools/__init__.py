@@ -1,4 +1,4 @@
 """The commands that run once, a file each.
 
-`client`, `stored_models`, `atomic_write` and `formats/` are what several of them share.
+Several of them share `client`, `stored_models`, `atomic_write`, `tables` and `formats/`.
 """

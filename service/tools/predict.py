@@ -31,7 +31,8 @@ def predict_lines(
 
     name = "standard input" if file == "-" else file
     at = f"{service_url(settings, url)}/v1/models/{topic}/predict"
-    at += "?" + "&".join(["explain=true"] * explain + [f"top={top}"] * (top is not None))
+    parameters = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
+    at += f"?{'&'.join(parameters)}" if parameters else ""
     trust = trusted_context(settings, url)
     whole = settings.of(topic).identity().event.features != Places().features
     number = 0
