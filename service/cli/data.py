@@ -106,16 +106,25 @@ def suggest(
     json: AsJson = False,
 ) -> None:
     """Look at the records of a topic or a file, and suggest settings for them, with reasons."""
+    import asyncio
+
+    from service.tools.atomic_write import check_folder
     from service.tools.suggest.sample import read_file, read_topic
     from service.tools.suggest.suggest import suggest_settings, topic_for
 
     settings = settings_of(ctx)
-    name = one_topic(settings) if topic or not file else topic_for(file)
+    if not file and not settings.topics:
+        raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
     if output and Path(output).exists() and not yes:
         raise ConfigurationError(f"{output} is there already: say --yes to write over it")
-    sample = read_file(file, form, count) if file else read_topic(settings.kafka.cluster, name, count)
-    bootstrap = None if file else settings.kafka.bootstrap_servers
-    suggest_settings(sample, name, bootstrap, label=label, output=output, as_json=json)
+    check_folder(output)
+    name = one_topic(settings) if topic or not file else topic_for(file)
+    if file:
+        sample, kafka = read_file(file, form, count), None
+    else:
+        sample = asyncio.run(read_topic(settings.kafka.cluster, name, count))
+        kafka = settings.kafka.bootstrap_servers
+    suggest_settings(sample, name, kafka, label=label, output=output, as_json=json)
 
 
 def predict(

@@ -1,10 +1,14 @@
 """`perceptron dead-letters list|show|retry`."""
 
-from typing import Annotated
+import re
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.options import AsJson, Bootstrap, Reason, Topic, one_topic, settings_of
+
+if TYPE_CHECKING:
+    from service.streaming.kafka.cluster import Cluster
 
 app = typer.Typer(help="The records that were set aside: list them, show one, send them again.", no_args_is_help=True)
 
@@ -21,8 +25,8 @@ def list_letters(
     """List dead letters, a line each."""
     from service.tools.dead_letters import show_list
 
-    settings = settings_of(ctx)
-    show_list(settings.kafka.cluster, one_topic(settings), reason, limit, json)
+    cluster, name = _kafka_and_topic(ctx)
+    show_list(cluster, name, reason, limit, json)
 
 
 @app.command("show")
@@ -35,8 +39,7 @@ def show_letter(
     """Show one dead letter whole."""
     from service.tools.dead_letters import show_one
 
-    settings = settings_of(ctx)
-    show_one(settings.kafka.cluster, one_topic(settings), key)
+    show_one(*_kafka_and_topic(ctx, key), key)
 
 
 @app.command("retry")
@@ -53,5 +56,11 @@ def retry_letters(
     """Send dead letters to their topic again, unchanged, once each: for use after the cause is fixed."""
     from service.tools.dead_letters import retry
 
+    retry(*_kafka_and_topic(ctx, *keys or ()), keys or [], every, reason)
+
+
+def _kafka_and_topic(ctx: typer.Context, *keys: str) -> tuple["Cluster", str]:
+    """The cluster, and the topic that --topic, the first key, or the settings name."""
     settings = settings_of(ctx)
-    retry(settings.kafka.cluster, one_topic(settings), keys or [], every, reason)
+    named = re.fullmatch(r"([A-Za-z0-9._-]+)-\d+-\d+", keys[0]) if keys and not ctx.params["topic"] else None
+    return settings.kafka.cluster, named[1] if named else one_topic(settings)

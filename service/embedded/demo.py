@@ -10,6 +10,7 @@ state, bit for bit.
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -80,10 +81,10 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         settings.write_text(DEMO_SETTINGS.format(broker=broker.address, store=store.address, folder=folder))
         with console.status("starting the service (the first time it compiles its kernels)"):
             command = [sys.executable, "-m", "service", "-c", str(settings)]
-            services = [
-                stack.enter_context(Server([*command, "run", "-p", str(p)], p, folder / f"service-{p}.log").running())
-                for p in (free_port(), free_port())
-            ]
+            services = list[Server]()
+            for port in (free_port(), free_port()):
+                service = Server([*command, "run", "-p", str(port)], port, folder / f"service-{port}.log")
+                services.append(stack.enter_context(service.running()))
             _wait(lambda: all(_get(service, "/readyz") for service in services), "both processes are ready")
         learner = _wait(lambda: _look(services)[0], "one of them learns")
         standby = next(service for service in services if service is not learner)
@@ -102,7 +103,7 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         if not leave:
             # The group may be assigning the topic again, since the killed process has joined it again.
             learner = _wait(lambda: _look(services)[0], "one of them learns")
-            say(f"http://{learner.address}/ serves until Ctrl-C; `perceptron -c {settings} produce FILE` sends more")
+            _invite(learner, shlex.join([*command, "produce", "-", "-b", broker.address]))
             with suppress(KeyboardInterrupt):
                 signal.pause()
             say("stopping")
@@ -211,3 +212,13 @@ def _line(state: Any) -> str:
     shares = {"recent average": state["served_accuracy"], **candidates, "baseline": state["baseline"]}
     right = ", ".join(f"{name} {share['recent'] or 0.0:.1%}" for name, share in shares.items())
     return f"{state['events']:,} events, {state['mistakes']:,} mistakes; of the last 1,000 right: {right}"
+
+
+def _invite(learner: Server, produce: str) -> None:
+    """Print how to produce one event, and ask for one prediction, in another terminal."""
+    visit = next(visits(DEMO_SEED, 1, 1))
+    print(f"\nServing until Ctrl-C, on http://{learner.address}/ which learns now.")
+    print(f"In another terminal, produce one event:\n\necho '{json.dumps(visit)}' | {produce}\n")
+    del visit["bought"]
+    url, body = f"http://{learner.address}/v1/models/{DEMO_TOPIC}/predict", json.dumps({"event": visit})
+    print(f"and ask for one prediction:\n\ncurl -s {url} -H 'content-type: application/json' -d '{body}'\n", flush=True)

@@ -6,6 +6,12 @@ from pathlib import Path
 from service.errors import ConfigurationError
 
 
+def check_folder(file: str | None) -> None:
+    """Raise ConfigurationError if the folder of a file that is to be written does not exist."""
+    if file is not None and not Path(file).absolute().parent.is_dir():
+        raise ConfigurationError(f"{file}: there is no such folder")
+
+
 def write_atomically(file: str, content: bytes) -> None:
     """Write a file whole or not at all; raises ConfigurationError."""
     # A link stays a link. What is no file, such as a pipe or /dev/null, cannot be replaced.

@@ -62,7 +62,10 @@ def show_one(cluster: Cluster, topic: str, key: str) -> None:
     """Print one letter whole: what is known of it, then the record's value."""
     [letter] = _with_keys(asyncio.run(_read(cluster, topic)), [key])
     for name, value in letter.about.items():
-        typer.echo(f"{name}: {value}")
+        if name not in TRUNCATION_HEADERS:
+            typer.echo(f"{name}: {value}")
+    if letter.truncated:
+        typer.echo(f"cut: {letter.truncated}")
     for name, content in letter.headers:
         typer.echo(f"header {name}: {_text(content or b'')}")
     if letter.record_key is not None:
@@ -73,8 +76,10 @@ def show_one(cluster: Cluster, topic: str, key: str) -> None:
 
 
 def _text(content: bytes) -> str:
-    r"""Bytes as text. A byte that is not UTF-8 is written as `\xff`."""
-    return content.decode(errors="backslashreplace")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.hex(" ")
 
 
 def retry(cluster: Cluster, topic: str, keys: list[str], every: bool, reason: str | None) -> None:

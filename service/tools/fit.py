@@ -27,7 +27,7 @@ from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecord, value_of
 from service.text import printable, quantity, short_json
-from service.tools.atomic_write import write_atomically
+from service.tools.atomic_write import check_folder, write_atomically
 from service.tools.formats.formats import Events, FileName, format_of, raise_bad_line
 
 MAX_LISTED = 10
@@ -100,6 +100,7 @@ def topic_source(cluster: Cluster, topic: str) -> FitSource:
 
 def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
     """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can cause."""
+    check_folder(output)
     identity = own.identity()
     data = batch_training.read_data(identity, source.values, own.start_weights)
     rejected = Counter(reject.reason for reject in data.rejects)
@@ -118,14 +119,14 @@ def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, outpu
         "rejected": dict(rejected),
     }
     fitted = weights_file.weights_as_json(identity, data.columns.names, result.w, counts, {}, {})
+    if output is not None:
+        write_atomically(output, msgspec.json.encode(fitted) + b"\n")
+        typer.echo(f"weights written to {output}", err=True)
     if as_json:
         typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
     else:
         aside = f", {quantity(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
         typer.echo("\n".join(_lines(result, options, aside)))
-    if output is not None:
-        write_atomically(output, msgspec.json.encode(fitted) + b"\n")
-        typer.echo(f"weights written to {output}", err=True)
     if result.bounded is None or result.bounded.held:
         return 0
     typer.echo("a bound does not hold: this program is wrong, please report it", err=True)
@@ -181,7 +182,8 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
             f"{part:.6g}·z({place}{'' if other is None else f', {short_json(other)}'})"
             for place, other, part in _combination(r)
         ]
-        terms[MAX_LISTED:] = [f"{len(terms) - MAX_LISTED} more"] * (len(terms) > MAX_LISTED)
+        if len(terms) > MAX_LISTED:
+            terms[MAX_LISTED:] = [f"{len(terms) - MAX_LISTED} more"]
         z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if r.labels else "z = y·(1, x)"
         yield f"evidence {' + '.join(terms)} = 0 (±{ZERO_TOLERANCE:g}), with {z}: no w has w·z > 0 for all of them"
     elif r.evidence.vector is not None and r.ended != "converged":
@@ -194,19 +196,7 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
         separable = "it converged, so separable; the largest margin is unknown" if r.ended == "converged" else "none"
         yield f"evidence {separable}: {r.evidence.unknown}"
     if r.bounded is not None:
-        b, s, made = r.bounded, r.bounded.separation, quantity(r.bounded.updates, "update")
-        if b.novikoff is not None:
-            twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
-            yield (
-                f"bound    {made} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
-                f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {b.vector}, the smaller bound)"
-            )
-            low, high = s.sides(np.array([float(b.updates)]))
-            yield (
-                f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held at every update' if b.norms else 'BROKEN'} "
-                f"(α = γ, {beta}, w0 = w_opt); at the last: {low[0]:.6g} <= {np.sum(r.w * r.w):.6g} <= {high[0]:.6g}"
-            )
-        yield f"Hu       {made} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
+        yield from _bound_lines(r, r.bounded)
     elif r.no_bound and not r.passes[-1].errors:
         yield f"bound    none: {r.no_bound}"
     for one in r.passes if options.trace else ():
@@ -259,6 +249,22 @@ def _combination(r: Result) -> Iterator[tuple[str, Label | None, float]]:
 def _radius(r: Result, b: BoundCheck) -> float:
     """R = max ‖(1, x)‖; with three labels and more ‖z‖² has it twice."""
     return math.sqrt(b.separation.squared_radius / (2.0 if r.labels else 1.0))
+
+
+def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
+    s, made = b.separation, quantity(b.updates, "update")
+    if b.novikoff is not None:
+        twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
+        yield (
+            f"bound    {made} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
+            f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {b.vector}, the smaller bound)"
+        )
+        low, high = s.sides(np.array([float(b.updates)]))
+        yield (
+            f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held at every update' if b.norms else 'BROKEN'} "
+            f"(α = γ, {beta}, w0 = w_opt); at the last: {low[0]:.6g} <= {np.sum(r.w * r.w):.6g} <= {high[0]:.6g}"
+        )
+    yield f"Hu       {made} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
 
 
 def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:

@@ -38,8 +38,7 @@ def predict_lines(
     number = 0
 
     def predictions_of(values: list[Any]) -> Any:
-        features = [v["features"] if isinstance(v, dict) and "features" in v else v for v in values]
-        request = {"events": values} if whole else {"instances": [{"features": each} for each in features]}
+        request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
         return request_json(at, trust, request, settings.http.token)["predictions"]
 
     for batch in in_batches(_values(file), min(REQUEST_LINES, settings.http.max_instances)):
@@ -81,6 +80,10 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
         typer.echo(f"\t{c['product']:+zg}\t{printable(c['name'])}\t{c['value']:zg}{met} x {c['weight']:zg}")
 
 
+def _instance(value: Any) -> Any:
+    return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
+
+
 def _values(file: str) -> Iterator[NumberedValue]:
     """The lines that hold something."""
     from service.tools.formats.formats import Events, raise_bad_line
@@ -91,5 +94,6 @@ def _values(file: str) -> Iterator[NumberedValue]:
         try:
             value = msgspec.json.decode(line.value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise DataError(f"{events.name}, line {line.number}: not JSON: {error}") from None
+            reason = f"not JSON: {error} (predict reads JSON lines, not CSV)"
+            raise DataError(f"{events.name}, line {line.number}: {reason}") from None
         yield line.number, value

@@ -39,8 +39,12 @@ Batches = asyncio.Queue[list[Line] | Exception | None]
 
 
 def _part(events: Events, bad: Callable[[str], None], skip: int, count: int | None) -> Iterator[Line]:
-    """`count` events after the first `skip`."""
-    return islice(events.lines(bad), skip, None if count is None else skip + count)
+    """`count` events after the first `skip`; raises DataError if there are fewer than `skip`."""
+    lines = events.lines(bad)
+    skipped = sum(1 for _ in islice(lines, skip))
+    if skipped < skip:
+        raise DataError(f"{events.name}: it has only {quantity(skipped, 'event')}, and --skip {skip} leaves them out")
+    yield from islice(lines, count)
 
 
 def dry_run(events: Events, count: int | None, skip: int) -> None:
@@ -48,12 +52,17 @@ def dry_run(events: Events, count: int | None, skip: int) -> None:
 
     Prints the first bad lines; raises DataError with their number if there are any.
     """
-    bad = list[str]()
-    good = sum(1 for _ in _part(events, bad.append, skip, count))
-    for message in bad[:MAX_BAD_LINES]:
-        typer.echo(message, err=True)
+    bad = 0
+
+    def tell(message: str) -> None:
+        nonlocal bad
+        bad += 1
+        if bad <= MAX_BAD_LINES:
+            typer.echo(message, err=True)
+
+    good = sum(1 for _ in _part(events, tell, skip, count))
     if bad:
-        raise DataError(f"{events.name}: {quantity(len(bad), 'line')} bad, {quantity(good, 'event')} good")
+        raise DataError(f"{events.name}: {quantity(bad, 'line')} bad, {quantity(good, 'event')} good")
     typer.echo(f"{quantity(good, 'event')} good; nothing was sent")
 
 

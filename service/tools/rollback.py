@@ -30,9 +30,10 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
                 f"to version {to} with {kept.head.counts.events:,}: say --yes to do it"
             )
         new = await roll_back(store, kept, offsets, time.time())
+    following = ", ".join(f"{partition}:{position.offset}" for partition, position in new.next.items())
     typer.echo(
         f"model {name} has gone back to version {to}, which is version {new.version} now: {new.counts.events:,} "
-        f"events, learning goes on at {_next_offsets(new)}"
+        f"events, learning goes on at {following}"
     )
 
 
@@ -44,24 +45,27 @@ def _parse_offsets(text: str | None) -> dict[int, int]:
     raise ConfigurationError(f"--resume-at {text}: expected PARTITION:OFFSET,…")
 
 
-def _next_offsets(head: Head) -> str:
-    return ", ".join(f"{partition}:{position.offset}" for partition, position in head.next.items())
-
-
 async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at: dict[int, int]) -> None:
-    """Raise ConfigurationError if learned records would be left out, DataError if learning cannot go on there."""
+    """Raise ConfigurationError if learned records would be learned again, DataError if learning cannot go on there."""
     learned = {int(partition): position.offset for partition, position in version.next.items()}
-    if any(offset < learned.get(partition, offset + 1) for partition, offset in resume_at.items()):
-        raise ConfigurationError(
-            f"--resume-at: version {version.version} has learned up to {_next_offsets(version)}, and nothing is "
-            "learned twice: name these partitions, with these offsets or larger ones"
-        )
+    for partition, offset in resume_at.items():
+        if partition not in learned:
+            raise ConfigurationError(
+                f"--resume-at {partition}:{offset}: version {version.version} has partitions {', '.join(version.next)}"
+            )
+        if offset < learned[partition]:
+            raise ConfigurationError(
+                f"--resume-at {partition}:{offset}: version {version.version} has learned up to {learned[partition]}, "
+                f"and nothing is learned twice: give {learned[partition]} or more"
+            )
     async with cluster.reader(topic, DataError(f"{cluster} has no topic {topic}")) as reader:
         bounds = await reader.bounds()
     for partition, offset in (learned | resume_at).items():
         begin, end = bounds.get(partition, (0, 0))
-        if not begin <= offset <= end:
+        if offset < begin:
             raise DataError(
-                f"topic {topic}: partition {partition} holds offsets {begin} to {end}, but version {version.version} "
-                f"would go on at {offset}: if records are gone, leave them out with --resume-at {partition}:{begin}"
+                f"topic {topic}: partition {partition} begins at {begin}, but version {version.version} would go on at "
+                f"{offset}: leave out what is gone with --resume-at {partition}:{begin}"
             )
+        if offset > end:
+            raise DataError(f"topic {topic}: partition {partition} ends at {end}, so learning cannot go on at {offset}")

@@ -184,22 +184,23 @@ def _cover(learner: Learner, partition: int, to: int) -> None:
 def _check_log(topic: str, steps: Sequence[Step], bounds: dict[int, tuple[int, int]]) -> None:
     for partition, start, to in steps:
         begin, end = bounds.get(partition, (0, 0))
-        if (start < begin and start < to) or to > end:
+        if start < begin and start < to:
             raise LogLost(
-                f"topic {topic}: partition {partition} holds offsets {begin} to {end}, but the model has learned "
-                f"{start} to {to}: the log was trimmed or the topic recreated"
+                f"topic {topic}: partition {partition} begins at {begin}, so the records from {start} to "
+                f"{min(begin, to)}, which were learned, are gone: they cannot be learned again"
+            )
+        if to > end:
+            raise LogLost(
+                f"topic {topic}: partition {partition} ends at {end}, but the model has learned up to {to}: it is not "
+                "the log that was learned"
             )
 
 
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
     """What differs, for a person."""
     differences = [f"the replay diverged: {diverged}"] if diverged else []
-    theirs, ours = (
-        {**msgspec.to_builtins(learner.counts), "covered": learner.covered}
-        | {f"candidate {name}": msgspec.to_builtins(c.counts) for name, c in learner.candidates.items()}
-        for learner in (stored, replayed)
-    )
-    for name, figure in theirs.items():
+    ours = _figures(replayed)
+    for name, figure in _figures(stored).items():
         if figure != ours.get(name):
             differences.append(f"{name}: {short_json(figure)} stored, {short_json(ours.get(name))} replayed")
     if stored.columns.names != replayed.columns.names:
@@ -217,6 +218,12 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
     if not all(RULES[one.identity.rule].exact for one in (stored, *stored.candidates.values())):
         differences.append("the logistic rule's exp may differ between machines")
     return differences
+
+
+def _figures(learner: Learner) -> dict[str, Any]:
+    """The numbers of a state that a person can compare."""
+    candidates = {f"candidate {name}": msgspec.to_builtins(c.counts) for name, c in learner.candidates.items()}
+    return {**msgspec.to_builtins(learner.counts), **candidates, "covered": learner.covered}
 
 
 def _lines(about: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -76,7 +76,7 @@ async def test_a_limit_that_is_lowered_and_raised_is_learned_from_the_refusal(
     await asyncio.to_thread(service.wait_for, 4)
     where = ("-t", topic, "-b", kafka.address)
     shown = perceptron("dead-letters", "show", f"{topic}-0-1", *where)
-    assert "truncated-from: 100000\n" in shown.stdout
+    assert "cut: the value was 100000 bytes" in shown.stdout
     sent = perceptron("dead-letters", "retry", "--all", *where)
     assert f"{topic}-0-1  left alone: it is not whole (the value was 100000 bytes)" in sent.stdout
     assert sent.stderr == f"2 of 3 sent again to {topic}\n"

@@ -105,14 +105,14 @@ async def test_what_cannot_be_gone_back_to_is_said_in_one_line(
 
     assert f"has no kept version 99999: it has {', '.join(map(str, numbers))}" in await refused(1, 99999)
     twice = await refused(2, number, "--resume-at", f"0:{offset - 1}")
-    assert f"has learned up to 0:{offset}, and nothing is learned twice" in twice
+    assert f"has learned up to {offset}, and nothing is learned twice" in twice
     beyond = await refused(1, number, "--resume-at", "0:401")
-    assert "partition 0 holds offsets 0 to 400, but version" in beyond
+    assert "partition 0 ends at 400, so learning cannot go on at 401" in beyond
     assert await store.digest(topic) == digest, "none of these wrote anything"
     # The log is trimmed: the user must name what is left out.
     await trim(kafka, topic, 350)
     error = await refused(1, number)
-    assert f"would go on at {offset}: if records are gone, leave them out with --resume-at 0:350" in error
+    assert f"version {number} would go on at {offset}: leave out what is gone with --resume-at 0:350" in error
     await tool.back(number, "--resume-at", "0:350")
     again = await asyncio.to_thread(run(KEEPING).up)
     assert (await asyncio.to_thread(again.wait_for, 400))["covered"] == {"0": [[0, offset], [350, 400]]}

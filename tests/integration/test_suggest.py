@@ -86,7 +86,7 @@ async def test_the_newest_of_a_topic(kafka: Server, producer: AIOKafkaProducer, 
 def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> None:
     (folder / "avro.jsonl").write_bytes(b"\x00\x00\x00\x00\x07abc\n")
     for arguments, code, part in (
-        ((), 2, "topics: name one topic with -t TOPIC"),
+        ((), 2, "suggest: name a FILE, or a topic with --topic TOPIC"),
         (("avro.jsonl",), 1, "(it begins with a zero byte, as Avro and Protobuf of a schema registry do)"),
         (("clicks.jsonl", "-o", "clicks.jsonl"), 2, "clicks.jsonl is there already: say --yes to write over it"),
         (("-t", topic, "-b", kafka.address), 2, f"topic {topic} does not exist at {kafka.address}"),

@@ -22,8 +22,6 @@ _ID_NAME = re.compile(r"(.*[_.-])?(id|uuid|guid)|.*[a-z](Id|ID|Uuid|UUID)", re.D
 _TIME_NAME = re.compile(r"(.*[_.-])?(ts|time|timestamp|date|datetime|at|ms)|.*[a-z](Time|Timestamp|Date|At)", re.DOTALL)
 _EPOCH_SECONDS = (946_684_800, 4_102_444_800)
 """The years 2000 and 2100, in seconds since 1970."""
-_UNITS = (1, 10**3, 10**6, 10**9)
-"""The units of times, each as how many of it a second has."""
 
 _flattener = Flattener(Identity())
 
@@ -107,13 +105,17 @@ class FieldProfile:
                 return Mark("text" if is_text else "identifier", differ)
         if self.kind == "number":
             is_rising = has_enough and self.rises >= 0.95 * self.present
-            low, high = _EPOCH_SECONDS
-            is_time = any(low * u <= min(values) and max(values) <= high * u for u in _UNITS)
-            if is_time and (_TIME_NAME.fullmatch(self.path[-1]) or is_rising):
+            if (_TIME_NAME.fullmatch(self.path[-1]) or is_rising) and _are_times(min(values), max(values)):
                 return time
             if (has_id_name or (is_rising and share >= 0.9)) and all(value == int(value) for value in values):
                 return Mark("identifier", f"a number that names or counts: {differ}")
         return None
+
+
+def _are_times(low: float, high: float) -> bool:
+    """Whether numbers are times since 1970, in seconds, milliseconds, microseconds or nanoseconds."""
+    begin, end = _EPOCH_SECONDS
+    return any(begin * unit <= low and high <= end * unit for unit in (1, 10**3, 10**6, 10**9))
 
 
 def leaves(value: Any, outer: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -7,31 +7,31 @@ from service.errors import DataError
 from service.learning.evaluation.confusion import RARE
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label
-from service.text import did_you_mean, printable, quantity, short_json
+from service.text import did_you_mean, printable, short_json
 from service.tools.formats.readers import at
 from service.tools.suggest.field_profile import FieldProfile, member_at, profile_fields
 from service.tools.suggest.sample import Sample
 
-NAMES = {
-    "label", "labels", "target", "y", "class", "outcome", "clicked", "click", "converted", "conversion", "churned",
-    "churn", "fraud", "fraudulent", "spam", "default", "defaulted", "purchased", "bought", "cancelled", "canceled",
-    "returned", "survived", "success", "responded", "subscribed", "approved", "won", "result", "status", "verdict",
-    "decision",
+GENERAL_NAMES = {"label", "labels", "target", "y", "class"}
+NAMES = GENERAL_NAMES | {
+    "outcome", "clicked", "click", "converted", "conversion", "churned", "churn", "fraud", "fraudulent", "spam",
+    "default", "defaulted", "purchased", "bought", "cancelled", "canceled", "returned", "survived", "success",
+    "responded", "subscribed", "approved", "won", "result", "status", "verdict", "decision",
 }  # fmt: skip
 """Frequent names of labels."""
 MAX_TEXTS = 20
-"""A member with more texts is no likely label unless its name is one of a label."""
+"""A member with more texts is not a likely label unless its name is a label's."""
 MAX_AMOUNTS = 50
 """A label of more numbers is probably an amount."""
 MAX_LISTED_MEMBERS = 20
-LabelChoice = tuple[Path, str, list[Path]]
-"""The path of the label from the whole record on, why it is the label, and the next likeliest members."""
+MAX_NAME_SCORE = 4
 POSITIVE_TEXTS = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won", "pass", "passed", "success"}
 
 
-def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: bool) -> LabelChoice:
-    """The requested label, else that of the service's own form, else the likeliest member of the object at `outer`.
+def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: bool) -> tuple[Path, str, list[Path]]:
+    """The path of the label in the whole record, why it is the label, and the next likeliest members.
 
+    It is the requested label, else that of the service's own form, else the likeliest member of the object at `outer`.
     Raises DataError if there is none.
     """
     members = profile_fields([value for record in sample.objects() if isinstance(value := at(record, outer), dict)])
@@ -65,7 +65,8 @@ def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfil
 
 def _list(members: dict[Path, FieldProfile]) -> str:
     names = [printable(member.name) for member in members.values()]
-    return f"there are {quantity(len(names), 'member')}: {', '.join(names[:MAX_LISTED_MEMBERS])}"
+    more = f" and {len(names) - MAX_LISTED_MEMBERS:,} more" if len(names) > MAX_LISTED_MEMBERS else ""
+    return f"the members are {', '.join(names[:MAX_LISTED_MEMBERS]) or 'none'}{more}"
 
 
 def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
@@ -76,7 +77,8 @@ def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
         if _fault(member):
             return False
         few_texts = member.kind == "string" and member.distinct <= MAX_TEXTS
-        is_named = _name_score(member.path[-1]) > 0 and not is_amount(member)
+        score = _name_score(member.path[-1])
+        is_named = score == MAX_NAME_SCORE or (score > 1 and not is_amount(member))
         return member.distinct == 2 or ((few_texts or is_named) and not member.mark(records))
 
     def likelihood(member: FieldProfile) -> float:
@@ -92,7 +94,10 @@ def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
 def _name_score(name: str) -> int:
     """How much a name sounds like one of a label."""
     words = re.split(r"[_\W]+", re.sub("([a-z])([A-Z])", r"\1_\2", name).lower())
-    return 3 if words[0] in NAMES and not words[1:] else 2 if NAMES & set(words) else 0
+    bare = "_".join(word for word in words if word not in ("is", "has", "was", "did"))
+    if bare in NAMES:
+        return MAX_NAME_SCORE if bare in GENERAL_NAMES else 3
+    return 2 if NAMES & set(words) else 1 if len(words) == 1 and name.endswith("ed") else 0
 
 
 def _fault(member: FieldProfile) -> str | None:
@@ -124,13 +129,13 @@ def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], 
     for (_, value), count in member.counts.items():
         counts[int(value) if isinstance(value, float) and value.is_integer() else value] = count
     if len(counts) > 2:
-        labels, example = sorted(counts), max(counts, key=counts.__getitem__)
-        why = f"the {len(counts):,} values of the sample; an event with another is rejected"
+        example = max(counts, key=counts.__getitem__)
+        labels, why = sorted(counts), f"the {len(counts):,} values of the sample; an event with another is rejected"
     else:
         texts = sorted(str(value) for value in counts)
         named = [text for text in texts if text.lower() in POSITIVE_TEXTS]
         example = max(counts) if member.kind != "string" else (named or sorted(texts, key=counts.__getitem__))[0]
-        labels, why = sorted(counts, key=lambda value: value == example), "negative, positive"
+        labels, why = [next(value for value in counts if value != example), example], "negative, positive"
     return labels, f"{why}; {short_json(example)} is in {counts[example] / member.present:.1%} of the events", member
 
 

@@ -1,6 +1,5 @@
 """A sample of records: the newest of a topic, or the first of a file."""
 
-import asyncio
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -79,24 +78,19 @@ def read_file(file: str, form: FileName | None, count: int) -> Sample:
     return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", values, is_table)
 
 
-def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
+async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
     """The newest `count` records of a topic by their timestamps.
 
     Raises ConfigurationError if there is no such topic, DataError and DependencyError.
     """
     records, size = deque[tuple[int, bytes | None]](), 0
-
-    async def read() -> None:
-        nonlocal size
-        missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
-        async for _, newest in newest_of(cluster, topic, missing, count):
-            for record in newest:
-                records.append((record.timestamp, value_of(record)))
-                size += len(record.value or b"")
-                while size > MAX_SAMPLE_BYTES:
-                    size -= len(records.popleft()[1] or b"")
-
-    asyncio.run(read())
+    missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
+    async for _, newest in newest_of(cluster, topic, missing, count):
+        for record in newest:
+            records.append((record.timestamp, value_of(record)))
+            size += len(record.value or b"")
+            while size > MAX_SAMPLE_BYTES:
+                size -= len(records.popleft()[1] or b"")
     values = [value for _, value in sorted(records, key=lambda record: record[0])]
     return Sample(f"topic {topic}", f"the newest {quantity(len(values), 'record')} of topic {topic}", values)
 

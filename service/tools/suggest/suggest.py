@@ -42,8 +42,14 @@ def suggest_settings(
     notes = _notes(event, comparison)
     text = _toml(topic, bootstrap, sample, verdict, choices)
     members = [
-        {name: getattr(member, name) for name in ("name", "kind", "distinct", "example")}
-        | {"present": member.present / len(event.values), "mark": mark}
+        {
+            "name": member.name,
+            "kind": member.kind,
+            "present": member.present / len(event.values),
+            "distinct": member.distinct,
+            "example": member.example,
+            "mark": mark,
+        }
         for member, mark in event.members
     ]
     if as_json:
@@ -62,8 +68,10 @@ def suggest_settings(
         }
         typer.echo(json.dumps(suggestion, ensure_ascii=False, default=str))
     else:
-        typer.echo(f"{sample.description}, {quantity(len(event.members), 'member')}\n")
-        print_tables(_tables(members[:MAX_ROWS], comparison))
+        typer.echo(f"{sample.description}\n")
+        print_tables(_tables(members, comparison))
+        if len(members) > MAX_ROWS:
+            typer.echo(f"{len(members) - MAX_ROWS:,} more members: --json has them all\n")
         typer.echo(f"{verdict}\n\n{text}")
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
@@ -110,9 +118,13 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
     best = "Best" if chosen.beats_baseline else "Nothing is shown to beat the baseline"
     margin = f", margin {chosen.margin:g}" if chosen.margin else ""
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
-    is_rare, baseline = comparison.baseline.f1 is not None, _figure(comparison.baseline)
-    measure, usual = ("F1", "rare positive label") if is_rare else ("right", "most frequent label")
-    return f"{best}: {name}: {measure} {_figure(chosen)} in the later half, always the {usual} {baseline}"
+    figure, baseline = _figure(chosen), _figure(comparison.baseline)
+    if comparison.baseline.f1 is None:
+        return f"{best}: {name}: right {figure} in the later half, always the most frequent label {baseline}"
+    return (
+        f"{best}: {name}: F1 {figure} in the later half, always the positive label {baseline}. That label is rare, "
+        "where accuracy says little: its F1 decides, of recall and precision (docs/model.md)"
+    )
 
 
 def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
@@ -141,9 +153,9 @@ def _tables(members: list[dict[str, Any]], comparison: SampleComparison) -> dict
                 f"{row['present']:.0%}",
                 f"{row['distinct']:,}",
                 short_json(row["example"]),
-                row["mark"] + ", left out" * (row["mark"] not in ("", "label")),
+                f"{row['mark']}, left out" if row["mark"] not in ("", "label") else row["mark"],
             )
-            for row in members
+            for row in members[:MAX_ROWS]
         ],
         "rule | scale | weights | margin | right | later half | F1": [
             (
@@ -161,7 +173,8 @@ def _tables(members: list[dict[str, Any]], comparison: SampleComparison) -> dict
 def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
     """The settings, each after the reason for it."""
     document, model = tomlkit.document(), tomlkit.table()
-    document.add(tomlkit.comment(f"Suggested by `perceptron suggest` from {sample.description}.\n{verdict}."))
+    document.add(tomlkit.comment(f"Suggested by `perceptron suggest` from {sample.description}."))
+    document.add(tomlkit.comment(f"{verdict}."))
     document.add("topics", [topic])
     document.add("create_topics", True)
     if bootstrap is not None:
@@ -169,9 +182,13 @@ def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choic
     for choice in sorted(choices, key=lambda choice: choice.setting.count(".")):  # sections after plain settings
         section, _, key = choice.setting.rpartition(".")
         table = model.setdefault(section, tomlkit.table()) if section else model
-        table.add(tomlkit.comment(choice.why))
-        is_table = isinstance(choice.value, dict)
-        table.add(key, tomlkit.inline_table() | choice.value if is_table else choice.value)
+        for line in choice.why.split("\n"):
+            table.add(tomlkit.comment(line))
+        value = choice.value
+        if isinstance(value, dict):
+            value = tomlkit.inline_table()
+            value.update(choice.value)
+        table.add(key, value)
     document.add("models", tomlkit.table(is_super_table=True).add(topic, model))
     # A terminal may obey what is not printable; TOML's strings may have it escaped.
     text = tomlkit.dumps(document)
