@@ -108,7 +108,7 @@ def suggest(
     """Look at the records of a topic or a file, and suggest settings for them, with reasons."""
     import asyncio
 
-    from service.tools.atomic_write import check_folder
+    from service.tools.formats.atomic_write import check_folder
     from service.tools.suggest.sample import read_file, read_topic
     from service.tools.suggest.suggest import suggest_settings, topic_for
 

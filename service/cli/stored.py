@@ -54,7 +54,7 @@ def rollback(
     yes: Yes = False,
 ) -> None:
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
-    from service.tools.rollback import rollback_model
+    from service.tools.stored_models import rollback_model
 
     _run(ctx, lambda settings, name: rollback_model(settings, name, to, resume_at, yes))
 
@@ -79,7 +79,7 @@ def reset(
     yes: Yes = False,
 ) -> None:
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
-    from service.tools.reset import reset_model
+    from service.tools.stored_models import reset_model
 
     _run(ctx, lambda settings, name: reset_model(settings, name, yes))
 

@@ -18,7 +18,7 @@ from service.learning.identity import listed
 from service.serving.model_info import Version
 from service.serving.models import ServedModel
 from service.settings.load import Settings
-from service.tools.atomic_write import write_atomically
+from service.tools.formats.atomic_write import write_atomically
 from service.tools.stored_models import newest_snapshot
 
 

@@ -27,7 +27,7 @@ from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecord, value_of
 from service.text import printable, quantity, short_json
-from service.tools.atomic_write import check_folder, write_atomically
+from service.tools.formats.atomic_write import check_folder, write_atomically
 from service.tools.formats.formats import Events, FileName, format_of, raise_bad_line
 
 MAX_LISTED = 10

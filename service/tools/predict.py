@@ -11,7 +11,7 @@ from service.errors import DataError
 from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
 from service.text import printable, quantity
-from service.tools.client import RequestRefused, request_json, service_url, trusted_context
+from service.tools.client import RequestRefused, request_json
 
 REQUEST_LINES = 1000
 """Lines of a request."""
@@ -30,16 +30,15 @@ def predict_lines(
     from service.tools.formats.formats import in_batches
 
     name = "standard input" if file == "-" else file
-    at = f"{service_url(settings, url)}/v1/models/{topic}/predict"
-    parameters = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
-    at += f"?{'&'.join(parameters)}" if parameters else ""
-    trust = trusted_context(settings, url)
+    path = f"/v1/models/{topic}/predict?explain={'true' if explain else 'false'}"
+    if top is not None:
+        path += f"&top={top}"
     whole = settings.of(topic).identity().event.features != Places().features
     number = 0
 
     def predictions_of(values: list[Any]) -> Any:
         request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
-        return request_json(at, trust, request, settings.http.token)["predictions"]
+        return request_json(settings, url, path, request)["predictions"]
 
     for batch in in_batches(_values(file), min(REQUEST_LINES, settings.http.max_instances)):
         for prediction in _answers(batch, predictions_of, name):

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from service.errors import DataError
 from service.settings.load import is_topic
 from service.text import printable, quantity, short_json
-from service.tools.atomic_write import write_atomically
+from service.tools.formats.atomic_write import write_atomically
 from service.tools.suggest.label_inference import is_amount, positive_is_rare
 from service.tools.suggest.model_selection import SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
