@@ -44,7 +44,7 @@ def produce(
     identity = settings.of(name).identity()
     reader = formats.format_of(file, identity, name=form, label=label, key=key)
     writer = formats.writer(identity, written)
-    events = formats.Events(file, reader, identity, keyed=key is not None, check=check or dry_run, written=writer)
+    events = formats.Events(file, reader, identity, check=check or dry_run, written=writer)
     if dry_run:
         tool.dry_run(events, count, skip)
     else:
@@ -71,6 +71,8 @@ def fit(
     json: AsJson = False,
 ) -> None:
     """Learn a file, or all records of a topic, in many passes; print how it ended, with evidence and bounds."""
+    import asyncio
+
     from service.tools import fit as tool
 
     options = tool.FitOptions(tolerance, max_passes, batch, trace)
@@ -81,7 +83,7 @@ def fit(
     if file and not name:
         source = tool.file_source(file, own.identity(), form, label)
     elif name and not file:
-        source = tool.topic_source(settings.kafka.cluster, name)
+        source = asyncio.run(tool.topic_source(settings.kafka.cluster, name))
     else:
         raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
     raise typer.Exit(tool.fit_events(source, own, options, output, json))

@@ -131,28 +131,25 @@ async def _check_records(report: _Report, cluster: Cluster, topic: str, settings
     Raises DependencyError, and DataError if a record cannot be read or none is an event.
     """
     identity = settings.identity()
-    decoder, values, skipped = Decoder(identity, columns_for(identity)), list[bytes | None](), 0
-    reasons, example = Counter[str](), ""
+    places, values = list[str](), list[bytes | None]()
     missing = DataError(f"topic {topic} does not exist")
     async for partition, newest in newest_of(cluster, topic, missing, NEWEST_RECORDS):
-        for record in newest:
-            values.append(value_of(record))
-            batch, rejects = decoder.decode(values[-1:])
-            skipped += len(batch.skipped)
-            for _, reason, detail in rejects:
-                reasons[reason] += 1
-                example = f"{detail} (offset {record.offset} of partition {partition})"
+        places += [f"offset {record.offset} of partition {partition}" for record in newest]
+        values += [value_of(record) for record in newest]
     if not values:
         return report.say("ok", f"topic {topic}: no records yet")
-    accepted = len(values) - reasons.total() - skipped
+    batch, rejects = Decoder(identity, columns_for(identity)).decode(values)
+    skipped = len(batch.skipped)
+    accepted = len(values) - len(rejects) - skipped
     text = f"topic {topic}: {accepted} of the last {len(values)} records would be accepted"
     text += f", {skipped} passed over by `where`" if skipped else ""
-    if reasons:
-        text += "".join(f", {count} rejected as {reason}" for reason, count in reasons.most_common())
-        text += f", such as: {example}"
-    if reasons and not accepted:
+    for reason, count in Counter(reject.reason for reject in rejects).most_common():
+        text += f", {count} rejected as {reason}"
+    if rejects:
+        text += f", such as: {rejects[-1].detail} ({places[rejects[-1].record]})"
+    if rejects and not accepted:
         raise DataError(text)
-    report.say("warn" if reasons or not accepted else "ok", text)
+    report.say("warn" if rejects or not accepted else "ok", text)
     report.warn(f"models.{topic}.{line}" for line in unmatched_settings(settings, values))
 
 

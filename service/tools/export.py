@@ -29,21 +29,23 @@ async def export_model(
     async with settings.redis.store() as store:
         newest = await newest_snapshot(store, name, settings.of(name).options())
     model = newest._replace(learner=newest.learner.promoted())
-    content = msgspec.json.encode(export_json(name, model)) + b"\n"
     if output is None and sklearn is None and onnx is None:
-        typer.echo(content, nl=False)
+        typer.echo(_json(name, model), nl=False)
     # The JSON first: every model has one, and it is there if another form cannot be made.
-    for form, file in (("json", output), ("sklearn", sklearn), ("onnx", onnx)):
+    for form, file, content_of in (("json", output, _json), ("sklearn", sklearn, _skops), ("onnx", onnx, _onnx)):
         if file is None:
             continue
         try:
-            content = content if form == "json" else _skops(name, model) if form == "sklearn" else _onnx(name, model)
+            write_atomically(file, content_of(name, model))
         except ImportError:
             raise ConfigurationError(
                 f"--{form} needs more packages: pip install 'perceptron-service[{form}]'"
             ) from None
-        write_atomically(file, content)
         typer.echo(f"version {model.head.version} of {name} written to {file}", err=True)
+
+
+def _json(name: str, a: ServedModel) -> bytes:
+    return msgspec.json.encode(export_json(name, a)) + b"\n"
 
 
 def export_json(name: str, a: ServedModel) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 The passes go to standard error as they come, the result to standard output.
 """
 
-import asyncio
 import json
 import math
 from collections import Counter
@@ -25,7 +24,7 @@ from service.learning.kernel.kernel import Vector
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.records import KafkaRecord, value_of
+from service.streaming.records import value_of
 from service.text import printable, quantity, short_json
 from service.tools.formats.atomic_write import check_folder, write_atomically
 from service.tools.formats.formats import Events, FileName, format_of, raise_bad_line
@@ -82,20 +81,19 @@ def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], o
 def file_source(file: str, identity: Identity, form: FileName | None, label: str | None) -> FitSource:
     """The events of a file; raises DataError at the first bad line."""
     reader = format_of(file, identity, name=form, label=label, key=None)
-    events = Events(file, reader, identity, keyed=False, check=True)
+    events = Events(file, reader, identity, check=True)
     lines = list(events.lines(raise_bad_line))
     return FitSource(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
 
 
-def topic_source(cluster: Cluster, topic: str) -> FitSource:
+async def topic_source(cluster: Cluster, topic: str) -> FitSource:
     """All records that a topic has now; raises ConfigurationError if there is no such topic, and DependencyError."""
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
-
-    async def read() -> list[tuple[int, KafkaRecord]]:
-        return [(p, record) async for p, records in cluster.read_whole(topic, missing) for record in records]
-
-    records = asyncio.run(read())
-    return FitSource(f"topic {topic}", [f"{p}-{r.offset}" for p, r in records], [value_of(r) for _, r in records])
+    source = FitSource(f"topic {topic}", [], [])
+    async for partition, records in cluster.read_whole(topic, missing):
+        source.places.extend(f"{partition}-{record.offset}" for record in records)
+        source.values.extend(value_of(record) for record in records)
+    return source
 
 
 def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:

@@ -88,7 +88,7 @@ def _values(file: str) -> Iterator[NumberedValue]:
     from service.tools.formats.formats import Events, raise_bad_line
     from service.tools.formats.readers import JsonLines
 
-    events = Events(file, JsonLines(Identity(), None), Identity(), keyed=False, check=False)
+    events = Events(file, JsonLines(Identity(), None), Identity(), check=False)
     for line in events.lines(raise_bad_line):
         try:
             value = msgspec.json.decode(line.value)

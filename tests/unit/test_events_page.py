@@ -120,7 +120,7 @@ def _events(text: str, of: Identity, tmp_path: Path) -> list[Any]:
     file.write_text(text)
     form = format_of(str(file), of, name=None, label=None, key=None)
     bad: list[str] = []
-    lines = Events(str(file), form, of, keyed=False, check=True).lines(bad.append)
+    lines = Events(str(file), form, of, check=True).lines(bad.append)
     found = [json.loads(line.value) for line in lines]
     assert bad == []
     return found

@@ -31,7 +31,7 @@ def read(
     given = {"name": None, "label": None, "key": None} | how
     form = format_of(str(path), identity, **given)
     bad: list[str] = []
-    events = Events(str(path), form, identity, keyed=given["key"] is not None, check=check)
+    events = Events(str(path), form, identity, check=check)
     lines = list(events.lines(bad.append))
     return lines, [message.removeprefix(f"{path}, ") for message in bad]
 

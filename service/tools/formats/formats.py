@@ -44,13 +44,12 @@ class Events:
         form: Format,
         identity: Identity,
         *,
-        keyed: bool,
         check: bool,
         written: Callable[[bytes], bytes] = bytes,
     ) -> None:
         """`written` turns an event's JSON into the value to send; see `writer`."""
         self._form: Any = form
-        self._keyed, self._written = keyed, written
+        self._written = written
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
         self._file, self.name, self.size = file, "standard input", 0
         if file != "-":
@@ -84,7 +83,7 @@ class Events:
                         try:
                             if isinstance(event, BadLine):
                                 raise event
-                            value, key = self._written(event), self._form.key(row) if self._keyed else None
+                            value, key = self._written(event), self._form.key(row)
                         except BadLine as error:
                             bad(f"{self.name}, line {number}: {error}")
                             continue

@@ -38,8 +38,10 @@ class JsonLines:
     def event(self, row: bytes) -> bytes:
         return row
 
-    def key(self, row: bytes) -> bytes:
-        """The record's outermost member of that name, such as `id`; else the feature of that name."""
+    def key(self, row: bytes) -> bytes | None:
+        """The record's outermost member with the name of the key, such as `id`, else the feature with this name."""
+        if self._key is None:
+            return None
         try:
             event = msgspec.json.decode(row)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -47,9 +49,9 @@ class JsonLines:
         features = at(event, self._features)
         if isinstance(features, list):
             features = {str(i): value for i, value in enumerate(features)}
-        for found in (event, features):
-            if isinstance(found, dict) and self._key in found:
-                return _key(self._key, found[self._key])
+        for members in (event, features):
+            if isinstance(members, dict) and self._key in members:
+                return _key(self._key, members[self._key])
         raise BadLine(f"--key {self._key}: the event has no member and no feature of this name")
 
 
@@ -122,8 +124,8 @@ class Csv:
             return lower == "true"
         return _number(f"column '{name}'", cell, text_is_valid=self._identity.text != "reject")
 
-    def key(self, row: list[str]) -> bytes:
-        return _key(self._key, row[self._header.index(self._key or "")].strip())
+    def key(self, row: list[str]) -> bytes | None:
+        return None if self._key is None else _key(self._key, row[self._header.index(self._key)].strip())
 
 
 def at(record: Any, path: Path) -> Any:
@@ -195,7 +197,7 @@ def _label(text: str, identity: Identity) -> Any:
     return value if isinstance(value, bool | int | float) else text
 
 
-def _key(name: str | None, value: Any) -> bytes:
+def _key(name: str, value: Any) -> bytes:
     """A value as a record's key: a string's UTF-8, a number or boolean as JSON writes it."""
     if value is None or isinstance(value, dict | list):
         raise BadLine(f"--key {name}: expected a string or a number")

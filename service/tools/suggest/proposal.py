@@ -57,39 +57,34 @@ class EventChoices(NamedTuple):
     """Other members that may be the label, the likeliest first."""
 
 
-class Layout(NamedTuple):
-    """The places of features and label in a record, and why."""
-
-    form: str
-    """One of FORMS."""
-    features: Path
-    features_why: str
-    label: Path
-    label_why: str
-    called: str
-    """The label's pointer, or the name of its column."""
-    others: list[str]
-
-
 def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     """The settings that a sample suggests; raises DataError if it does not tell a label and features."""
-    layout = _layout_of(sample, requested_label)
-    form, outer = layout.form, layout.features
+    form = "record"
+    if not sample.is_table:
+        form = Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
+    pointer, features_why = FORMS[form]
+    path, label_why, likely = find_label(sample, parse_pointer(pointer), requested_label, form == "own")
+    # The label and the next likeliest members, by their pointers, or by the names of their columns.
+    called, *others = [member[-1] if sample.is_table else to_pointer(member) for member in (path, *likely)]
+    label_why += f"; else perhaps {', '.join(others[:3])} (--label)" if others else ""
     if sample.is_table:
-        sample = _as_events(sample, layout.called)
-    where = _where(sample, form, layout.label)
+        sample = _as_events(sample, called)
+        form, pointer, path = "own", "/features", ("label",)
+        features_why = f"so `perceptron produce --label {shlex.quote(called)}` sends a table's rows"
+        label_why = f"the column {called}: {label_why}"
+    where, outer = _where(sample, form, path), parse_pointer(pointer)
     sample = _records_that_match(sample, where)
-    labels, labels_why, label = label_values(sample, layout.label, layout.called)
-    label.name = layout.called if sample.is_table else label.name
+    labels, labels_why, label = label_values(sample, path, called)
+    label.name = called if sample.is_table else label.name
     values = [at(record, outer) for record in sample.objects()]
     is_list = 2 * sum(isinstance(value, list) for value in values) > len(values)
     events = [value for value in values if isinstance(value, list if is_list else dict)]
-    members = {(*outer, *path): member for path, member in profile_fields(events).items()}
-    members.pop(layout.label, None)
+    members = {(*outer, *inner): member for inner, member in profile_fields(events).items()}
+    members.pop(path, None)
     choices = [
         Choice("labels", labels, labels_why),
-        Choice("event.features", to_pointer(outer), layout.features_why),
-        Choice("event.label", to_pointer(layout.label), layout.label_why),
+        Choice("event.features", pointer, features_why),
+        Choice("event.label", to_pointer(path), label_why),
     ]
     if where:
         choices.append(Choice("event.where", where, "other records have no label, and are passed over"))
@@ -101,34 +96,13 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     features = [member for member in members.values() if member.name not in marks]
     if not features:
         left = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
-        raise DataError(f"{sample.name}: no member besides the label {layout.called} is a feature: {left}")
-    if is_list:
-        (length, count), *_ = Counter(map(len, events)).most_common(1)
-        choices.append(Choice("features", "positional", "features are lists of numbers"))
-        choices.append(Choice("dimension", length, f"{count:,} of {len(events):,} lists have this many numbers"))
-    else:
-        choices += _mode(features, len(events), len(labels))
+        raise DataError(f"{sample.name}: no member besides the label {called} is a feature: {left}")
+    choices += _feature_mode(features, events, len(labels))
     if marks:
         why = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
         choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
     rows = [(label, "label"), *((one, marks[one.name].name if one.name in marks else "") for one in members.values())]
-    return EventChoices(sample.values, choices, labels, label, rows, layout.others)
-
-
-def _layout_of(sample: Sample, requested_label: str | None) -> Layout:
-    """The form of most records, and the label in it; the rows of a table are as `perceptron produce` sends them."""
-    form = "record"
-    if not sample.is_table:
-        form = Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
-    pointer, features_why = FORMS[form]
-    outer = parse_pointer(pointer)
-    path, why, others = find_label(sample, outer, requested_label, form == "own")
-    called, *names = [one[-1] if sample.is_table else to_pointer(one) for one in (path, *others)]
-    why += f"; else perhaps {', '.join(names[:3])} (--label)" if names else ""
-    if not sample.is_table:
-        return Layout(form, outer, features_why, path, why, called, names)
-    features_why = f"so `perceptron produce --label {shlex.quote(called)}` sends a table's rows"
-    return Layout("own", ("features",), features_why, ("label",), f"the column {called}: {why}", called, names)
+    return EventChoices(sample.values, choices, labels, label, rows, others)
 
 
 def _form_of_record(record: dict[str, Any]) -> str:
@@ -176,10 +150,17 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
     return sample._replace(values=[*filter(match, sample.values)])
 
 
-def _mode(features: Sequence[FieldProfile], records: int, labels: int) -> list[Choice]:
-    """Named features; hashed ones if new categories go on coming."""
-    pace = sum(member.late for member in features if "string" in member.kind) / max(records - records // 2, 1)
-    if records < ENOUGH_TO_HASH or pace <= NEW_CATEGORIES:
+def _feature_mode(features: Sequence[FieldProfile], events: Sequence[Any], labels: int) -> list[Choice]:
+    """Positional features for lists, else named ones; hashed ones if new categories keep coming."""
+    if isinstance(events[0], list):
+        (length, count), *_ = Counter(map(len, events)).most_common(1)
+        return [
+            Choice("features", "positional", "features are lists of numbers"),
+            Choice("dimension", length, f"{count:,} of {len(events):,} lists have this many numbers"),
+        ]
+    later = len(events) - len(events) // 2
+    pace = sum(member.late for member in features if "string" in member.kind) / later
+    if len(events) < ENOUGH_TO_HASH or pace <= NEW_CATEGORIES:
         return [Choice("features", "named", "weights can be read by name")]
     bits = min(BITS, MAX_BITS - (labels - 1).bit_length())
     return [

@@ -68,7 +68,7 @@ def read_file(file: str, form: FileName | None, count: int) -> Sample:
     """The first `count` records of a file; raises DataError and ConfigurationError."""
     is_table = format_name(file, form) == "csv"
     rows = Csv(Identity(), None, None) if is_table else JsonLines(Identity(), None)
-    events = Events(file, rows, Identity(), keyed=False, check=False)
+    events = Events(file, rows, Identity(), check=False)
     values, size = list[bytes | None](), 0
     for line in islice(events.lines(raise_bad_line), count):
         values.append(line.value)
