@@ -59,7 +59,7 @@ def fit(
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model whose settings a file gets.")] = None,
     form: Format = None,
     label: LabelColumn = None,
-    rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting; so the next three.")] = None,
+    rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting, like the next three.")] = None,
     eta: Annotated[float | None, typer.Option(metavar="NUMBER", help="The learning rate.")] = None,
     tie: Annotated[str | None, typer.Option(metavar="negative|positive", help="What a score of 0 predicts.")] = None,
     start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE", help="The first weights.")] = None,

@@ -1,14 +1,11 @@
 """The commands on a stored model: inspect, export, rollback, verify, reset."""
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from service.cli.options import AsJson, Bootstrap, Output, RedisUrl, Topic, one_topic, settings_of
-
-if TYPE_CHECKING:
-    from service.settings.load import Settings
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what would be done.")]
 
@@ -23,7 +20,7 @@ def inspect(
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.inspect import inspect_model
 
-    _run(ctx, lambda settings, name: inspect_model(settings, name, json))
+    _run(ctx, inspect_model, json)
 
 
 def export(
@@ -39,7 +36,7 @@ def export(
     """Write a model's newest snapshot for other programs: as JSON, as a scikit-learn pipeline, as ONNX."""
     from service.tools.export import export_model
 
-    _run(ctx, lambda settings, name: export_model(settings, name, output, sklearn, onnx))
+    _run(ctx, export_model, output, sklearn, onnx)
 
 
 def rollback(
@@ -56,7 +53,7 @@ def rollback(
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
     from service.tools.stored_models import rollback_model
 
-    _run(ctx, lambda settings, name: rollback_model(settings, name, to, resume_at, yes))
+    _run(ctx, rollback_model, to, resume_at, yes)
 
 
 def verify(
@@ -69,7 +66,7 @@ def verify(
     """Learn the records of a model's newest snapshot again, and compare: exit 4 if the state differs."""
     from service.tools.verify import verify_model
 
-    raise typer.Exit(_run(ctx, lambda settings, name: verify_model(settings, name, json)))
+    raise typer.Exit(_run(ctx, verify_model, json))
 
 
 def reset(
@@ -81,12 +78,12 @@ def reset(
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
     from service.tools.stored_models import reset_model
 
-    _run(ctx, lambda settings, name: reset_model(settings, name, yes))
+    _run(ctx, reset_model, yes)
 
 
-def _run(ctx: typer.Context, command: "Callable[[Settings, str], Coroutine[Any, Any, Any]]") -> Any:
-    """Run a command with the settings and the name of the model that the options name."""
+def _run(ctx: typer.Context, command: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
+    """Run a command with the settings of the options, the name of their model, and these arguments."""
     import asyncio
 
     settings = settings_of(ctx)
-    return asyncio.run(command(settings, one_topic(settings)))
+    return asyncio.run(command(settings, one_topic(settings), *arguments))

@@ -28,7 +28,7 @@ from service.tools.formats.readers import at
 from service.tools.suggest.sample import newest_of, parse_object
 
 NEWEST_RECORDS = 100
-"""The records of a topic that are looked at."""
+"""Records that are read from each topic."""
 
 
 class _Report:
@@ -100,7 +100,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
 
 
 async def _check_topic(report: _Report, settings: Settings, name: str, right: str, listed: bool) -> None:
-    """Whether a topic exists, and this user may use it; raises PerceptronError."""
+    """A line for a topic: whether it exists, and this user may use it; raises PerceptronError."""
     cluster = settings.kafka.cluster
     if not (listed or await cluster.partitions(name, right)):
         if not settings.create_topics:

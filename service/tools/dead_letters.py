@@ -59,7 +59,7 @@ def _read_with_reason(cluster: Cluster, topic: str, reason: str | None) -> list[
 
 
 def show_one(cluster: Cluster, topic: str, key: str) -> None:
-    """Print one letter whole: what is known of it, then the record's value."""
+    """Print one letter whole: why the record was rejected, its headers and key, then its value."""
     [letter] = _with_keys(asyncio.run(_read(cluster, topic)), [key])
     for name, value in letter.about.items():
         if name not in TRUNCATION_HEADERS:

@@ -1,8 +1,8 @@
 """`perceptron export`: a model's newest snapshot as JSON, as a fitted scikit-learn pipeline, as ONNX.
 
-All three answer as the service does: s = coef · x + intercept, and the second class only when s > 0; with a row of coef
-for each of three classes and more the first of those with the largest s. JSON and ONNX take columns, scikit-learn's
-pipeline what the model takes: flat events by name, or rows.
+All three answer as the service does. With two classes, s = coef · x + intercept, and the answer is the second class
+only if s > 0. With three classes and more, coef has a row for each, and the answer is the first class with the largest s.
+JSON and ONNX take columns. scikit-learn's pipeline takes what the model takes: flat events by name, or rows.
 """
 
 import zipfile
@@ -72,7 +72,7 @@ def _fitted(name: str, a: ServedModel) -> Any:
 
     learner, labels = a.learner, list(a.learner.identity.labels or (-1, 1))
     if len(learner.served) == 1:
-        raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without")
+        raise DataError(f"model {name} has learned no feature yet, and scikit-learn takes no model without features")
     if learner.scaler and learner.identity.features != "positional":
         raise DataError(
             f'model {name} has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
@@ -97,7 +97,7 @@ def _fitted(name: str, a: ServedModel) -> Any:
 
 
 def _skops(name: str, a: ServedModel) -> bytes:
-    """From flat events to labels; from rows, which are columns already, the classifier alone."""
+    """A pipeline from flat events to labels; with positional features, the classifier alone."""
     from sklearn.feature_extraction import DictVectorizer, FeatureHasher
     from sklearn.pipeline import make_pipeline
     from skops.io import dumps
@@ -115,7 +115,7 @@ def _skops(name: str, a: ServedModel) -> bytes:
 
 
 def _onnx(name: str, a: ServedModel) -> bytes:
-    """Input `features`, float64 rows; outputs `label`, and `scores`: of two -s and s in a row, else each class's."""
+    """Input `features`, float64 rows; outputs `label`, and `scores`: -s and s of two classes, else one for each."""
     from skl2onnx import convert_sklearn
     from skl2onnx.common.data_types import DoubleTensorType
 

@@ -1,4 +1,4 @@
-"""`perceptron fit`: finite data, many passes; how it ended, the evidence, and the bounds next to the updates made.
+"""`perceptron fit`: many passes over finite data. It prints how they ended, with evidence and bounds of the updates.
 
 The passes go to standard error as they come, the result to standard output.
 """
@@ -214,7 +214,7 @@ def _ending(r: Result, options: FitOptions) -> str:
     if r.ended == "tolerated":
         return f"within tolerance in pass {count} after {after}: {last.errors:,} in it, tolerance {options.tolerance}"
     if r.ended == "settled":
-        return f"settled in pass {count}: E = {last.loss:.6g} falls no more, {last.mistakes:,} mistakes left"
+        return f"settled in pass {count}: E = {last.loss:.6g} no longer falls, {last.mistakes:,} mistakes left"
     if options.batch:
         figures = f"E = {last.loss:.6g} and still falling"
     else:

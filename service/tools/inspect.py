@@ -31,7 +31,7 @@ OMITTED = ("identity", "next", "covered", "digest", "learning_here", "lag", "lag
 
 
 class Inspection(Description, kw_only=True):
-    """The JSON of `--json`: all that the API says, and what a stored model and its topic say without a service."""
+    """The JSON of `--json`: the API's description of a model, and what only its snapshot and its topic tell."""
 
     offsets_without_record: int
     """Covered offsets of markers, and of aborted or compacted records."""

@@ -23,9 +23,10 @@ NumberedValue = tuple[int, Any]
 def predict_lines(
     settings: Settings, topic: str, file: str, url: str | None, explain: bool, top: int | None, as_json: bool
 ) -> None:
-    """Print a prediction for each line of `file`: `{"features": …}` or the features alone; of classes the `top` scores.
+    """Print a prediction for each line of `file`, which is `{"features": …}` or the features alone.
 
-    If the model's settings have another place for features, each line is a whole record of its topic.
+    With three labels and more, `top` is the number of scores to print. If the model's settings have another place for
+    features, each line is a whole record of its topic.
     """
     from service.tools.formats.formats import in_batches
 
@@ -53,7 +54,7 @@ def _answers(batch: list[NumberedValue], predictions_of: Callable[[list[Any]], A
     try:
         predictions = predictions_of([value for _, value in batch])
     except RequestRefused as refused:
-        # The problem's pointer says which it is about.
+        # The pointer of the problem names the line.
         parts = refused.pointer.split("/")
         bad = int(parts[2]) if len(parts) > 2 and parts[2].isdigit() else 0
         if bad:
@@ -84,7 +85,7 @@ def _instance(value: Any) -> Any:
 
 
 def _values(file: str) -> Iterator[NumberedValue]:
-    """The lines that hold something."""
+    """The lines that are not empty, parsed; raises DataError."""
     from service.tools.formats.formats import Events, raise_bad_line
     from service.tools.formats.readers import JsonLines
 

@@ -140,9 +140,9 @@ async def _wait_for_topic(cluster: Cluster, topic: str) -> None:
 
 
 async def _acknowledge(unacknowledged: deque[Any], limit: int) -> None:
-    """Take out what Kafka has acknowledged, and wait until at most `limit` are left; raises TimeoutError.
+    """Remove the records that Kafka has acknowledged, and wait until at most `limit` are left; raises TimeoutError.
 
-    The client itself would wait for ever: an idempotent producer gives up no record.
+    The client itself would wait for ever: an idempotent producer never gives up a record.
     """
     while unacknowledged and (len(unacknowledged) > limit or unacknowledged[0].done()):
         if not unacknowledged[0].done():
@@ -153,7 +153,7 @@ async def _acknowledge(unacknowledged: deque[Any], limit: int) -> None:
 
 
 async def _stop(producer: AIOKafkaProducer) -> None:
-    """Send what was handed over, if Kafka still answers."""
+    """Stop the producer. It sends the records that it holds, if Kafka still answers."""
     try:
         # asyncio.timeout does not work in an interrupted task before Python 3.11.3.
         await asyncio.wait_for(producer.stop(), STOP_SECONDS)

@@ -53,7 +53,7 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
     if not equal and learner.observations.gaps and learner.counts.records < stored.counts.records and not diverged:
         raise DataError(
             f"topic {name} holds {learner.counts.records:,} of the {stored.counts.records:,} records that were "
-            f"learned: {empty:,} covered offsets are empty, as where a log is compacted"
+            f"learned: {empty:,} covered offsets are empty, as in a compacted log"
         )
     about = {
         "model": name,
@@ -64,7 +64,7 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
         "replayed_records": replayed,
         "replayed_events": learner.counts.events - events,
         "events": head.counts.events,
-        "candidates": {name: one.counts.events for name, one in head.candidate_states.items()},
+        "candidates": {name: candidate.counts.events for name, candidate in head.candidate_states.items()},
         "offsets_without_record": empty,
         "gaps": learner.observations.gaps,
         "state_digest": head.state_digest,
@@ -197,7 +197,7 @@ def _check_log(topic: str, steps: Sequence[Step], bounds: dict[int, tuple[int, i
 
 
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
-    """What differs, for a person."""
+    """The differences, for a person."""
     differences = [f"the replay diverged: {diverged}"] if diverged else []
     ours = _figures(replayed)
     for name, figure in _figures(stored).items():
@@ -215,7 +215,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                 f"{stored.columns.name_of(first) if first else 'the bias'}: "
                 f"{float(array[first])!r} stored, {float(other[first])!r} replayed"
             )
-    if not all(RULES[one.identity.rule].exact for one in (stored, *stored.candidates.values())):
+    if not all(RULES[learner.identity.rule].exact for learner in (stored, *stored.candidates.values())):
         differences.append("the logistic rule's exp may differ between machines")
     return differences
 

@@ -14,7 +14,7 @@ def check_folder(file: str | None) -> None:
 
 def write_atomically(file: str, content: bytes) -> None:
     """Write a file whole or not at all; raises ConfigurationError."""
-    # A link stays a link. What is no file, such as a pipe or /dev/null, cannot be replaced.
+    # A link stays a link. A pipe or a device such as /dev/null cannot be replaced: it is written to.
     path = Path(file).resolve()
     part = path.with_name(f".{path.name}.{os.getpid()}") if path.is_file() or not path.exists() else path
     try:

@@ -21,7 +21,7 @@ EMPTY_CELLS = ("", "nan", "-nan")
 
 
 class BadLine(Exception):
-    """A line that is no event: what was expected."""
+    """A line that is not an event, and what was expected."""
 
 
 class JsonLines:
@@ -60,10 +60,10 @@ class Csv:
 
     Without a label a row is an object of all its columns.
 
-    A cell that reads as a number is one, `true` and `false` are booleans, and any other text is a string; spaces
-    around it are no part of it. An empty cell is a feature that the event does not have, and so is `nan`: numpy and
-    pandas write what is missing so. An infinity is a fault. Columns have no types: what a cell means never depends on
-    other rows. Positional features are all there, and numbers.
+    A cell that reads as a number is one, `true` and `false` are booleans, and any other text is a string without the
+    spaces around it. An empty cell is a feature that the event does not have, and so is `nan`: numpy and pandas write
+    missing values so. An infinity is an error. Columns have no types: the meaning of a cell never depends on other
+    rows. Positional features are all present, and numbers.
     """
 
     def __init__(self, identity: Identity, label: str | None, key: str | None) -> None:
@@ -71,7 +71,7 @@ class Csv:
         self._header: list[str] = []
 
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
-        if plain.peek(1)[:1] == b"{":  # what it holds is data, no names to show
+        if plain.peek(1)[:1] == b"{":  # its first row is data, which no message shows
             raise BadLine("expected a header, got JSON; the file is read as CSV")
         with io.TextIOWrapper(plain, "utf-8", newline="") as text:
             reader, begin = csv.reader(text, strict=True), 1
@@ -85,7 +85,7 @@ class Csv:
                     if row:
                         yield reader.line_num, row
                     begin = reader.line_num + 1
-            except csv.Error as error:  # where the row begins: a quote may have taken many lines into it
+            except csv.Error as error:  # the line where the row begins: a quote may span many lines
                 raise csv.Error(f"line {begin}: {error}") from None
 
     def _checked(self, header: list[str]) -> list[str]:
@@ -136,30 +136,31 @@ def at(record: Any, path: Path) -> Any:
 
 
 def record(features: Any, label: Any, places: Places) -> Any:
-    """A record whose parts stand where the model looks for them; raises BadLine where they would hide each other.
+    """A record whose parts stand where the model looks for them; raises BadLine if one would hide the other.
 
-    What `where` asks for is there too, unless it is among the features, of which a line has its own.
+    The values that `where` requires are added, unless they are among the features: a line has its own features.
 
     >>> record({"age": 31}, True, Places(features="/after/user", label="/after/left", where={"/op": ("c", "u")}))
     {'after': {'user': {'age': 31}, 'left': True}, 'op': 'c'}
     >>> record({"age": 31}, True, Places(features=""))
     {'age': 31, 'label': True}
     """
-    at = parse_pointer(places.features)
-    found = {} if at else features
-    if at:
-        _put(found, at, features)
-    if not _put(found, parse_pointer(places.label), label):
+    outer = parse_pointer(places.features)
+    result = {} if outer else features
+    if outer:
+        _put(result, outer, features)
+    if not _put(result, parse_pointer(places.label), label):
         raise BadLine(f"the label belongs at {places.label} of the record, where a feature stands")
     for pointer, values in places.where.items():
-        if values and (other := parse_pointer(pointer))[: len(at)] != at:
-            _put(found, other, values[0])
-    return found
+        path = parse_pointer(pointer)
+        if values and path[: len(outer)] != outer:
+            _put(result, path, values[0])
+    return result
 
 
-def _put(record: Any, at: Path, value: Any) -> bool:
-    """Put a value where nothing stands, through objects that are made as needed; whether it could be."""
-    *outer, last = at
+def _put(record: Any, path: Path, value: Any) -> bool:
+    """Put a value at a path, and make the objects that it goes through; False if something else stands there."""
+    *outer, last = path
     for name in outer:
         record = record.setdefault(name, {}) if isinstance(record, dict) else None
     if not isinstance(record, dict) or last in record:
@@ -181,7 +182,7 @@ def _number(where: str, text: str, text_is_valid: bool = False) -> Any:
 
 
 def _label(text: str, identity: Identity) -> Any:
-    """A label as the model knows it: a string where its labels are; else a number or boolean where it reads as one.
+    """A label of the model: a string if all its labels are strings, else a number or boolean if the text reads as such.
 
     If the model's labels are booleans, 0 and 1 are these: many CSV files have only numbers.
     """

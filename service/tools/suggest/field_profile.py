@@ -40,14 +40,14 @@ class FieldProfile:
         self.path, self.name = path, ".".join(path)
         self.kinds = Counter[str]()
         self.counts = Counter[tuple[bool, Any]]()
-        """How often each value occurs, with whether it is a boolean: Python takes true and 1 for equal.
+        """How often each value occurs, with whether it is a boolean: for Python True equals 1.
 
         The elements of a list count, each by itself.
         """
         self.late = 0
         """How many values occur for the first time in the later half of the records."""
         self.rises = 0
-        """How many numbers are no smaller than the one before."""
+        """How many numbers are at least as large as the number before them."""
         self.example: Any = None
         self.fault: str | None = None
         """Why the service rejects a value here as a feature, if it does."""
@@ -78,8 +78,8 @@ class FieldProfile:
         except Rejected as rejected:
             self.fault = str(rejected)
             return
-        for one in value if kind == "list" else [value]:
-            key = (isinstance(one, bool), one)
+        for element in value if kind == "list" else [value]:
+            key = (isinstance(element, bool), element)
             self.late += late and key not in self.counts
             self.counts[key] += 1
         if kind == "number":
@@ -87,7 +87,7 @@ class FieldProfile:
             self._last = value
 
     def mark(self, records: int) -> Mark | None:
-        """Why it makes no good feature, if `records` are profiled; None if nothing says so."""
+        """Why it makes no good feature, among this number of records; None if it may be one."""
         if self.fault:
             return Mark("rejected", self.fault)
         if self.distinct == 1 and self.present == records > 1 and self.kind != "list":
@@ -95,7 +95,7 @@ class FieldProfile:
         values = [value for _, value in self.counts]
         has_id_name, has_enough = _ID_NAME.fullmatch(self.path[-1]), self.present >= ENOUGH_VALUES
         share = self.distinct / self.present
-        time = Mark("timestamp", f"a time, such as {short_json(self.example)}, does not come back")
+        time = Mark("timestamp", f"a time, such as {short_json(self.example)}, does not recur")
         differ = f"{self.distinct:,} of {self.present:,} values differ"
         if self.kind == "string":
             if all(map(_DATE.fullmatch, values)):

@@ -109,7 +109,7 @@ def _fault(member: FieldProfile) -> str | None:
     if member.distinct > MAX_CLASSES:
         return f"has {member.distinct:,} values: a label has at most {MAX_CLASSES:,}"
     if member.distinct > 2 and 2 * member.distinct > member.present:
-        return f"has {member.distinct:,} values in {member.present:,} records: those of a label come back"
+        return f"has {member.distinct:,} values in {member.present:,} records: the values of a label recur"
     return None
 
 

@@ -24,13 +24,13 @@ FORMS = {
 }
 """The forms of a record, each with the pointer to its features, and the reason for it."""
 OPERATIONS = ["c", "u", "r"]
-"""Debezium's creations, updates and snapshots; of a deletion nothing is left to learn."""
+"""Debezium's creations, updates and snapshots; a deletion leaves nothing to learn."""
 TYPE_NAMES = ("type", "event_type", "eventType", "event")
 MAX_TYPES = 50
 ENOUGH_TO_HASH = 2000
 """With fewer records it is unknown whether new categories keep coming."""
 NEW_CATEGORIES = 0.1
-"""With more new ones a record, the columns of named features are used up after ten million records."""
+"""With more new categories a record, the columns of named features are used up after ten million records."""
 BITS, MAX_BITS = 20, 24
 """Bits of the number of columns: the proposed ones, and the most, with which weights are 128 MB."""
 
@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 class EventChoices(NamedTuple):
-    """The settings of an event, and what they rest on."""
+    """The settings of an event, and the members that they rest on."""
 
     values: list[bytes | None]
     """The records, as they are to be sent."""
@@ -92,7 +92,7 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
         choices.append(Choice("event.weight", False, "each event counts the same, unless a pointer says its weight"))
     if form not in ("own", "cloud"):
         choices.append(Choice("event.id", False, "no member is sure to name a record"))
-    marks = {} if is_list else {one.name: mark for one in members.values() if (mark := one.mark(len(events)))}
+    marks = {} if is_list else {each.name: mark for each in members.values() if (mark := each.mark(len(events)))}
     features = [member for member in members.values() if member.name not in marks]
     if not features:
         left = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
@@ -101,7 +101,7 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     if marks:
         why = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
         choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
-    rows = [(label, "label"), *((one, marks[one.name].name if one.name in marks else "") for one in members.values())]
+    rows = [(label, "label"), *((x, marks[x.name].name if x.name in marks else "") for x in members.values())]
     return EventChoices(sample.values, choices, labels, label, rows, others)
 
 

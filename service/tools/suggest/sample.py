@@ -28,7 +28,7 @@ class Sample(NamedTuple):
     name: str
     """The topic or file."""
     description: str
-    """How many records of it these are, and which."""
+    """The number of records, and which records of it they are."""
     values: list[bytes | None]
     is_table: bool = False
     """Whether each value is a row of a table, which has the label in one of its columns."""

@@ -1,4 +1,4 @@
-"""`perceptron suggest`: what a topic or a file holds, and which settings fit it, with reasons, as a perceptron.toml.
+"""`perceptron suggest`: the members of a topic's or a file's records, and settings for them, with reasons.
 
 It sends and stores nothing. The suggestion goes to standard output, cautions go to standard error.
 """
@@ -62,7 +62,7 @@ def suggest_settings(
             "baseline": comparison.baseline._asdict(),
             "trials": [trial._asdict() for trial in comparison.trials],
             "chosen": chosen._asdict(),
-            "choices": [{"setting": one.setting, "value": one.value, "reason": one.why} for one in choices],
+            "choices": [{"setting": choice.setting, "value": choice.value, "reason": choice.why} for choice in choices],
             "notes": notes,
             "toml": text,
         }
@@ -87,7 +87,7 @@ def topic_for(file: str) -> str:
 
 
 def _compare(name: str, event: EventChoices) -> SampleComparison:
-    """All trials. Raises DataError if no settings fit, as those of a list of too many numbers."""
+    """All trials. Raises DataError if no settings fit, as with lists of too many numbers."""
     settings: dict[str, Any] = {"event": {}}
     for choice in event.choices:
         section, _, key = choice.setting.rpartition(".")
@@ -95,8 +95,8 @@ def _compare(name: str, event: EventChoices) -> SampleComparison:
     try:
         return compare_settings(settings, event.values, positive_is_rare(event.labels, event.label))
     except ValidationError as error:
-        said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise DataError(f"{name}: no settings fit it: {printable(said)}") from None
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise DataError(f"{name}: no settings fit it: {printable(reason)}") from None
 
 
 def _model_choices(chosen: Trial, comparison: SampleComparison) -> list[Choice]:
@@ -128,11 +128,11 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
 
 
 def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
-    """What to mind of the label and the figures."""
+    """Cautions about the label and the figures."""
     notes = []
     if is_amount(event.label):
-        of = f"{event.label.distinct:,} different values of {quantity(event.label.present, 'record')}"
-        notes.append(f"{event.label.name} has {of}: a number to be predicted is not a class")
+        values = f"{event.label.distinct:,} different values in {quantity(event.label.present, 'record')}"
+        notes.append(f"{event.label.name} has {values}: a number to be predicted is not a class")
     if comparison.rejected:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
         total = quantity(sum(comparison.rejected.values()), "record")
@@ -192,4 +192,4 @@ def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choic
     document.add("models", tomlkit.table(is_super_table=True).add(topic, model))
     # A terminal may obey what is not printable; TOML's strings may have it escaped.
     text = tomlkit.dumps(document)
-    return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08X}" for one in text)
+    return "".join(char if char.isprintable() or char == "\n" else f"\\U{ord(char):08X}" for char in text)
