@@ -1,7 +1,7 @@
 """`perceptron export`: a model's newest snapshot as JSON, as a fitted scikit-learn pipeline, as ONNX.
 
 All three answer as the service does. With two classes, s = coef · x + intercept, and the answer is the second class
-only if s > 0. With three classes and more, coef has a row for each, and the answer is the first class with the largest s.
+only if s > 0. With three classes and more, coef has a row for each, and the answer is the first with the largest s.
 JSON and ONNX take columns. scikit-learn's pipeline takes what the model takes: flat events by name, or rows.
 """
 
