@@ -1,6 +1,5 @@
 """The commands on events: send them, fit them, find settings for them, and ask for predictions."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -110,16 +109,14 @@ def suggest(
     """Look at the records of a topic or a file, and suggest settings for them, with reasons."""
     import asyncio
 
-    from service.tools.formats.atomic_write import check_folder
+    from service.tools.formats.atomic_write import check_output
     from service.tools.suggest.sample import read_file, read_topic
     from service.tools.suggest.suggest import suggest_settings, topic_for
 
     settings = settings_of(ctx)
     if not file and not settings.topics:
         raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
-    if output and Path(output).exists() and not yes:
-        raise ConfigurationError(f"{output} is there already: say --yes to write over it")
-    check_folder(output)
+    check_output(output, overwrite=yes)
     name = one_topic(settings) if topic or not file else topic_for(file)
     if file:
         sample, kafka = read_file(file, form, count), None

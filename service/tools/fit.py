@@ -26,7 +26,7 @@ from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import value_of
 from service.text import printable, quantity, short_json
-from service.tools.formats.atomic_write import check_folder, write_atomically
+from service.tools.formats.atomic_write import check_output, write_atomically
 from service.tools.formats.formats import Events, FileName, format_of, raise_bad_line
 
 MAX_LISTED = 10
@@ -98,7 +98,7 @@ async def topic_source(cluster: Cluster, topic: str) -> FitSource:
 
 def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
     """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can cause."""
-    check_folder(output)
+    check_output(output)
     identity = own.identity()
     data = batch_training.read_data(identity, source.values, own.start_weights)
     rejected = Counter(reject.reason for reject in data.rejects)

@@ -6,8 +6,10 @@ from pathlib import Path
 from service.errors import ConfigurationError
 
 
-def check_folder(file: str | None) -> None:
-    """Raise ConfigurationError if the folder of a file that is to be written does not exist."""
+def check_output(file: str | None, *, overwrite: bool = True) -> None:
+    """Raise ConfigurationError if a file is there already, unless `overwrite`, or if its folder does not exist."""
+    if file is not None and not overwrite and Path(file).exists():
+        raise ConfigurationError(f"{file} is there already: say --yes to write over it")
     if file is not None and not Path(file).absolute().parent.is_dir():
         raise ConfigurationError(f"{file}: there is no such folder")
 

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import gzip
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -51,12 +52,14 @@ class Events:
         self._form: Any = form
         self._written = written
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
-        self._file, self.name, self.size = file, "standard input", 0
-        if file != "-":
-            try:
-                self.name, self.size = file, Path(file).stat().st_size
-            except OSError as error:
-                raise ConfigurationError(f"{file}: {error.strerror}") from None
+        is_file = file != "-"
+        try:
+            # Not sys.stdin: the interpreter cannot end in order while a thread waits in it. `lines` closes a file.
+            self._raw: Any = open(file if is_file else 0, "rb", closefd=is_file)  # noqa: SIM115
+        except OSError as error:
+            raise ConfigurationError(f"{file}: {error.strerror}") from None
+        self.name = file if is_file else "standard input"
+        self.size = os.fstat(self._raw.fileno()).st_size if is_file else 0
         self._decoder: Any = None
         if check:
             from service.learning.columns.columns import columns_for  # these take long to load
@@ -73,8 +76,7 @@ class Events:
         """
         number = 0
         try:
-            # Not sys.stdin: the interpreter cannot end in order while a thread waits in it.
-            with open(0, "rb", closefd=False) if self._file == "-" else Path(self._file).open("rb") as raw:
+            with self._raw as raw:
                 plain: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
                 if plain.peek(3)[:3] == codecs.BOM_UTF8:
                     plain.read(3)
