@@ -31,9 +31,9 @@ def predict_lines(
     from service.tools.formats.formats import in_batches
 
     name = "standard input" if file == "-" else file
-    path = f"/v1/models/{topic}/predict?explain={'true' if explain else 'false'}"
-    if top is not None:
-        path += f"&top={top}"
+    parameters = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
+    query = f"?{'&'.join(parameters)}" if parameters else ""
+    path = f"/v1/models/{topic}/predict{query}"
     whole = settings.of(topic).identity().event.features != Places().features
     number = 0
 
