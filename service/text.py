@@ -1,4 +1,4 @@
-"""Wording that all parts share: pydantic's errors in our words, hints at misspelt names, data on one line."""
+"""Wording that all parts share: pydantic's errors in our words, hints at misspelt names, data on one line, numbers."""
 
 import json
 import re
@@ -37,16 +37,26 @@ def format_error(error: Any, secretive: bool = False) -> str:
 def short_json(value: Any) -> str:
     """A value as JSON on one line, cut to _MAX_CHARACTERS."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return (text if text.isprintable() else json.dumps(value, default=str))[:_MAX_CHARACTERS]
+    text = text if text.isprintable() else json.dumps(value, default=str)
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…"
 
 
-def printable(name: str) -> str:
+def printable(text: str) -> str:
     """A text from data on one line: as JSON if it has characters that end a line or control a terminal.
 
     >>> printable("größe"), printable("a\\nb")
     ('größe', '"a\\\\nb"')
     """
-    return name if name.isprintable() else json.dumps(name)
+    return text if text.isprintable() else json.dumps(text)
+
+
+def quantity(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> quantity(1, "event"), quantity(2000, "event")
+    ('1 event', '2,000 events')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def join_expected(messages: Iterable[str]) -> str:

@@ -1,12 +1,13 @@
 """The commands on events: send them, fit them, find settings for them, and ask for predictions."""
 
-from contextlib import closing
 from typing import Annotated, Literal
 
 import typer
 
 from service.cli.options import AsJson, Bootstrap, Format, LabelColumn, Output, Topic, Url, one_topic, settings_of
 from service.errors import ConfigurationError
+
+File = Annotated[str | None, typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too. Or a topic.")]
 
 
 def produce(
@@ -32,6 +33,8 @@ def produce(
     check: Annotated[bool, typer.Option("--check/--no-check", help="Refuse lines that the model would reject.")] = True,
 ) -> None:
     """Send the events of a file to a topic."""
+    import asyncio
+
     from service.tools import produce as tool
     from service.tools.formats import formats
 
@@ -40,23 +43,22 @@ def produce(
     identity = settings.of(name).identity()
     reader = formats.format_of(file, identity, name=form, label=label, key=key)
     writer = formats.writer(identity, written)
-    events = formats.Events(file, reader, identity, keyed=key is not None, check=check or dry_run, written=writer)
-    with closing(events):
-        if dry_run:
-            tool.dry_run(events, count, skip)
-        else:
-            tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip)
+    events = formats.Events(file, reader, identity, check=check or dry_run, written=writer)
+    if dry_run:
+        tool.dry_run(events, count, skip)
+    else:
+        asyncio.run(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
 
 
 def fit(
     ctx: typer.Context,
-    file: Annotated[str | None, typer.Argument(metavar="FILE|-", help="As for produce. Or a topic.")] = None,
+    file: File = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model whose settings a file gets.")] = None,
     form: Format = None,
     label: LabelColumn = None,
-    rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting; so the next three.")] = None,
+    rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting, like the next three.")] = None,
     eta: Annotated[float | None, typer.Option(metavar="NUMBER", help="The learning rate.")] = None,
     tie: Annotated[str | None, typer.Option(metavar="negative|positive", help="What a score of 0 predicts.")] = None,
     start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE", help="The first weights.")] = None,
@@ -68,6 +70,8 @@ def fit(
     json: AsJson = False,
 ) -> None:
     """Learn a file, or all records of a topic, in many passes; print how it ended, with evidence and bounds."""
+    import asyncio
+
     from service.tools import fit as tool
 
     options = tool.FitOptions(tolerance, max_passes, batch, trace)
@@ -78,7 +82,7 @@ def fit(
     if file and not name:
         source = tool.file_source(file, own.identity(), form, label)
     elif name and not file:
-        source = tool.topic_source(settings.kafka.cluster, name)
+        source = asyncio.run(tool.topic_source(settings.kafka.cluster, name))
     else:
         raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
     raise typer.Exit(tool.fit_events(source, own, options, output, json))
@@ -86,9 +90,7 @@ def fit(
 
 def suggest(
     ctx: typer.Context,
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too. Or a topic.")
-    ] = None,
+    file: File = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
@@ -105,11 +107,23 @@ def suggest(
     json: AsJson = False,
 ) -> None:
     """Look at the records of a topic or a file, and suggest settings for them, with reasons."""
-    from service.tools.suggest.suggest import suggest_settings
+    import asyncio
+
+    from service.tools.formats.atomic_write import check_output
+    from service.tools.suggest.sample import read_file, read_topic
+    from service.tools.suggest.suggest import suggest_settings, topic_for
 
     settings = settings_of(ctx)
-    name = one_topic(settings) if topic else None
-    suggest_settings(settings, file, name, form=form, label=label, count=count, output=output, yes=yes, as_json=json)
+    if not file and not settings.topics:
+        raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
+    check_output(output, overwrite=yes)
+    name = one_topic(settings) if topic or not file else topic_for(file)
+    if file:
+        sample, kafka = read_file(file, form, count), None
+    else:
+        sample = asyncio.run(read_topic(settings.kafka.cluster, name, count))
+        kafka = settings.kafka.bootstrap_servers
+    suggest_settings(sample, name, kafka, label=label, output=output, as_json=json)
 
 
 def predict(

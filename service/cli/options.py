@@ -15,7 +15,7 @@ Config = Annotated[
 ]
 Topics = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be repeated.")]
 Topic = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The model's topic.")]
-"""A list, so that `one_topic` can refuse a second topic: of a plain option the last one would win."""
+"""A list, so that `one_topic` can refuse a second topic: with a plain option the last topic would win."""
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
 Group = Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")]
 RedisUrl = Annotated[
@@ -42,11 +42,11 @@ SETTINGS = {name: name for name in ("topics", "learn", "create_topics", "fail_fa
     "host": "http.host",
     "port": "http.port",
 }
-"""The setting that each of these parameters of a command is."""
+"""The setting that each of these parameters of a command overrides."""
 
 
 def settings_of(ctx: typer.Context) -> "Settings":
-    """The settings under those options of this command that are settings; raises ConfigurationError."""
+    """The settings, overridden by the options of this command that are settings; raises ConfigurationError."""
     from service.settings.load import load
 
     flags: dict[str, Any] = {}

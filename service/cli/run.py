@@ -37,7 +37,7 @@ def healthcheck(
     ready: Annotated[bool, typer.Option("--ready", help="Ask whether it is ready.")] = False,
 ) -> None:
     """Ask a running service whether it is alive: exit 0 if it is, else 1, also if it cannot be reached."""
-    from service.tools.healthcheck import check_health
+    from service.tools.client import check_health
 
     check_health(settings_of(ctx), url, ready)
 

@@ -1,6 +1,7 @@
 """The commands on a stored model: inspect, export, rollback, verify, reset."""
 
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
 
 import typer
 
@@ -19,8 +20,7 @@ def inspect(
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.inspect import inspect_model
 
-    settings = settings_of(ctx)
-    inspect_model(settings, one_topic(settings), as_json=json)
+    _run(ctx, inspect_model, json)
 
 
 def export(
@@ -36,8 +36,7 @@ def export(
     """Write a model's newest snapshot for other programs: as JSON, as a scikit-learn pipeline, as ONNX."""
     from service.tools.export import export_model
 
-    settings = settings_of(ctx)
-    export_model(settings, one_topic(settings), output, sklearn, onnx)
+    _run(ctx, export_model, output, sklearn, onnx)
 
 
 def rollback(
@@ -52,10 +51,9 @@ def rollback(
     yes: Yes = False,
 ) -> None:
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
-    from service.tools.rollback import rollback_model
+    from service.tools.stored_models import rollback_model
 
-    settings = settings_of(ctx)
-    rollback_model(settings, one_topic(settings), to, resume_at, yes)
+    _run(ctx, rollback_model, to, resume_at, yes)
 
 
 def verify(
@@ -68,8 +66,7 @@ def verify(
     """Learn the records of a model's newest snapshot again, and compare: exit 4 if the state differs."""
     from service.tools.verify import verify_model
 
-    settings = settings_of(ctx)
-    raise typer.Exit(verify_model(settings, one_topic(settings), json))
+    raise typer.Exit(_run(ctx, verify_model, json))
 
 
 def reset(
@@ -79,7 +76,14 @@ def reset(
     yes: Yes = False,
 ) -> None:
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
-    from service.tools.reset import reset_model
+    from service.tools.stored_models import reset_model
+
+    _run(ctx, reset_model, yes)
+
+
+def _run(ctx: typer.Context, command: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
+    """Run a command with the settings of the options, the name of their model, and these arguments."""
+    import asyncio
 
     settings = settings_of(ctx)
-    reset_model(settings, one_topic(settings), yes)
+    return asyncio.run(command(settings, one_topic(settings), *arguments))

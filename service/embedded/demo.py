@@ -10,6 +10,7 @@ state, bit for bit.
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from service.embedded.demo_events import MODEL, reference, visits
+from service.embedded.demo_events import REFERENCE, visits
 from service.embedded.servers import START_SECONDS, Server, free_port, start_kafka, start_redis
 from service.errors import PerceptronError
 from service.streaming.kafka.cluster import Cluster
@@ -38,8 +39,7 @@ LEARN_SECONDS = 60.0
 """Time to learn the rest after the last event was produced."""
 LINE_SECONDS = 4.0
 """Time between two lines about what is learned."""
-DEMO_SETTINGS = (
-    """
+DEMO_SETTINGS = """
 topics = ["demo"]
 create_topics = true
 [kafka]
@@ -47,10 +47,22 @@ bootstrap_servers = "{broker}"
 session_timeout = 6
 [redis]
 url = "redis://{store}/0"
+[models.demo]
+labels = [false, true]
+reference = "{folder}/reference.json"
+average = "recent"
+serve = "average"
+[models.demo.event]
+features = ""
+label = "/bought"
+without = ["at", "*.id"]
+[models.demo.candidates.mean]
+average = true
+serve = "average"
 """
-    + MODEL
-)
-"""A dead member is replaced after 6 s, the shortest session timeout that brokers allow by default."""
+"""Numbers, strings and booleans are features. The mean of all weights is for comparison. A dead member is replaced
+after 6 s, the shortest session timeout that brokers allow by default.
+"""
 
 
 def run_demo(events: int, rate: int, leave: bool) -> None:
@@ -64,11 +76,15 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         del os.environ[name]  # the service has only the demo's settings
     with ExitStack() as stack:
         folder, broker, store = stack.enter_context(_servers())
-        (folder / "reference.json").write_bytes(msgspec.json.encode(reference()))
+        (folder / "reference.json").write_bytes(msgspec.json.encode(REFERENCE))
         settings = folder / "perceptron.toml"
         settings.write_text(DEMO_SETTINGS.format(broker=broker.address, store=store.address, folder=folder))
         with console.status("starting the service (the first time it compiles its kernels)"):
-            services = [stack.enter_context(_service(settings).running()) for _ in range(2)]
+            command = [sys.executable, "-m", "service", "-c", str(settings)]
+            services = list[Server]()
+            for port in (free_port(), free_port()):
+                service = Server([*command, "run", "-p", str(port)], port, folder / f"service-{port}.log")
+                services.append(stack.enter_context(service.running()))
             _wait(lambda: all(_get(service, "/readyz") for service in services), "both processes are ready")
         learner = _wait(lambda: _look(services)[0], "one of them learns")
         standby = next(service for service in services if service is not learner)
@@ -77,8 +93,7 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         say(f"the page of the process that stands by: http://{standby.address}/")
         say(f"perceptron run, twice: one learns; with Kafka on {broker.address} and Valkey on {store.address}")
         state = asyncio.run(_stream(say, services, broker.address, events, rate))
-        command = [sys.executable, "-m", "service", "-c", str(settings), "verify"]
-        verified = subprocess.run(command, capture_output=True, text=True, check=False)
+        verified = subprocess.run([*command, "verify"], capture_output=True, text=True, check=False)
         if verified.returncode or state["updates"] > state["bound"]:
             raise PerceptronError(f"the learned state is wrong, please report this: {verified.stdout}{verified.stderr}")
         say(
@@ -88,7 +103,7 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         if not leave:
             # The group may be assigning the topic again, since the killed process has joined it again.
             learner = _wait(lambda: _look(services)[0], "one of them learns")
-            _invite(console, learner, f"-c {settings} produce - -b {broker.address}")
+            _invite(learner, shlex.join([*command, "produce", "-", "-b", broker.address]))
             with suppress(KeyboardInterrupt):
                 signal.pause()
             say("stopping")
@@ -115,13 +130,6 @@ def _servers() -> Iterator[tuple[Path, Server, Server]]:
             broker = stack.enter_context(start_kafka(folder, status.update))
             store = stack.enter_context(start_redis(folder))
         yield folder, broker, store
-
-
-def _service(settings: Path) -> Server:
-    """`perceptron run` as a process."""
-    port = free_port()
-    command = [sys.executable, "-m", "service", "-c", str(settings), "run", "-p", str(port)]
-    return Server(command, port, settings.parent / f"service-{port}.log")
 
 
 def _get(service: Server, path: str) -> Any:
@@ -206,14 +214,11 @@ def _line(state: Any) -> str:
     return f"{state['events']:,} events, {state['mistakes']:,} mistakes; of the last 1,000 right: {right}"
 
 
-def _invite(console: Console, learner: Server, produce: str) -> None:
+def _invite(learner: Server, produce: str) -> None:
     """Print how to produce one event, and ask for one prediction, in another terminal."""
     visit = next(visits(DEMO_SEED, 1, 1))
-    console.print(f"\nServing until Ctrl-C, on http://{learner.address}/ which learns now.", highlight=False)
-    console.print("In another terminal, produce one event:\n")
-    # Plain print, since these lines are for copying and must not be wrapped.
-    print(f"echo '{json.dumps(visit)}' | {sys.executable} -m service {produce}\n", flush=True)
-    console.print("and ask for one prediction:\n")
+    print(f"\nServing until Ctrl-C, on http://{learner.address}/ which learns now.")
+    print(f"In another terminal, produce one event:\n\necho '{json.dumps(visit)}' | {produce}\n")
     del visit["bought"]
     url, body = f"http://{learner.address}/v1/models/{DEMO_TOPIC}/predict", json.dumps({"event": visit})
-    print(f"curl -s {url} -H 'content-type: application/json' -d '{body}'\n", flush=True)
+    print(f"and ask for one prediction:\n\ncurl -s {url} -H 'content-type: application/json' -d '{body}'\n", flush=True)

@@ -17,34 +17,15 @@ from typing import Any
 
 from service.learning.weights_file import WeightsFile
 
-MODEL = """
-[models.demo]
-labels = [false, true]
-reference = "{folder}/reference.json"
-average = "recent"
-serve = "average"
-[models.demo.event]
-features = ""
-label = "/bought"
-without = ["at", "*.id"]
-[models.demo.candidates.mean]
-average = true
-serve = "average"
-"""
-"""Settings of the model: numbers, strings and booleans are features. The mean of all weights is for comparison."""
 BEFORE = {
     "": -2.0, "cart.items": 1.0, "page.minutes": 0.5, "user.returning": 1.5, "user.device=phone": -1.5,
     "cart.voucher": -1.0,
 }  # fmt: skip
 AFTER = BEFORE | {"user.returning": -1.5, "user.device=phone": 1.5, "cart.voucher": 2.0}
 """The two rules. In the sale returning customers stay away, and vouchers bring phones. The bias is named ""."""
+REFERENCE = WeightsFile([BEFORE[name] for name in BEFORE if name], BEFORE[""], [name for name in BEFORE if name])
+"""The rule before the sale, which is the reference of the mistake bound."""
 MARGIN = 0.15
-
-
-def reference() -> WeightsFile:
-    """The rule before the sale, which is the reference of the mistake bound."""
-    names = [name for name in BEFORE if name]
-    return WeightsFile([BEFORE[name] for name in names], BEFORE[""], names)
 
 
 def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:

@@ -34,7 +34,6 @@ listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
 auto.create.topics.enable=false
 log.retention.ms=-1
@@ -43,17 +42,14 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 num.network.threads=1
 num.io.threads=2
 group.coordinator.threads=1
-share.coordinator.threads=1
 metadata.max.idle.interval.ms=0
 """
-"""The last five properties halve the cost of an idle broker (measured)."""
+"""The last four properties halve the cost of an idle broker (measured)."""
 
 REDIS_CONF = """\
 bind 127.0.0.1

@@ -1,4 +1,5 @@
-"""The commands that run once, a file each.
+"""The commands that run once, most of them a file each.
 
-`client`, `stored_models`, `atomic_write` and `formats/` are what several of them share.
+`stored_models` has rollback and reset, and `client` has healthcheck, next to what other commands share with them.
+`tables` prints the tables of several commands, and `formats/` reads and writes files.
 """

@@ -23,11 +23,12 @@ from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.records import value_of
 from service.streaming.resume_check import same_settings
+from service.text import quantity
 from service.tools.formats.readers import at
-from service.tools.suggest.sample import count_records, newest_of, parse_object
+from service.tools.suggest.sample import newest_of, parse_object
 
 NEWEST_RECORDS = 100
-"""The records of a topic that are looked at."""
+"""Records that are read from each topic."""
 
 
 class _Report:
@@ -64,7 +65,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     report, cluster, group = _Report(), settings.kafka.cluster, settings.kafka.group_id
     with report.failing():
         settings.check_work()
-        report.say("ok", f"settings: {len(settings.topics)} topic{'s' * (len(settings.topics) != 1)}")
+        report.say("ok", f"settings: {quantity(len(settings.topics), 'topic')}")
     report.warn(settings.warnings)
     reached, topics = False, None
     with report.failing():
@@ -97,7 +98,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
 
 
 async def _check_topic(report: _Report, settings: Settings, name: str, right: str, listed: bool) -> None:
-    """Whether a topic exists, and this user may use it; raises PerceptronError."""
+    """A line for a topic: whether it exists, and this user may use it; raises PerceptronError."""
     cluster = settings.kafka.cluster
     if not (listed or await cluster.partitions(name, right)):
         if not settings.create_topics:
@@ -128,28 +129,25 @@ async def _check_records(report: _Report, cluster: Cluster, topic: str, settings
     Raises DependencyError, and DataError if a record cannot be read or none is an event.
     """
     identity = settings.identity()
-    decoder, values, skipped = Decoder(identity, columns_for(identity)), list[bytes | None](), 0
-    reasons, example = Counter[str](), ""
+    places, values = list[str](), list[bytes | None]()
     missing = DataError(f"topic {topic} does not exist")
     async for partition, newest in newest_of(cluster, topic, missing, NEWEST_RECORDS):
-        for record in newest:
-            values.append(value_of(record))
-            batch, rejects = decoder.decode(values[-1:])
-            skipped += len(batch.skipped)
-            for _, reason, detail in rejects:
-                reasons[reason] += 1
-                example = f"{detail} (offset {record.offset} of partition {partition})"
+        places += [f"offset {record.offset} of partition {partition}" for record in newest]
+        values += [value_of(record) for record in newest]
     if not values:
         return report.say("ok", f"topic {topic}: no records yet")
-    accepted = len(values) - reasons.total() - skipped
+    batch, rejects = Decoder(identity, columns_for(identity)).decode(values)
+    skipped = len(batch.skipped)
+    accepted = len(values) - len(rejects) - skipped
     text = f"topic {topic}: {accepted} of the last {len(values)} records would be accepted"
     text += f", {skipped} passed over by `where`" if skipped else ""
-    if reasons:
-        text += "".join(f", {count} rejected as {reason}" for reason, count in reasons.most_common())
-        text += f", such as: {example}"
-    if reasons and not accepted:
+    for reason, count in Counter(reject.reason for reject in rejects).most_common():
+        text += f", {count} rejected as {reason}"
+    if rejects:
+        text += f", such as: {rejects[-1].detail} ({places[rejects[-1].record]})"
+    if rejects and not accepted:
         raise DataError(text)
-    report.say("warn" if reasons or not accepted else "ok", text)
+    report.say("warn" if rejects or not accepted else "ok", text)
     report.warn(f"models.{topic}.{line}" for line in unmatched_settings(settings, values))
 
 
@@ -162,13 +160,12 @@ def unmatched_settings(settings: ModelSettings, values: Sequence[bytes | None]) 
     if not records:
         return []
     identity, default = settings.identity(), Places()
-    event, looked_at = identity.event, f"the {count_records(len(records))} that were looked at"
+    event, looked_at = identity.event, f"the {quantity(len(records), 'record')} that were looked at"
     lines = []
     for part in ("weight", "id"):
-        pointer: str | None = getattr(event, part)
-        if pointer is None or pointer == getattr(default, part):
-            continue
-        if all(at(record, parse_pointer(pointer)) is None for record in records):
+        pointer = getattr(event, part)
+        is_default = pointer in (None, getattr(default, part))
+        if not is_default and all(at(record, parse_pointer(pointer)) is None for record in records):
             lines.append(f"event.{part}: {pointer} is in none of {looked_at}")
     for setting, patterns in (("only", event.only), ("without", event.without)):
         for pattern in patterns:

@@ -1,38 +1,32 @@
-"""A running service, asked over HTTP."""
+"""Requests to a running service, and `perceptron healthcheck`, which is one."""
 
 import http.client
 import json
-import ssl
 import urllib.error
 import urllib.request
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
+import typer
+
 from service.credentials.http import failure_reason, opener
 from service.credentials.tls import trust_only
-from service.errors import ConfigurationError, DataError, DependencyError
+from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError
 from service.settings.load import Settings
 
 TIMEOUT = 30.0
 
 
-def service_url(settings: Settings, url: str | None) -> str:
+def _service_url(settings: Settings, url: str | None) -> str:
     """The URL of the service: `url`, which may leave out `http://`, or what its settings say."""
     if url:
         full = url if "://" in url else f"http://{url}"
-        if "@" in url:  # it is said in errors
+        if "@" in url or not full.startswith(("http://", "https://")):  # it is in errors, so it has no password
             raise ConfigurationError("--url: expected http://HOST:PORT, without a name or a password")
-        if not full.startswith(("http://", "https://")):
-            raise ConfigurationError(f"--url {url}: expected http://HOST:PORT")
         return full.rstrip("/")
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)  # noqa: S104
     return f"{settings.http.scheme}://{host}:{settings.http.port}"
-
-
-def trusted_context(settings: Settings, url: str | None) -> ssl.SSLContext | None:
-    """Whom to trust there: of our own settings' service its very certificate; else whom the system trusts."""
-    return trust_only(settings.http.ssl_certfile) if settings.http.ssl_certfile and not url else None
 
 
 class RequestRefused(Exception):
@@ -43,10 +37,18 @@ class RequestRefused(Exception):
         self.pointer = pointer
 
 
-def request_json(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | None = None) -> Any:
-    """The JSON answer to a POST of `body`, or to a GET."""
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+def request_json(settings: Settings, url: str | None, path: str, body: Any = None) -> Any:
+    """The JSON answer of the service at `url`, or of the settings' own, to a POST of `body`, or to a GET.
+
+    Raises RequestRefused, DataError and DependencyError.
+    """
+    # The settings' own service must show the very certificate of its settings; another one any that the system trusts.
+    trust = trust_only(settings.http.ssl_certfile) if settings.http.ssl_certfile and not url else None
+    url = _service_url(settings, url) + path
+    headers, data = {"content-type": "application/json"}, None
+    if body is not None:
+        data = json.dumps(body).encode()
+        headers |= {"authorization": f"Bearer {settings.http.token}"} if settings.http.token else {}
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - the user's address
     try:
         with opener(trust).open(request, timeout=TIMEOUT) as answer:
@@ -64,3 +66,12 @@ def request_json(url: str, trust: ssl.SSLContext | None, body: Any = None, token
         raise DependencyError(f"the service at {url}: {failure_reason(error)}") from None
     except (http.client.HTTPException, ValueError) as error:
         raise DependencyError(f"the service at {url}: the answer is not HTTP with JSON: {error}") from None
+
+
+def check_health(settings: Settings, url: str | None, ready: bool) -> None:
+    """Ask a service whether it is alive, or ready; raises PerceptronError, which is exit 1, when it is not."""
+    try:
+        request_json(settings, url, "/readyz" if ready else "/livez")
+    except DependencyError as error:
+        raise PerceptronError(str(error)) from None
+    typer.echo("ready" if ready else "alive")

@@ -17,7 +17,7 @@ from service.learning.events.batch import REASONS
 from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, own_headers, topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.outbox import MAX_LETTER_BYTES
-from service.streaming.records import KafkaRecord
+from service.text import quantity
 
 
 class Letter(NamedTuple):
@@ -34,9 +34,8 @@ class Letter(NamedTuple):
     @property
     def truncated(self) -> str:
         """The parts cut from the record, which then cannot be sent again; '' if it is whole."""
-        return ", ".join(
-            text.format(self.about[name]) for name, text in TRUNCATION_HEADERS.items() if name in self.about
-        )
+        about = self.about
+        return ", ".join(text.format(about[name]) for name, text in TRUNCATION_HEADERS.items() if name in about)
 
 
 def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_json: bool) -> None:
@@ -50,7 +49,7 @@ def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_j
         else:
             note = f"  (retried as {letter.retried})" if letter.retried else ""
             typer.echo(f"{letter.key}  {when}  {letter.about['reason']}: {letter.about['detail']}{note}")
-    typer.echo(f"{len(letters)} dead letter{'s' * (len(letters) != 1)} of {topic}", err=True)
+    typer.echo(f"{quantity(len(letters), 'dead letter')} of {topic}", err=True)
 
 
 def _read_with_reason(cluster: Cluster, topic: str, reason: str | None) -> list[Letter]:
@@ -60,7 +59,7 @@ def _read_with_reason(cluster: Cluster, topic: str, reason: str | None) -> list[
 
 
 def show_one(cluster: Cluster, topic: str, key: str) -> None:
-    """Print one letter whole: what is known of it, then the record's value."""
+    """Print one letter whole: why the record was rejected, its headers and key, then its value."""
     [letter] = _with_keys(asyncio.run(_read(cluster, topic)), [key])
     for name, value in letter.about.items():
         if name not in TRUNCATION_HEADERS:
@@ -133,20 +132,16 @@ async def _read(cluster: Cluster, topic: str) -> list[Letter]:
     retried: dict[str, str] = {}
     async for _, records in cluster.read_whole(name, missing):
         for record in records:
-            _file(record, letters, retried)
+            key = (record.key or b"").decode(errors="replace")
+            if len(record.headers) == 1 and record.headers[0][0] == RETRIED_HEADER:
+                retried[key] = (record.headers[0][1] or b"").decode()
+                continue
+            own = own_headers(record.headers)
+            ours = {name: content or b"" for name, content in record.headers[: len(record.headers) - len(own)]}
+            record_key = ours.pop("key", None)
+            ours.pop("headers", None)
+            about = {name: content.decode(errors="replace") for name, content in ours.items()}
+            if "reason" in about:
+                letter = Letter(key, record.timestamp / 1000, about, record_key, record.value, list(own), None)
+                letters.setdefault(key, letter)
     return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.written)]
-
-
-def _file(record: KafkaRecord, letters: dict[str, Letter], retried: dict[str, str]) -> None:
-    key = (record.key or b"").decode(errors="replace")
-    if len(record.headers) == 1 and record.headers[0][0] == RETRIED_HEADER:
-        retried[key] = (record.headers[0][1] or b"").decode()
-        return
-    own = own_headers(record.headers)
-    ours = {name: content or b"" for name, content in record.headers[: len(record.headers) - len(own)]}
-    record_key = ours.pop("key", None)
-    ours.pop("headers", None)
-    about = {name: content.decode(errors="replace") for name, content in ours.items()}
-    if "reason" in about:
-        letter = Letter(key, record.timestamp / 1000, about, record_key, record.value, list(own), None)
-        letters.setdefault(key, letter)

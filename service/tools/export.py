@@ -1,47 +1,47 @@
 """`perceptron export`: a model's newest snapshot as JSON, as a fitted scikit-learn pipeline, as ONNX.
 
-All three answer as the service does: s = coef · x + intercept, and the second class only when s > 0; with a row of coef
-for each of three classes and more the first of those with the largest s. JSON and ONNX take columns, scikit-learn's
-pipeline what the model takes: flat events by name, or rows.
+All three answer as the service does. With two classes, s = coef · x + intercept, and the answer is the second class
+only if s > 0. With three classes and more, coef has a row for each, and the answer is the first with the largest s.
+JSON and ONNX take columns. scikit-learn's pipeline takes what the model takes: flat events by name, or rows.
 """
 
-import asyncio
 import zipfile
 from typing import Any
 
 import msgspec
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, DataError
 from service.learning import weights_file
-from service.learning.identity import Label
-from service.learning.learner import Learner
+from service.learning.identity import listed
 from service.serving.model_info import Version
 from service.serving.models import ServedModel
 from service.settings.load import Settings
-from service.tools import atomic_write
+from service.tools.formats.atomic_write import write_atomically
 from service.tools.stored_models import newest_snapshot
 
 
-def export_model(settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None) -> None:
-    """Write the model to these files, each whole or not at all; the JSON to standard output where none is named."""
-    answering = asyncio.run(_newest(settings, name))
-    if output is None and sklearn is None and onnx is None:
-        typer.echo(_json(name, answering), nl=False)
-        return
-    # The JSON first: every model has one, and it is there where another form cannot be made.
-    for file, made in ((output, _json), (sklearn, _skops), (onnx, _onnx)):
-        if file is not None:
-            atomic_write.write_atomically(file, made(name, answering))
-            typer.echo(f"version {answering.head.version} of {name} written to {file}", err=True)
-
-
-async def _newest(settings: Settings, name: str) -> ServedModel:
+async def export_model(
+    settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None
+) -> None:
+    """Write the model to these files, each whole or not at all; the JSON to standard output if none is named."""
     async with settings.redis.store() as store:
-        found = await newest_snapshot(store, name, settings.of(name).options())
-        return found._replace(learner=found.learner.promoted())
+        newest = await newest_snapshot(store, name, settings.of(name).options())
+    model = newest._replace(learner=newest.learner.promoted())
+    if output is None and sklearn is None and onnx is None:
+        typer.echo(_json(name, model), nl=False)
+    # The JSON first: every model has one, and it is there if another form cannot be made.
+    for form, file, content_of in (("json", output, _json), ("sklearn", sklearn, _skops), ("onnx", onnx, _onnx)):
+        if file is None:
+            continue
+        try:
+            write_atomically(file, content_of(name, model))
+        except ImportError:
+            raise ConfigurationError(
+                f"--{form} needs more packages: pip install 'perceptron-service[{form}]'"
+            ) from None
+        typer.echo(f"version {model.head.version} of {name} written to {file}", err=True)
 
 
 def _json(name: str, a: ServedModel) -> bytes:
@@ -62,21 +62,33 @@ def export_json(name: str, a: ServedModel) -> dict[str, Any]:
     )
 
 
-def _labels(a: ServedModel) -> list[Label]:
-    """The labels that the service answers with, in the order of its classes: of two negative, positive."""
-    return list(a.learner.identity.labels or (-1, 1))
+def _fitted(name: str, a: ServedModel) -> Any:
+    """A scikit-learn Perceptron with this state; `partial_fit` goes on by the same rule if nothing is scaled.
 
-
-def _fitted(a: ServedModel) -> Any:
-    """A scikit-learn Perceptron with this state; `partial_fit` goes on by the same rule where nothing is scaled.
-
-    Of three classes and more it does not: scikit-learn's learns each against the rest.
+    With three classes and more it does not: scikit-learn's learns each against the rest. Raises DataError if
+    scikit-learn and ONNX have no such model.
     """
     from sklearn.linear_model import Perceptron
 
-    learner, labels = a.learner, _labels(a)
+    learner, labels = a.learner, list(a.learner.identity.labels or (-1, 1))
+    if len(learner.served) == 1:
+        raise DataError(f"model {name} has learned no feature yet, and scikit-learn takes no model without features")
+    if learner.scaler and learner.identity.features != "positional":
+        raise DataError(
+            f'model {name} has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
+            "feature that is absent, and scaling has to tell it from the number 0; the JSON (-o FILE) has "
+            "weights, count, mean and m2 of each column"
+        )
     fitted = Perceptron(eta0=learner.identity.eta, shuffle=False)
-    fitted.coef_, fitted.intercept_ = _unscaled(learner)
+    rows = np.atleast_2d(learner.served.T)
+    intercept, coef = rows[:, 0].copy(), rows[:, 1:].copy()
+    if learner.scaler:
+        # w·(x - mean)/σ is (w/σ)·x less w·mean/σ, since positional features are never absent.
+        n, mean, m2 = (array[1:] for array in learner.scaler.arrays(len(learner.columns)).values())
+        deviation = np.sqrt(m2 / np.maximum(n, 1.0))
+        coef = np.divide(coef, deviation, out=np.zeros_like(coef), where=deviation > 0.0)
+        intercept -= coef @ mean
+    fitted.coef_, fitted.intercept_ = coef, intercept
     # An array of its own would turn labels of two types into one.
     fitted.classes_ = np.array(labels, None if len(set(map(type, labels))) == 1 else object)
     fitted.n_features_in_ = fitted.coef_.shape[1]
@@ -84,73 +96,33 @@ def _fitted(a: ServedModel) -> Any:
     return fitted
 
 
-def _check(name: str, learner: Learner) -> None:
-    """Raise DataError where scikit-learn and ONNX have no such model."""
-    if len(learner.served) == 1:
-        raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without")
-    if learner.scaler and learner.identity.features != "positional":
-        raise DataError(
-            f'model {name} has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
-            "feature that is absent, and scaling has to tell it from the number 0; the JSON (-o FILE) has "
-            "weights, count, mean and m2 of each column"
-        )
-
-
-def _unscaled(learner: Learner) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights and intercept for values as they are, a row for each class, and of two one.
-
-    w·(x - mean)/σ is (w/σ)·x less w·mean/σ, where all are there.
-    """
-    rows = np.atleast_2d(learner.served.T)
-    intercept, coef = rows[:, 0].copy(), rows[:, 1:].copy()
-    if learner.scaler is None:
-        return coef, intercept
-    n, mean, m2 = (array[1:] for array in learner.scaler.arrays(len(learner.columns)).values())
-    deviation = np.sqrt(m2 / np.maximum(n, 1.0))
-    coef = np.divide(coef, deviation, out=np.zeros_like(coef), where=deviation > 0.0)
-    return coef, intercept - coef @ mean
-
-
 def _skops(name: str, a: ServedModel) -> bytes:
-    _check(name, a.learner)
-    try:
-        from skops.io import dumps
-    except ImportError:
-        raise _lacking("--sklearn", "sklearn") from None
-    # Each name is written twice, with much around it.
-    return bytes(dumps(_pipeline(a.learner, _fitted(a)), compression=zipfile.ZIP_DEFLATED))
-
-
-def _pipeline(learner: Learner, fitted: Any) -> Any:
-    """From flat events to labels; of rows, which are columns already, the classifier alone."""
+    """A pipeline from flat events to labels; with positional features, the classifier alone."""
     from sklearn.feature_extraction import DictVectorizer, FeatureHasher
     from sklearn.pipeline import make_pipeline
+    from skops.io import dumps
 
-    vectorizer: Any
-    if learner.identity.features == "positional":
-        return fitted
-    if learner.identity.features == "hashed":
-        vectorizer = FeatureHasher(fitted.n_features_in_)
-    else:
+    steps = [_fitted(name, a)]
+    if a.learner.identity.features == "hashed":
+        steps.insert(0, FeatureHasher(steps[0].n_features_in_))
+    elif a.learner.identity.features == "named":
         vectorizer = DictVectorizer(sort=False)
-        vectorizer.feature_names_ = [*learner.columns.names]
+        vectorizer.feature_names_ = [*a.learner.columns.names]
         vectorizer.vocabulary_ = {feature: column for column, feature in enumerate(vectorizer.feature_names_)}
-    return make_pipeline(vectorizer, fitted)
+        steps.insert(0, vectorizer)
+    # Each name is written twice, with much around it.
+    return bytes(dumps(make_pipeline(*steps) if steps[1:] else steps[0], compression=zipfile.ZIP_DEFLATED))
 
 
 def _onnx(name: str, a: ServedModel) -> bytes:
-    """Input `features`, float64 rows; outputs `label`, and `scores`: of two -s and s in a row, else each class's."""
-    _check(name, a.learner)
-    labels = _labels(a)
+    """Input `features`, float64 rows; outputs `label`, and `scores`: -s and s of two classes, else one for each."""
+    from skl2onnx import convert_sklearn
+    from skl2onnx.common.data_types import DoubleTensorType
+
+    fitted = _fitted(name, a)
+    labels = fitted.classes_.tolist()
     if not (all(isinstance(x, int) for x in labels) or all(isinstance(x, str) for x in labels)):
-        some = ", ".join(map(repr, labels[:5])) + ", …" * (len(labels) > 5)
-        raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not [{some}]")
-    try:
-        from skl2onnx import convert_sklearn
-        from skl2onnx.common.data_types import DoubleTensorType
-    except ImportError:
-        raise _lacking("--onnx", "onnx") from None
-    fitted = _fitted(a)
+        raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not {listed(labels)}")
     model = convert_sklearn(
         fitted,
         name=name,
@@ -161,12 +133,6 @@ def _onnx(name: str, a: ServedModel) -> bytes:
     )
     about = export_json(name, a)
     for part in ("version", "state_digest", "features", "names"):
-        value = about[part]
-        model.metadata_props.add(
-            key=part, value=value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        )
+        text = about[part] if isinstance(about[part], str) else msgspec.json.encode(about[part]).decode()
+        model.metadata_props.add(key=part, value=text)
     return bytes(model.SerializeToString())
-
-
-def _lacking(option: str, extra: str) -> ConfigurationError:
-    return ConfigurationError(f"{option} needs more packages: pip install 'perceptron-service[{extra}]'")

@@ -1,9 +1,8 @@
-"""`perceptron fit`: finite data, many passes; how it ended, the evidence, and the bounds next to the updates made.
+"""`perceptron fit`: many passes over finite data. It prints how they ended, with evidence and bounds of the updates.
 
 The passes go to standard error as they come, the result to standard output.
 """
 
-import asyncio
 import json
 import math
 from collections import Counter
@@ -25,16 +24,13 @@ from service.learning.kernel.kernel import Vector
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.records import KafkaRecord, value_of
-from service.text import printable
-from service.tools import atomic_write
+from service.streaming.records import value_of
+from service.text import printable, quantity, short_json
+from service.tools.formats.atomic_write import check_output, write_atomically
 from service.tools.formats.formats import Events, FileName, format_of, raise_bad_line
-from service.tools.suggest.field_profile import plain_value, shown_value
 
 MAX_LISTED = 10
 """Weights, labels, and terms of a combination that are printed; --json has all."""
-MAX_LABEL_WEIGHTS = 5
-"""Weights that are printed of each label, with three labels and more."""
 MAX_PASSES = 20
 """Passes that are printed, and after them each hundredth."""
 
@@ -85,26 +81,25 @@ def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], o
 def file_source(file: str, identity: Identity, form: FileName | None, label: str | None) -> FitSource:
     """The events of a file; raises DataError at the first bad line."""
     reader = format_of(file, identity, name=form, label=label, key=None)
-    events = Events(file, reader, identity, keyed=False, check=True)
+    events = Events(file, reader, identity, check=True)
     lines = list(events.lines(raise_bad_line))
     return FitSource(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
 
 
-def topic_source(cluster: Cluster, topic: str) -> FitSource:
+async def topic_source(cluster: Cluster, topic: str) -> FitSource:
     """All records that a topic has now; raises ConfigurationError if there is no such topic, and DependencyError."""
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
-
-    async def read() -> list[tuple[int, KafkaRecord]]:
-        return [(p, record) async for p, records in cluster.read_whole(topic, missing) for record in records]
-
-    records = asyncio.run(read())
-    return FitSource(f"topic {topic}", [f"{p}-{r.offset}" for p, r in records], [value_of(r) for _, r in records])
+    source = FitSource(f"topic {topic}", [], [])
+    async for partition, records in cluster.read_whole(topic, missing):
+        source.places.extend(f"{partition}-{record.offset}" for record in records)
+        source.values.extend(value_of(record) for record in records)
+    return source
 
 
 def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
     """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can cause."""
+    check_output(output)
     identity = own.identity()
-    atomic_write.check_folder(output)
     data = batch_training.read_data(identity, source.values, own.start_weights)
     rejected = Counter(reject.reason for reject in data.rejects)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items()))
@@ -123,14 +118,13 @@ def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, outpu
     }
     fitted = weights_file.weights_as_json(identity, data.columns.names, result.w, counts, {}, {})
     if output is not None:
-        atomic_write.write_atomically(output, msgspec.json.encode(fitted) + b"\n")
+        write_atomically(output, msgspec.json.encode(fitted) + b"\n")
         typer.echo(f"weights written to {output}", err=True)
     if as_json:
         typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
     else:
-        aside = f", {_number(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
-        for line in _lines(result, options, aside):
-            typer.echo(line)
+        aside = f", {quantity(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
+        typer.echo("\n".join(_lines(result, options, aside)))
     if result.bounded is None or result.bounded.held:
         return 0
     typer.echo("a bound does not hold: this program is wrong, please report it", err=True)
@@ -170,28 +164,24 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
     return Result(data, places, labels, w, done, ended, evidence, bounded, no_bound)
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
     """The result for a person."""
     yield _ending(r, options)
     of = f" of {len(r.labels):,} labels" if r.labels else ""
-    yield f"data     {_number(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
+    yield f"data     {quantity(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
     for label, row in zip(r.labels[:MAX_LISTED], r.w.T, strict=False):
-        yield f"weights  {plain_value(shown_value(label))}: {_largest(row, r.data, MAX_LABEL_WEIGHTS)}"
+        yield f"weights  {short_json(label)}: {_largest(row, r.data)}"
     if not r.labels:
-        yield f"weights  {_largest(r.w, r.data, MAX_LISTED)}"
+        yield f"weights  {_largest(r.w, r.data)}"
     if len(r.labels) > MAX_LISTED:
         yield f"         and {len(r.labels) - MAX_LISTED:,} more labels: -o and --json have them all"
     if r.evidence.combination:
         terms = [
-            f"{part:.6g}·z({place}{'' if other is None else f', {plain_value(shown_value(other))}'})"
+            f"{part:.6g}·z({place}{'' if other is None else f', {short_json(other)}'})"
             for place, other, part in _combination(r)
         ]
-        hidden = len(terms) - MAX_LISTED
-        terms = [*terms[:MAX_LISTED], f"{hidden} more"] if hidden > 0 else terms
+        if len(terms) > MAX_LISTED:
+            terms[MAX_LISTED:] = [f"{len(terms) - MAX_LISTED} more"]
         z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if r.labels else "z = y·(1, x)"
         yield f"evidence {' + '.join(terms)} = 0 (±{ZERO_TOLERANCE:g}), with {z}: no w has w·z > 0 for all of them"
     elif r.evidence.vector is not None and r.ended != "converged":
@@ -216,15 +206,15 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
 def _ending(r: Result, options: FitOptions) -> str:
     last, count = r.passes[-1], len(r.passes)
     mistakes, updates = sum(one.mistakes for one in r.passes), sum(one.updates for one in r.passes)
-    after = _number(mistakes, "mistake")
+    after = quantity(mistakes, "mistake")
     if updates != mistakes and r.no_bound is None:  # at s = 0, or within a margin
-        after += f" and {_number(updates, 'update')}"
+        after += f" and {quantity(updates, 'update')}"
     if r.ended == "converged":
         return f"converged in pass {count} after {after}"
     if r.ended == "tolerated":
         return f"within tolerance in pass {count} after {after}: {last.errors:,} in it, tolerance {options.tolerance}"
     if r.ended == "settled":
-        return f"settled in pass {count}: E = {last.loss:.6g} falls no more, {last.mistakes:,} mistakes left"
+        return f"settled in pass {count}: E = {last.loss:.6g} no longer falls, {last.mistakes:,} mistakes left"
     if options.batch:
         figures = f"E = {last.loss:.6g} and still falling"
     else:
@@ -236,9 +226,9 @@ def _ending(r: Result, options: FitOptions) -> str:
     return f"{separable}not converged in {count} passes: {figures}; --max-passes allows more"
 
 
-def _largest(w: Vector, data: Data, count: int) -> str:
+def _largest(w: Vector, data: Data) -> str:
     """The bias and the largest of the other weights."""
-    largest = np.argsort(-np.abs(w[1:]), kind="stable")[:count] + 1
+    largest = np.argsort(-np.abs(w[1:]), kind="stable")[:MAX_LISTED] + 1
     parts = [f"bias {w[0]:g}", *(f"{printable(data.columns.name_of(int(c)))} {w[c]:g}" for c in sorted(largest))]
     more = f" and {len(w) - 1 - len(largest):,} smaller" if len(w) - 1 > len(largest) else ""
     return f"{', '.join(parts)}{more}"
@@ -260,7 +250,7 @@ def _radius(r: Result, b: BoundCheck) -> float:
 
 
 def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
-    s, made = b.separation, _number(b.updates, "update")
+    s, made = b.separation, quantity(b.updates, "update")
     if b.novikoff is not None:
         twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
         yield (

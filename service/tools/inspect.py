@@ -1,15 +1,11 @@
 """`perceptron inspect`: a model's newest snapshot, its kept versions, and how far it is behind its topic."""
 
 import asyncio
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from service.errors import DataError, DependencyError
 from service.learning.classifier import largest
@@ -17,27 +13,25 @@ from service.learning.evaluation.observations import OffsetGaps
 from service.learning.identity import label_as_json
 from service.learning.kernel.kernel import Vector
 from service.learning.learner import Learner
-from service.serving.model_info import Comparison, Description, Version
+from service.serving.model_info import Description, Version
 from service.serving.models import Model
 from service.settings.load import Settings
 from service.snapshots import codec
 from service.streaming.kafka.cluster import Cluster
-from service.text import printable
 from service.tools.stored_models import newest_snapshot
+from service.tools.tables import print_tables
 
 MAX_WEIGHTS = 10
 """The largest weights that are shown."""
 MAX_LABELS, MAX_LABEL_WEIGHTS = 20, 3
 """The most frequent labels that are shown, and the largest weights of each."""
 KAFKA_SECONDS = 3.0
-PIPE_WIDTH = 10_000
-"""Characters of a line that does not go to a terminal."""
 OMITTED = ("identity", "next", "covered", "digest", "learning_here", "lag", "lag_reason")
 """Members that have a table or a line of their own, or are not shown."""
 
 
 class Inspection(Description, kw_only=True):
-    """The JSON of `--json`: all that the API says, and what a stored model and its topic say without a service."""
+    """The JSON of `--json`: the API's description of a model, and what only its snapshot and its topic tell."""
 
     offsets_without_record: int
     """Covered offsets of markers, and of aborted or compacted records."""
@@ -51,36 +45,15 @@ class Inspection(Description, kw_only=True):
     """With three labels and more the weights of the most frequent ones, instead of the two members above."""
 
 
-def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
+async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
     """Print a model's newest snapshot and its lag, without a running service."""
-    about = asyncio.run(_about(settings, name))
-    if as_json:
-        typer.echo(msgspec.json.encode(about))
-        return
-    console = Console(width=None if Console().is_terminal or os.environ.get("COLUMNS") else PIPE_WIDTH)
-    with console.capture() as printed:
-        console.print(_facts(about))
-        for title, rows in _rows(about).items():
-            if rows:
-                console.print()
-                console.print(_table(title.split(" | "), rows))
-    for line in printed.get().splitlines():
-        typer.echo(line.rstrip())  # rich fills each line up to the longest one
-
-
-async def _about(settings: Settings, name: str) -> Inspection:
     async with settings.redis.store() as store:
         served = await newest_snapshot(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in served.head.kept])
     learner = served.learner
-    lag: dict[str, int] | None = None
-    lag_reason = None
-    try:
-        lag = await _lag(settings.kafka.cluster, name, learner.next)
-    except (DependencyError, DataError) as error:
-        lag_reason = str(error)
+    lag, lag_reason = await _lag(settings.kafka.cluster, name, learner.next)
     covered = sum(to - start for ranges in learner.covered.values() for start, to in ranges)
-    return Inspection(
+    about = Inspection(
         **msgspec.structs.asdict(Description.of(Model(name), served)),
         offsets_without_record=covered - learner.counts.records,
         gaps=learner.observations.gaps,
@@ -89,6 +62,10 @@ async def _about(settings: Settings, name: str) -> Inspection:
         versions=[Version.of(*v) for v in codec.kept_versions(served.head, served.digest, kept)],
         **_largest_weights(learner, served.by(None)[1].served),
     )
+    if as_json:
+        typer.echo(msgspec.json.encode(about))
+    else:
+        print_tables(_tables(about))
 
 
 def _largest_weights(learner: Learner, w: Vector) -> dict[str, Any]:
@@ -106,33 +83,21 @@ def _largest_weights(learner: Learner, w: Vector) -> dict[str, Any]:
     return {"bias": None, "largest_weights": [], "label_weights": rows}
 
 
-async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> dict[str, int]:
-    """The records from the next offset of each partition on; all records of a partition that was never learned.
+async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> tuple[dict[str, int] | None, str | None]:
+    """The records from the next offset of each partition on, and all records of a partition that was never learned.
 
-    Raises DependencyError if Kafka does not answer soon, DataError if the topic is not the one that was learned.
+    If Kafka does not answer soon, or the topic is not the one that was learned: None, and the reason.
     """
     missing = DataError(f"{cluster} has no topic {topic}")
-    async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(topic, missing) as reader:
-        bounds = reader.bounds
+    try:
+        async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(topic, missing) as reader:
+            bounds = reader.bounds
+    except (DependencyError, DataError) as error:
+        return None, str(error)
     lag = {partition: end - following.get(partition, begin) for partition, (begin, end) in bounds.items()}
     if not following.keys() <= lag.keys() or min(lag.values()) < 0:
-        raise DataError(f"topic {topic} ends before the model's next offset: it is not the log that was learned")
-    return {str(partition): n for partition, n in lag.items()}
-
-
-def _facts(about: Inspection) -> Table:
-    """The members of the description that no table shows, by their names in the API."""
-    table = Table(show_header=False, box=None)
-    parts = msgspec.to_builtins(about)
-    facts = {name: value for name, value in parts.items() if name not in OMITTED and not isinstance(value, list)}
-    facts["identity"] = {name: parts["identity"].get(name) for name in ("rule", "eta", "margin", "features")}
-    facts["comparisons"] = "\n".join(map(_compared, about.comparisons))
-    facts["lag"] = f"unknown: {about.lag_reason}" if about.lag is None else f"{sum(about.lag.values()):,} records"
-    facts["advice"] = "; ".join(about.advice)
-    for name, value in facts.items():
-        if text := _text_of(value):
-            table.add_row(Text(name, "bold"), Text(text, overflow="fold"))
-    return table
+        return None, f"topic {topic} ends before the model's next offset: it is not the log that was learned"
+    return {str(partition): n for partition, n in lag.items()}, None
 
 
 def _text_of(value: Any) -> str:
@@ -152,18 +117,23 @@ def _text_of(value: Any) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _compared(pair: Comparison) -> str:
-    verdict = f"{pair.better} is better (95 %)" if pair.better else "no difference shown"
-    return f"{pair.first} less {pair.second}: {_text_of(pair.difference)}, {verdict}"
-
-
-def _rows(about: Inspection) -> dict[str, list[tuple[str, ...]]]:
-    """The rows of each table, by its titles."""
+def _tables(about: Inspection) -> dict[str, list[tuple[str, ...]]]:
+    """The rows of each table, by its titles. The first has the members that no other table shows."""
+    parts = msgspec.to_builtins(about)
+    facts = {name: value for name, value in parts.items() if name not in OMITTED and not isinstance(value, list)}
+    facts["identity"] = {name: parts["identity"].get(name) for name in ("rule", "eta", "margin", "features")}
+    facts["lag"] = f"unknown: {about.lag_reason}" if about.lag is None else f"{sum(about.lag.values()):,} records"
+    facts["advice"] = "; ".join(about.advice)
     lag = about.lag or {}
     covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about.covered.items()}
     labels = {label_as_json(row.label): row for row in about.labels}
     weights = [(labels[label_as_json(row["label"])], row) for row in about.label_weights or []]
     return {
+        "figure | value": [(name, text) for name, value in facts.items() if (text := _text_of(value))],
+        "comparison | difference | better (95 %)": [
+            (f"{pair.first} less {pair.second}", _text_of(pair.difference), pair.better or "no difference shown")
+            for pair in about.comparisons
+        ],
         "candidate | events | accuracy | verdict | settings, since": [
             (
                 candidate.name,
@@ -195,14 +165,3 @@ def _rows(about: Inspection) -> dict[str, list[tuple[str, ...]]]:
             for label, row in weights
         ],
     }
-
-
-def _table(titles: list[str], rows: list[tuple[str, ...]]) -> Table:
-    table = Table(box=None)
-    for title, cells in zip(titles, zip(*rows, strict=True), strict=True):
-        is_number = not "".join(cells).strip("-+.,e0123456789")
-        is_cut = is_number or title == "largest weights"  # other columns are wrapped on a narrow terminal
-        table.add_column(title, justify="right" if is_number else "left", no_wrap=is_cut, overflow="ellipsis")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    return table

@@ -10,36 +10,36 @@ import typer
 from service.errors import DataError
 from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
-from service.text import printable
-from service.tools.client import RequestRefused, request_json, service_url, trusted_context
+from service.text import printable, quantity
+from service.tools.client import RequestRefused, request_json
 
 REQUEST_LINES = 1000
 """Lines of a request."""
 
 NumberedValue = tuple[int, Any]
-"""Its number, and what it holds."""
+"""The number of a line, and its value."""
 
 
 def predict_lines(
     settings: Settings, topic: str, file: str, url: str | None, explain: bool, top: int | None, as_json: bool
 ) -> None:
-    """Print a prediction for each line of `file`: `{"features": …}` or the features alone; of classes the `top` scores.
+    """Print a prediction for each line of `file`, which is `{"features": …}` or the features alone.
 
-    Where the model's settings say that features stand elsewhere, lines are whole records of its topic.
+    With three labels and more, `top` is the number of scores to print. If the model's settings have another place for
+    features, each line is a whole record of its topic.
     """
     from service.tools.formats.formats import in_batches
 
     name = "standard input" if file == "-" else file
-    at = f"{service_url(settings, url)}/v1/models/{topic}/predict"
-    asked = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
-    at += f"?{'&'.join(asked)}" if asked else ""
-    trust = trusted_context(settings, url)
+    parameters = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
+    query = f"?{'&'.join(parameters)}" if parameters else ""
+    path = f"/v1/models/{topic}/predict{query}"
     whole = settings.of(topic).identity().event.features != Places().features
     number = 0
 
     def predictions_of(values: list[Any]) -> Any:
         request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
-        return request_json(at, trust, request, settings.http.token)["predictions"]
+        return request_json(settings, url, path, request)["predictions"]
 
     for batch in in_batches(_values(file), min(REQUEST_LINES, settings.http.max_instances)):
         for prediction in _answers(batch, predictions_of, name):
@@ -50,11 +50,11 @@ def predict_lines(
 
 
 def _answers(batch: list[NumberedValue], predictions_of: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
-    """The predictions of these lines; where one is refused, those before it first. Raises DataError."""
+    """The predictions of these lines. If a line is refused, the predictions of the lines before it, then DataError."""
     try:
         predictions = predictions_of([value for _, value in batch])
     except RequestRefused as refused:
-        # The problem's pointer says which it is about.
+        # The pointer of the problem names the line.
         parts = refused.pointer.split("/")
         bad = int(parts[2]) if len(parts) > 2 and parts[2].isdigit() else 0
         if bad:
@@ -68,11 +68,11 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
         typer.echo(json.dumps(prediction, ensure_ascii=False))
         return
     unknown = prediction["unknown_features"]
-    note = f"\t({unknown} unknown feature{'s' * (unknown != 1)})" if unknown else ""
+    note = f"\t({quantity(unknown, 'unknown feature')})" if unknown else ""
     probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
     typer.echo(f"{as_text(prediction['label'])}\t{prediction['score']:zg}{probability}{note}")
-    for one in prediction.get("scores", ()) if ranked else ():
-        typer.echo(f"\t{as_text(one['label'])}\t{one['score']:zg}")
+    for each in prediction.get("scores", ()) if ranked else ():
+        typer.echo(f"\t{as_text(each['label'])}\t{each['score']:zg}")
     if "runner_up" in prediction:
         typer.echo(f"\tahead of {as_text(prediction['runner_up'])}:")
     for c in prediction["contributions"] if explain else ():
@@ -85,15 +85,15 @@ def _instance(value: Any) -> Any:
 
 
 def _values(file: str) -> Iterator[NumberedValue]:
-    """The lines that hold something."""
+    """The lines that are not empty, parsed; raises DataError."""
     from service.tools.formats.formats import Events, raise_bad_line
     from service.tools.formats.readers import JsonLines
 
-    events = Events(file, JsonLines(Identity(), None), Identity(), keyed=False, check=False)
+    events = Events(file, JsonLines(Identity(), None), Identity(), check=False)
     for line in events.lines(raise_bad_line):
         try:
             value = msgspec.json.decode(line.value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            said = f"not JSON: {error} (predict reads JSON lines, no CSV)"
-            raise DataError(f"{events.name}, line {line.number}: {said}") from None
+            reason = f"not JSON: {error} (predict reads JSON lines, not CSV)"
+            raise DataError(f"{events.name}, line {line.number}: {reason}") from None
         yield line.number, value

@@ -18,6 +18,7 @@ from rich.console import Console
 from service.errors import ConfigurationError, DataError, PerceptronError
 from service.learning.events.content_types import headers_of
 from service.streaming.kafka.cluster import Cluster
+from service.text import quantity
 from service.tools.formats.formats import Events, Line, in_batches, raise_bad_line
 
 BATCH_EVENTS = 500
@@ -37,22 +38,12 @@ Batches = asyncio.Queue[list[Line] | Exception | None]
 """Lines as they are read, and at the end None, or the error that ended them."""
 
 
-def produce_file(
-    cluster: Cluster, topic: str, events: Events, *, rate: float | None, count: int | None, skip: int
-) -> None:
-    """Send the events (`count` after the first `skip`, `rate` a second) in order, and wait for the last.
-
-    Raises DataError with the number of the first bad line; the events before it are sent.
-    """
-    sent = asyncio.run(_send(cluster, topic, events, rate, count, skip))
-    typer.echo(f"{_event_count(sent)} sent to {topic}", err=True)
-
-
 def _part(events: Events, bad: Callable[[str], None], skip: int, count: int | None) -> Iterator[Line]:
     """`count` events after the first `skip`; raises DataError if there are fewer than `skip`."""
     lines = events.lines(bad)
-    if (skipped := sum(1 for _ in islice(lines, skip))) < skip:
-        raise DataError(f"{events.name}: it has only {_event_count(skipped)}, and --skip {skip} leaves them out")
+    skipped = sum(1 for _ in islice(lines, skip))
+    if skipped < skip:
+        raise DataError(f"{events.name}: it has only {quantity(skipped, 'event')}, and --skip {skip} leaves them out")
     yield from islice(lines, count)
 
 
@@ -71,17 +62,18 @@ def dry_run(events: Events, count: int | None, skip: int) -> None:
 
     good = sum(1 for _ in _part(events, tell, skip, count))
     if bad:
-        raise DataError(f"{events.name}: {bad:,} line{'s' * (bad != 1)} bad, {_event_count(good)} good")
-    typer.echo(f"{_event_count(good)} good; nothing was sent")
+        raise DataError(f"{events.name}: {quantity(bad, 'line')} bad, {quantity(good, 'event')} good")
+    typer.echo(f"{quantity(good, 'event')} good; nothing was sent")
 
 
-def _event_count(events: int) -> str:
-    """`1 event`, `2,000 events`."""
-    return f"{events:,} event{'s' * (events != 1)}"
+async def produce_file(
+    cluster: Cluster, topic: str, events: Events, *, rate: float | None, count: int | None, skip: int
+) -> None:
+    """Send the events (`count` after the first `skip`, `rate` a second) in order, and wait for the last.
 
-
-async def _send(cluster: Cluster, topic: str, events: Events, rate: float | None, count: int | None, skip: int) -> int:
-    """Send the events; returns how many. An error says how many were sent, and how to go on."""
+    Raises DataError with the number of the first bad line; the events before it are sent. An error says how many were
+    sent, and how to go on.
+    """
     await _wait_for_topic(cluster, topic)
     # A slow stream is read and sent in small parts, so that a missing Kafka is noticed soon.
     size = int(min(BATCH_EVENTS, max(1, rate / 10))) if rate else BATCH_EVENTS
@@ -117,12 +109,13 @@ async def _send(cluster: Cluster, topic: str, events: Events, rate: float | None
         # After the first event without an acknowledgement some may be in Kafka: they are sent twice.
         unsure = dropwhile(lambda f: f.done() and not f.cancelled() and f.exception() is None, unacknowledged)
         done = sent - len(list(unsure))
+        sent_events = f"{quantity(done, 'event')} sent"
         if isinstance(error, asyncio.CancelledError):
-            typer.echo(f"interrupted: {_event_count(done)} sent to {topic}; --skip {skip + done} goes on", err=True)
+            typer.echo(f"interrupted: {sent_events} to {topic}; --skip {skip + done} goes on", err=True)
             raise
-        note = f" ({_event_count(done)} sent; --skip {skip + done} goes on)" if done else ""
+        note = f" ({sent_events}; --skip {skip + done} goes on)" if done else ""
         raise type(error)(f"{error}{note}") from None
-    return sent
+    typer.echo(f"{quantity(sent, 'event')} sent to {topic}", err=True)
 
 
 async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, name: str) -> Any:
@@ -130,8 +123,7 @@ async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, name: s
     try:
         return await producer.send(topic, line.value, line.key, headers=headers_of(line.value))
     except MessageSizeTooLargeError:
-        size = len(line.value)
-        raise DataError(f"{name}, line {line.number}: {size} bytes are more than Kafka takes") from None
+        raise DataError(f"{name}, line {line.number}: {len(line.value)} bytes are more than Kafka takes") from None
 
 
 async def _wait_for_topic(cluster: Cluster, topic: str) -> None:
@@ -148,9 +140,9 @@ async def _wait_for_topic(cluster: Cluster, topic: str) -> None:
 
 
 async def _acknowledge(unacknowledged: deque[Any], limit: int) -> None:
-    """Take out what Kafka has acknowledged, and wait until at most `limit` are left; raises TimeoutError.
+    """Remove the records that Kafka has acknowledged, and wait until at most `limit` are left; raises TimeoutError.
 
-    The client itself would wait for ever: an idempotent producer gives up no record.
+    The client itself would wait for ever: an idempotent producer never gives up a record.
     """
     while unacknowledged and (len(unacknowledged) > limit or unacknowledged[0].done()):
         if not unacknowledged[0].done():
@@ -161,7 +153,7 @@ async def _acknowledge(unacknowledged: deque[Any], limit: int) -> None:
 
 
 async def _stop(producer: AIOKafkaProducer) -> None:
-    """Send what was handed over, if Kafka still answers."""
+    """Stop the producer. It sends the records that it holds, if Kafka still answers."""
     try:
         # asyncio.timeout does not work in an interrupted task before Python 3.11.3.
         await asyncio.wait_for(producer.stop(), STOP_SECONDS)
@@ -179,7 +171,6 @@ def _read(loop: asyncio.AbstractEventLoop, batches: Batches, lines: Iterator[Lin
         try:
             for batch in in_batches(lines, size):
                 put(batch)
+            put(None)
         except Exception as error:
             put(error)
-        else:
-            put(None)

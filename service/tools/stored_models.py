@@ -1,23 +1,102 @@
-"""Stored models, for the commands that read them."""
+"""Stored models: the newest snapshot for the commands that read it, `perceptron rollback` and `perceptron reset`."""
 
 import asyncio
+import time
+from contextlib import suppress
 
-from service.errors import DataError
+import typer
+
+from service.errors import ConfigurationError, DataError
 from service.learning.options import Options
 from service.serving.models import ServedModel
+from service.settings.load import Settings, parse_start_at
+from service.snapshots.head import Head
 from service.snapshots.keeper import fetch_newest
 from service.snapshots.ports import Store
+from service.snapshots.rollback import current_head, kept_snapshot, roll_back
+from service.streaming.kafka.cluster import Cluster
 
 
 async def newest_snapshot(store: Store, name: str, options: Options) -> ServedModel:
-    """A model's newest snapshot; raises DataError where there is none."""
-    found = await fetch_newest(store, name, asyncio.to_thread, options)
-    if found is None:
-        raise await none_stored(store, name)
-    return ServedModel(found.learner, found.head, found.digest)
+    """A model's newest snapshot; raises DataError if there is none."""
+    snapshot = await fetch_newest(store, name, asyncio.to_thread, options)
+    if snapshot is None:
+        raise await _not_stored(store, name)
+    return ServedModel(snapshot.learner, snapshot.head, snapshot.digest)
 
 
-async def none_stored(store: Store, name: str) -> DataError:
+async def _not_stored(store: Store, name: str) -> DataError:
     """The error for a model without a snapshot."""
-    known = ", ".join(await store.models()) or "none"
-    return DataError(f"model {name} has no snapshot in Redis at {store.address}; it has: {known}")
+    stored = ", ".join(await store.models()) or "none"
+    return DataError(f"model {name} has no snapshot in Redis at {store.address}; it has: {stored}")
+
+
+async def rollback_model(settings: Settings, name: str, to: int, resume_at: str | None, yes: bool) -> None:
+    """Restore version `to` of a model, if `yes`. `resume_at` is P:OFFSET,…: the records before it are never learned."""
+    offsets = _parse_offsets(resume_at)
+    async with settings.redis.store() as store:
+        newest = await current_head(store, name)
+        if newest is None:
+            raise await _not_stored(store, name)
+        current, digest = newest
+        kept = await kept_snapshot(store, current, digest, to, asyncio.to_thread, Options())
+        await _check_offsets(settings.kafka.cluster, name, kept.head, offsets)
+        if not yes:
+            raise ConfigurationError(
+                f"this takes model {name} from version {current.version} with {current.counts.events:,} events back "
+                f"to version {to} with {kept.head.counts.events:,}: say --yes to do it"
+            )
+        new = await roll_back(store, kept, offsets, time.time())
+    following = ", ".join(f"{partition}:{position.offset}" for partition, position in new.next.items())
+    typer.echo(
+        f"model {name} has gone back to version {to}, which is version {new.version} now: {new.counts.events:,} "
+        f"events, learning goes on at {following}"
+    )
+
+
+def _parse_offsets(text: str | None) -> dict[int, int]:
+    with suppress(ValueError):
+        offsets = parse_start_at(text) or {}
+        if isinstance(offsets, dict):
+            return offsets
+    raise ConfigurationError(f"--resume-at {text}: expected PARTITION:OFFSET,…")
+
+
+async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at: dict[int, int]) -> None:
+    """Raise ConfigurationError if learned records would be learned again, DataError if learning cannot go on there."""
+    learned = {int(partition): position.offset for partition, position in version.next.items()}
+    for partition, offset in resume_at.items():
+        if partition not in learned:
+            raise ConfigurationError(
+                f"--resume-at {partition}:{offset}: version {version.version} has partitions {', '.join(version.next)}"
+            )
+        if offset < learned[partition]:
+            raise ConfigurationError(
+                f"--resume-at {partition}:{offset}: version {version.version} has learned up to {learned[partition]}, "
+                f"and nothing is learned twice: give {learned[partition]} or more"
+            )
+    async with cluster.reader(topic, DataError(f"{cluster} has no topic {topic}")) as reader:
+        bounds = reader.bounds
+    for partition, offset in (learned | resume_at).items():
+        begin, end = bounds.get(partition, (0, 0))
+        if offset < begin:
+            raise DataError(
+                f"topic {topic}: partition {partition} begins at {begin}, but version {version.version} would go on at "
+                f"{offset}: leave out what is gone with --resume-at {partition}:{begin}"
+            )
+        if offset > end:
+            raise DataError(f"topic {topic}: partition {partition} ends at {end}, so learning cannot go on at {offset}")
+
+
+async def reset_model(settings: Settings, name: str, yes: bool) -> None:
+    """Delete a model's snapshot and kept versions, if `yes`."""
+    async with settings.redis.store() as store:
+        if not await store.there(name):
+            raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")
+        if not yes:
+            raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")
+        await store.delete(name)
+    typer.echo(
+        f"model {name} is forgotten: a running learner learns it again from the log's start, "
+        "one that is started where --start-at says"
+    )

@@ -19,16 +19,16 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
 from service.learning.weights_file import WeightsFile
+from service.serving.models import ServedModel
 from service.settings.load import Settings
 from service.snapshots import head as heads
 from service.snapshots.head import Head
-from service.snapshots.keeper import Snapshot, fetch_newest
 from service.snapshots.ports import Store
 from service.snapshots.rollback import kept_snapshot
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.resume_check import fingerprint
 from service.text import short_json
-from service.tools.stored_models import none_stored
+from service.tools.stored_models import newest_snapshot
 
 UNWATCHED = Options(bound=False)
 """The sums of the bound are not part of the state."""
@@ -39,18 +39,8 @@ Step = tuple[int, int, int]
 """Records to learn: partition, first offset, and the offset after the last."""
 
 
-def verify_model(settings: Settings, name: str, as_json: bool) -> int:
+async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
     """Print what was compared; returns 0 if the replay gives the stored state, else 4."""
-    about = asyncio.run(_verify(settings, name))
-    if as_json:
-        typer.echo(msgspec.json.encode(about))
-    else:
-        for label, value in _lines(about):
-            typer.echo(f"{label:<10}{value}")
-    return 0 if about["equal"] else DIFFERENT
-
-
-async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     async with settings.redis.store() as store:
         snapshot, learner, version = await _begin(store, settings, name)
     head, stored = snapshot.head, snapshot.learner
@@ -63,9 +53,9 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     if not equal and learner.observations.gaps and learner.counts.records < stored.counts.records and not diverged:
         raise DataError(
             f"topic {name} holds {learner.counts.records:,} of the {stored.counts.records:,} records that were "
-            f"learned: {empty:,} covered offsets are empty, as where a log is compacted"
+            f"learned: {empty:,} covered offsets are empty, as in a compacted log"
         )
-    return {
+    about = {
         "model": name,
         "version": head.version,
         "order": head.order,
@@ -74,7 +64,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
         "replayed_records": replayed,
         "replayed_events": learner.counts.events - events,
         "events": head.counts.events,
-        "candidates": {name: one.counts.events for name, one in head.candidate_states.items()},
+        "candidates": {name: candidate.counts.events for name, candidate in head.candidate_states.items()},
         "offsets_without_record": empty,
         "gaps": learner.observations.gaps,
         "state_digest": head.state_digest,
@@ -82,13 +72,17 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
         "equal": equal,
         "differences": [] if equal else _differences(stored, learner, diverged),
     }
+    if as_json:
+        typer.echo(msgspec.json.encode(about))
+    else:
+        for label, value in _lines(about):
+            typer.echo(f"{label:<10}{value}")
+    return 0 if equal else DIFFERENT
 
 
-async def _begin(store: Store, settings: Settings, name: str) -> tuple[Snapshot, Learner, int | None]:
+async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedModel, Learner, int | None]:
     """The newest snapshot, the learner that its replay begins with, and the kept version that this is, if any."""
-    snapshot = await fetch_newest(store, name, asyncio.to_thread, UNWATCHED)
-    if snapshot is None:
-        raise await none_stored(store, name)
+    snapshot = await newest_snapshot(store, name, UNWATCHED)
     head, stored = snapshot.head, snapshot.learner
     version: int | None = None
     if head.order == "log" or not head.kept:
@@ -131,7 +125,7 @@ def _start(settings: Settings, name: str, head: Head) -> WeightsFile | None:
     return start
 
 
-def _steps(snapshot: Snapshot, learner: Learner) -> list[Step]:
+def _steps(snapshot: ServedModel, learner: Learner) -> list[Step]:
     """The records to learn again; raises DataError if the recorded order does not lead to the stored state."""
     head, stored = snapshot.head, snapshot.learner
     if head.order == "log":
@@ -150,7 +144,7 @@ def _steps(snapshot: Snapshot, learner: Learner) -> list[Step]:
 
 
 async def _replay(
-    cluster: Cluster, topic: str, snapshot: Snapshot, steps: Sequence[Step], learner: Learner
+    cluster: Cluster, topic: str, snapshot: ServedModel, steps: Sequence[Step], learner: Learner
 ) -> str | None:
     """Learn the covered records again; returns why the model diverged, if it did.
 
@@ -203,10 +197,10 @@ def _check_log(topic: str, steps: Sequence[Step], bounds: dict[int, tuple[int, i
 
 
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
-    """What differs, for a person."""
+    """The differences, for a person."""
     differences = [f"the replay diverged: {diverged}"] if diverged else []
-    theirs, ours = _figures(stored), _figures(replayed)
-    for name, figure in theirs.items():
+    ours = _figures(replayed)
+    for name, figure in _figures(stored).items():
         if figure != ours.get(name):
             differences.append(f"{name}: {short_json(figure)} stored, {short_json(ours.get(name))} replayed")
     if stored.columns.names != replayed.columns.names:
@@ -221,7 +215,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                 f"{stored.columns.name_of(first) if first else 'the bias'}: "
                 f"{float(array[first])!r} stored, {float(other[first])!r} replayed"
             )
-    if not all(RULES[one.identity.rule].exact for one in (stored, *stored.candidates.values())):
+    if not all(RULES[learner.identity.rule].exact for learner in (stored, *stored.candidates.values())):
         differences.append("the logistic rule's exp may differ between machines")
     return differences
 

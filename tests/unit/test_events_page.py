@@ -119,7 +119,7 @@ def _events(text: str, identity: Identity, tmp_path: Path) -> list[Any]:
     file.write_text(text)
     form = format_of(str(file), identity, name=None, label=None, key=None)
     errors: list[str] = []
-    lines = Events(str(file), form, identity, keyed=False, check=True).lines(errors.append)
+    lines = Events(str(file), form, identity, check=True).lines(errors.append)
     events = [json.loads(line.value) for line in lines]
     assert errors == []
     return events

@@ -31,7 +31,7 @@ def read(
     arguments = {"name": None, "label": None, "key": None} | options
     form = format_of(str(path), identity, **arguments)
     messages: list[str] = []
-    events = Events(str(path), form, identity, keyed=arguments["key"] is not None, check=check)
+    events = Events(str(path), form, identity, check=check)
     lines = list(events.lines(messages.append))
     return lines, [message.removeprefix(f"{path}, ") for message in messages]
 

@@ -1,4 +1,5 @@
-"""Events in files.
+"""Files: the events in them, and results that are written whole.
 
-`formats` says which format a file has and how its events become records; `readers` reads each format.
+`formats` says which format a file has and how its events become records; `readers` reads each format. `atomic_write`
+writes a file.
 """

@@ -3,12 +3,13 @@
 import codecs
 import csv
 import gzip
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,9 +18,6 @@ from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.events.json_pointer import parse_pointer, quoted_name
 from service.learning.identity import Identity
 from service.tools.formats.readers import BadLine, Csv, Format, JsonLines, at
-
-if TYPE_CHECKING:
-    from service.learning.events.batch import Decoder
 
 FileName = Literal["jsonl", "csv"]
 Written = Literal["json", "msgpack", "f8"]
@@ -47,40 +45,39 @@ class Events:
         form: Format,
         identity: Identity,
         *,
-        keyed: bool,
         check: bool,
         written: Callable[[bytes], bytes] = bytes,
     ) -> None:
         """`written` turns an event's JSON into the value to send; see `writer`."""
         self._form: Any = form
-        self._keyed, self._written = keyed, written
+        self._written = written
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
-        if file == "-":
-            # Not sys.stdin: the interpreter cannot end in order while a thread waits in it.
-            self._raw: Any = open(0, "rb", closefd=False)  # noqa: SIM115 - `lines` or `close` closes it
-            self.name, self.size = "standard input", 0
-        else:
-            try:
-                self._raw = Path(file).open("rb")  # noqa: SIM115 - as above
-            except OSError as error:
-                raise ConfigurationError(f"{file}: {error.strerror}") from None
-            self.name, self.size = file, Path(file).stat().st_size
-        self._decoder = _decoder_of(identity, self.size) if check else None
+        is_file = file != "-"
+        try:
+            # Not sys.stdin: the interpreter cannot end in order while a thread waits in it. `lines` closes a file.
+            self._raw: Any = open(file if is_file else 0, "rb", closefd=is_file)  # noqa: SIM115
+        except OSError as error:
+            raise ConfigurationError(f"{file}: {error.strerror}") from None
+        self.name = file if is_file else "standard input"
+        self.size = os.fstat(self._raw.fileno()).st_size if is_file else 0
+        self._decoder: Any = None
+        if check:
+            from service.learning.columns.columns import columns_for  # these take long to load
+            from service.learning.events.batch import Decoder, use_compiled_reader
 
-    def close(self) -> None:
-        """Close the file. Standard input stays open: a thread may be waiting in it."""
-        if self._raw.name != 0:
-            self._raw.close()
+            if self.size > LARGE_FILE_BYTES:  # it takes a second to load
+                use_compiled_reader(True)
+            self._decoder = Decoder(identity, columns_for(identity))
 
     def lines(self, bad: Callable[[str], None]) -> Iterator[Line]:
         """The good events. `bad` is called with a message for each bad line, and may raise.
 
         Raises DataError if the rest of the file cannot be read.
         """
-        raw, number = self._raw, 0
+        number = 0
         try:
-            with raw:
-                plain = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+            with self._raw as raw:
+                plain: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
                 if plain.peek(3)[:3] == codecs.BOM_UTF8:
                     plain.read(3)
                 for rows in in_batches(self._form.rows(plain), BATCH_LINES if self.size else 1):
@@ -88,7 +85,7 @@ class Events:
                         try:
                             if isinstance(event, BadLine):
                                 raise event
-                            value, key = self._written(event), self._form.key(row) if self._keyed else None
+                            value, key = self._written(event), self._form.key(row)
                         except BadLine as error:
                             bad(f"{self.name}, line {number}: {error}")
                             continue
@@ -140,15 +137,6 @@ def in_batches(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
         yield batch
 
 
-def _decoder_of(identity: Identity, size: int) -> "Decoder":
-    from service.learning.columns.columns import columns_for  # these take long to load
-    from service.learning.events.batch import Decoder, use_compiled_reader
-
-    if size > LARGE_FILE_BYTES:  # it takes a second to load
-        use_compiled_reader(True)
-    return Decoder(identity, columns_for(identity))
-
-
 def raise_bad_line(message: str) -> None:
     """Raise DataError: for `Events.lines`, to end at the first bad line."""
     raise DataError(message) from None
@@ -190,7 +178,7 @@ def format_name(file: str, name: FileName | None) -> FileName:
 def format_of(file: str, identity: Identity, *, name: FileName | None, label: str | None, key: str | None) -> Format:
     """The file's format; CSV if a label column is named and no format is."""
     if format_name(file, name or ("csv" if label is not None else None)) == "csv":
-        return Csv(identity, label, key)
+        return Csv(identity, label or "label", key)
     if label is not None:
         raise ConfigurationError("--label names a column of CSV; the format is jsonl")
     return JsonLines(identity, key)

@@ -21,11 +21,7 @@ EMPTY_CELLS = ("", "nan", "-nan")
 
 
 class BadLine(Exception):
-    """A line that is no event: what was expected."""
-
-
-class NoNumber(BadLine):
-    """A text that reads as no number."""
+    """A line that is not an event, and what was expected."""
 
 
 class JsonLines:
@@ -42,8 +38,10 @@ class JsonLines:
     def event(self, row: bytes) -> bytes:
         return row
 
-    def key(self, row: bytes) -> bytes:
-        """The record's outermost member of that name, such as `id`; else the feature of that name."""
+    def key(self, row: bytes) -> bytes | None:
+        """The record's outermost member with the name of the key, such as `id`, else the feature with this name."""
+        if self._key is None:
+            return None
         try:
             event = msgspec.json.decode(row)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -51,29 +49,29 @@ class JsonLines:
         features = at(event, self._features)
         if isinstance(features, list):
             features = {str(i): value for i, value in enumerate(features)}
-        for found in (event, features):
-            if isinstance(found, dict) and self._key in found:
-                return _key(self._key, found[self._key])
+        for members in (event, features):
+            if isinstance(members, dict) and self._key in members:
+                return _key(self._key, members[self._key])
         raise BadLine(f"--key {self._key}: the event has no member and no feature of this name")
 
 
 class Csv:
-    """Rows of a CSV with a header. The column `label`, or the one that is named, and the key's are no features.
+    """Rows of a CSV with a header. The columns of the label and the key are not features.
 
-    A cell that reads as a number is one, `true` and `false` are booleans, and any other text is a string; spaces
-    around it are no part of it. An empty cell is a feature that the event does not have, and so is `nan`: numpy and
-    pandas write what is missing so. An infinity is a fault. Columns have no types: what a cell means never depends on
-    other rows. Positional features are all there, and numbers.
+    Without a label a row is an object of all its columns.
+
+    A cell that reads as a number is one, `true` and `false` are booleans, and any other text is a string without the
+    spaces around it. An empty cell is a feature that the event does not have, and so is `nan`: numpy and pandas write
+    missing values so. An infinity is an error. Columns have no types: the meaning of a cell never depends on other
+    rows. Positional features are all present, and numbers.
     """
 
     def __init__(self, identity: Identity, label: str | None, key: str | None) -> None:
-        self._identity, self._key = identity, key
-        self.label = "label" if label is None else label
-        self._hint = "; --label COLUMN says which is the label" if label is None else ""
+        self._identity, self.label, self._key = identity, label, key
         self._header: list[str] = []
 
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
-        if plain.peek(1)[:1] == b"{":  # what it holds is data, no names to show
+        if plain.peek(1)[:1] == b"{":  # its first row is data, which no message shows
             raise BadLine("expected a header, got JSON; the file is read as CSV")
         with io.TextIOWrapper(plain, "utf-8", newline="") as text:
             reader, begin = csv.reader(text, strict=True), 1
@@ -87,68 +85,47 @@ class Csv:
                     if row:
                         yield reader.line_num, row
                     begin = reader.line_num + 1
-            except csv.Error as error:  # where the row begins: a quote may have taken many lines into it
+            except csv.Error as error:  # the line where the row begins: a quote may span many lines
                 raise csv.Error(f"line {begin}: {error}") from None
 
     def _checked(self, header: list[str]) -> list[str]:
         if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
             raise BadLine(f"the header is one column: cells are separated by commas, not by {json.dumps(other)}")
-        self._take_header(header)
-        if len(set(header)) < len(header):
-            raise BadLine("two columns have the same name")
-        return header
-
-    def _take_header(self, header: list[str]) -> None:
         for name in (self.label, self._key):
             if name is not None and name not in header:
-                hint = self._hint if name == self.label else ""
+                hint = "; --label COLUMN says which is the label" if name == "label" else ""
                 raise BadLine(f"there is no column '{name}'; the columns are {', '.join(header)}{hint}")
         features = len(set(header) - {self.label, self._key})
         if self._identity.features == "positional" and features != self._identity.dimension:
             raise BadLine(f"{features} feature columns, the model's dimension is {self._identity.dimension}")
-
-    def _cells(self, row: list[str]) -> dict[str, str]:
-        if len(row) != len(self._header):
-            raise BadLine(f"{len(row)} cells, the header has {len(self._header)}")
-        return dict(zip(self._header, map(str.strip, row), strict=True))
+        if len(set(header)) < len(header):
+            raise BadLine("two columns have the same name")
+        return header
 
     def event(self, row: list[str]) -> bytes:
-        cells = self._cells(row)
-        label = cells[self.label]
+        if len(row) != len(self._header):
+            raise BadLine(f"{len(row)} cells, the header has {len(self._header)}")
+        cells, identity = dict(zip(self._header, map(str.strip, row), strict=True)), self._identity
+        if self.label is None:
+            return json.dumps(self._values(cells)).encode()
+        label = _label(cells[self.label], identity)
         cells = {name: cell for name, cell in cells.items() if name not in (self.label, self._key)}
-        if self._identity.features == "positional":
-            return _event([_number(f"column '{name}'", cell) for name, cell in cells.items()], label, self._identity)
-        return _event(self._values(cells), label, self._identity)
+        features: Any = self._values(cells) if identity.features != "positional" else None
+        if features is None:
+            features = [_number(f"column '{name}'", cell) for name, cell in cells.items()]
+        return json.dumps(record(features, label, identity.event), separators=(",", ":")).encode()
 
     def _values(self, cells: dict[str, str]) -> dict[str, Any]:
         return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in EMPTY_CELLS}
 
-    def _value(self, name: str, cell: str) -> float | bool | str:
+    def _value(self, name: str, cell: str) -> Any:
         lower = cell.lower()
         if lower in ("true", "false"):
             return lower == "true"
-        try:
-            return _number(f"column '{name}'", cell)
-        except NoNumber:
-            if self._identity.text == "reject":
-                raise
-            return cell
+        return _number(f"column '{name}'", cell, text_is_valid=self._identity.text != "reject")
 
-    def key(self, row: list[str]) -> bytes:
-        return _key(self._key, row[self._header.index(self._key or "")].strip())
-
-
-class Cells(Csv):
-    """Rows of a CSV as objects by the names of its columns, which of them the label is being open."""
-
-    def __init__(self) -> None:
-        super().__init__(Identity(), None, None)
-
-    def _take_header(self, header: list[str]) -> None:
-        """Any will do."""
-
-    def event(self, row: list[str]) -> bytes:
-        return json.dumps(self._values(self._cells(row))).encode()
+    def key(self, row: list[str]) -> bytes | None:
+        return None if self._key is None else _key(self._key, row[self._header.index(self._key)].strip())
 
 
 def at(record: Any, path: Path) -> Any:
@@ -158,37 +135,32 @@ def at(record: Any, path: Path) -> Any:
     return record
 
 
-def _event(features: Any, label: str, identity: Identity) -> bytes:
-    """The record as JSON."""
-    made = record(features, _label(label.strip(), identity), identity.event)
-    return json.dumps(made, separators=(",", ":")).encode()
-
-
 def record(features: Any, label: Any, places: Places) -> Any:
-    """A record whose parts stand where the model looks for them; raises BadLine where they would hide each other.
+    """A record whose parts stand where the model looks for them; raises BadLine if one would hide the other.
 
-    What `where` asks for is there too, unless it is among the features, of which a line has its own.
+    The values that `where` requires are added, unless they are among the features: a line has its own features.
 
     >>> record({"age": 31}, True, Places(features="/after/user", label="/after/left", where={"/op": ("c", "u")}))
     {'after': {'user': {'age': 31}, 'left': True}, 'op': 'c'}
     >>> record({"age": 31}, True, Places(features=""))
     {'age': 31, 'label': True}
     """
-    at = parse_pointer(places.features)
-    found = {} if at else features
-    if at:
-        _put(found, at, features)
-    if not _put(found, parse_pointer(places.label), label):
+    outer = parse_pointer(places.features)
+    result = {} if outer else features
+    if outer:
+        _put(result, outer, features)
+    if not _put(result, parse_pointer(places.label), label):
         raise BadLine(f"the label belongs at {places.label} of the record, where a feature stands")
     for pointer, values in places.where.items():
-        if values and (other := parse_pointer(pointer))[: len(at)] != at:
-            _put(found, other, values[0])
-    return found
+        path = parse_pointer(pointer)
+        if values and path[: len(outer)] != outer:
+            _put(result, path, values[0])
+    return result
 
 
-def _put(record: Any, at: Path, value: Any) -> bool:
-    """Put a value where nothing stands, through objects that are made as needed; whether it could be."""
-    *outer, last = at
+def _put(record: Any, path: Path, value: Any) -> bool:
+    """Put a value at a path, and make the objects that it goes through; False if something else stands there."""
+    *outer, last = path
     for name in outer:
         record = record.setdefault(name, {}) if isinstance(record, dict) else None
     if not isinstance(record, dict) or last in record:
@@ -197,18 +169,20 @@ def _put(record: Any, at: Path, value: Any) -> bool:
     return True
 
 
-def _number(where: str, text: str) -> float:
+def _number(where: str, text: str, text_is_valid: bool = False) -> Any:
     try:
         value = float(text if "_" not in text else "")
     except ValueError:
-        raise NoNumber(f"{where}: expected a number, got '{text[:40]}'") from None
+        if text_is_valid:
+            return text
+        raise BadLine(f"{where}: expected a number, got '{text[:40]}'") from None
     if not math.isfinite(value):
         raise BadLine(f"{where}: expected a finite number, got '{text[:40]}'")
     return value
 
 
 def _label(text: str, identity: Identity) -> Any:
-    """A label as the model knows it: a string where its labels are; else a number or boolean where it reads as one.
+    """A label of the model: a string if all its labels are strings, else a number or boolean if the text reads as such.
 
     If the model's labels are booleans, 0 and 1 are these: many CSV files have only numbers.
     """
@@ -224,7 +198,7 @@ def _label(text: str, identity: Identity) -> Any:
     return value if isinstance(value, bool | int | float) else text
 
 
-def _key(name: str | None, value: Any) -> bytes:
+def _key(name: str, value: Any) -> bytes:
     """A value as a record's key: a string's UTF-8, a number or boolean as JSON writes it."""
     if value is None or isinstance(value, dict | list):
         raise BadLine(f"--key {name}: expected a string or a number")

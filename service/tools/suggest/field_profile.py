@@ -1,6 +1,5 @@
 """The members of a sample's records: their kinds and values, and why one makes no good feature."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,10 +10,10 @@ from service.learning.events.flatten import MAX_OBJECT_DEPTH, Flattener
 from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import Pairs, type_name
 from service.learning.identity import Identity
+from service.text import short_json
 from service.tools.formats.readers import at
 
 MAX_MEMBERS = 10_000
-EXAMPLE_CHARACTERS = 28
 ENOUGH_VALUES = 20
 """With fewer values, the number of different ones says nothing."""
 
@@ -41,14 +40,14 @@ class FieldProfile:
         self.path, self.name = path, ".".join(path)
         self.kinds = Counter[str]()
         self.counts = Counter[tuple[bool, Any]]()
-        """How often each value occurs, with whether it is a boolean: Python takes true and 1 for equal.
+        """How often each value occurs, with whether it is a boolean: for Python True equals 1.
 
         The elements of a list count, each by itself.
         """
         self.late = 0
         """How many values occur for the first time in the later half of the records."""
         self.rises = 0
-        """How many numbers are no smaller than the one before."""
+        """How many numbers are at least as large as the number before them."""
         self.example: Any = None
         self.fault: str | None = None
         """Why the service rejects a value here as a feature, if it does."""
@@ -79,8 +78,8 @@ class FieldProfile:
         except Rejected as rejected:
             self.fault = str(rejected)
             return
-        for one in value if kind == "list" else [value]:
-            key = (isinstance(one, bool), one)
+        for element in value if kind == "list" else [value]:
+            key = (isinstance(element, bool), element)
             self.late += late and key not in self.counts
             self.counts[key] += 1
         if kind == "number":
@@ -88,15 +87,15 @@ class FieldProfile:
             self._last = value
 
     def mark(self, records: int) -> Mark | None:
-        """Why it makes no good feature, if `records` are profiled; None if nothing says so."""
+        """Why it makes no good feature, among this number of records; None if it may be one."""
         if self.fault:
             return Mark("rejected", self.fault)
         if self.distinct == 1 and self.present == records > 1 and self.kind != "list":
-            return Mark("constant", f"it is always {shown_value(self.example)}")
+            return Mark("constant", f"it is always {short_json(self.example)}")
         values = [value for _, value in self.counts]
         has_id_name, has_enough = _ID_NAME.fullmatch(self.path[-1]), self.present >= ENOUGH_VALUES
         share = self.distinct / self.present
-        time = Mark("timestamp", f"a time, such as {shown_value(self.example)}, does not come back")
+        time = Mark("timestamp", f"a time, such as {short_json(self.example)}, does not recur")
         differ = f"{self.distinct:,} of {self.present:,} values differ"
         if self.kind == "string":
             if all(map(_DATE.fullmatch, values)):
@@ -146,15 +145,3 @@ def member_at(records: Iterable[Any], path: Path) -> FieldProfile:
         if (value := at(record, path)) is not None:
             member.add(value, False)
     return member
-
-
-def shown_value(value: Any) -> str:
-    """A value as JSON, cut to EXAMPLE_CHARACTERS; a whole number without a point, as a table has it."""
-    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-    text = json.dumps(int(value) if is_whole else value, ensure_ascii=False, default=str)
-    return text if len(text) <= EXAMPLE_CHARACTERS else text[: EXAMPLE_CHARACTERS - 1] + "…"
-
-
-def plain_value(text: str) -> str:
-    """A text on one line, without what a terminal would take for a command."""
-    return "".join(one if one.isprintable() else "?" for one in text)

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from service.errors import DataError
 from service.learning.evaluation.confusion import RARE
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label
-from service.text import did_you_mean
+from service.text import did_you_mean, printable, short_json
 from service.tools.formats.readers import at
-from service.tools.suggest.field_profile import FieldProfile, member_at, plain_value, profile_fields, shown_value
+from service.tools.suggest.field_profile import FieldProfile, member_at, profile_fields
 from service.tools.suggest.sample import Sample
 
 GENERAL_NAMES = {"label", "labels", "target", "y", "class"}
@@ -21,7 +20,7 @@ NAMES = GENERAL_NAMES | {
 }  # fmt: skip
 """Frequent names of labels."""
 MAX_TEXTS = 20
-"""A member with more texts is no likely label unless its name is one of a label."""
+"""A member with more texts is not a likely label unless its name is a label's."""
 MAX_AMOUNTS = 50
 """A label of more numbers is probably an amount."""
 MAX_LISTED_MEMBERS = 20
@@ -29,34 +28,25 @@ MAX_NAME_SCORE = 4
 POSITIVE_TEXTS = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won", "pass", "passed", "success"}
 
 
-class LabelChoice(NamedTuple):
-    """The path of the label, and why it is taken for the label."""
+def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: bool) -> tuple[Path, str, list[Path]]:
+    """The path of the label in the whole record, why it is the label, and the next likeliest members.
 
-    path: Path
-    """From the whole record on."""
-    why: str
-    others: list[Path]
-    """Other members that may be the label, the likeliest first."""
-
-
-def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: bool) -> LabelChoice:
-    """The requested label, else that of the service's own form, else the likeliest member of the object at `outer`.
-
+    It is the requested label, else that of the service's own form, else the likeliest member of the object at `outer`.
     Raises DataError if there is none.
     """
     members = profile_fields([value for record in sample.objects() if isinstance(value := at(record, outer), dict)])
     if requested is not None:
-        return LabelChoice(_requested_path(sample, outer, members, requested), "--label says so", [])
+        return _requested_path(sample, outer, members, requested), "--label says so", []
     if is_own_form and any("label" in record for record in sample.objects()):
-        return LabelChoice(("label",), "the service's own form has it there", [])
+        return ("label",), "the service's own form has it there", []
     likely = _likely_labels(members)
     if not likely:
         raise DataError(
             f"{sample.name}: no member looks like a label, with two values or a few: --label names it; {_list(members)}"
         )
-    others = [(*outer, *member.path) for member in likely[1:]]
-    named = f"named {likely[0].path[-1]} and " if _name_score(likely[0].path[-1]) else ""
-    return LabelChoice((*outer, *likely[0].path), f"{named}a {likely[0].kind} of {likely[0].distinct:,} values", others)
+    path, *others = [(*outer, *member.path) for member in likely]
+    named = f"named {path[-1]} and " if _name_score(path[-1]) else ""
+    return path, f"{named}a {likely[0].kind} of {likely[0].distinct:,} values", others
 
 
 def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfile], requested: str) -> Path:
@@ -68,15 +58,13 @@ def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfil
     last = [path for path in members if path[-1] == requested]
     if whole or len(last) == 1:
         return (*outer, *(whole or last)[0])
-    names = [member.name for member in members.values()]
+    names = [printable(member.name) for member in members.values()]
     near = did_you_mean(requested.removeprefix("/").replace("/", "."), names)
-    raise DataError(
-        f"--label: no record of {sample.name} has '{plain_value(requested)}'{plain_value(near)}; {_list(members)}"
-    )
+    raise DataError(f"--label: no record of {sample.name} has '{printable(requested)}'{near}; {_list(members)}")
 
 
 def _list(members: dict[Path, FieldProfile]) -> str:
-    names = [plain_value(member.name) for member in members.values()]
+    names = [printable(member.name) for member in members.values()]
     more = f" and {len(names) - MAX_LISTED_MEMBERS:,} more" if len(names) > MAX_LISTED_MEMBERS else ""
     return f"the members are {', '.join(names[:MAX_LISTED_MEMBERS]) or 'none'}{more}"
 
@@ -89,8 +77,8 @@ def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
         if _fault(member):
             return False
         few_texts = member.kind == "string" and member.distinct <= MAX_TEXTS
-        named = _name_score(member.path[-1])
-        is_named = named == MAX_NAME_SCORE or (named > 1 and not is_amount(member))
+        score = _name_score(member.path[-1])
+        is_named = score == MAX_NAME_SCORE or (score > 1 and not is_amount(member))
         return member.distinct == 2 or ((few_texts or is_named) and not member.mark(records))
 
     def likelihood(member: FieldProfile) -> float:
@@ -117,11 +105,11 @@ def _fault(member: FieldProfile) -> str | None:
     if member.kind not in ("boolean", "number", "string"):
         return f"has values of kind {member.kind}: a label is a boolean, a number or a string"
     if member.distinct < 2:
-        return f"is always {shown_value(member.example)}: a label has two values"
+        return f"is always {short_json(member.example)}: a label has two values"
     if member.distinct > MAX_CLASSES:
         return f"has {member.distinct:,} values: a label has at most {MAX_CLASSES:,}"
     if member.distinct > 2 and 2 * member.distinct > member.present:
-        return f"has {member.distinct:,} values in {member.present:,} records: those of a label come back"
+        return f"has {member.distinct:,} values in {member.present:,} records: the values of a label recur"
     return None
 
 
@@ -136,27 +124,22 @@ def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], 
     """The labels, of two the negative one first, why they are so, and the label as a member. Raises DataError."""
     member = member_at(sample.objects(), path)
     if fault := _fault(member):
-        raise DataError(f"{sample.name}: label: {plain_value(called)} {fault}")
-    counts: dict[Label, int] = {_whole(value): count for (_, value), count in member.counts.items()}
+        raise DataError(f"{sample.name}: label: {printable(called)} {fault}")
+    counts: dict[Label, int] = {}
+    for (_, value), count in member.counts.items():
+        counts[int(value) if isinstance(value, float) and value.is_integer() else value] = count
     if len(counts) > 2:
-        frequent = max(counts, key=counts.__getitem__)
-        why = f"the {len(counts):,} values of the sample; an event with another is rejected"
-        why += f"; {shown_value(frequent)} is in {counts[frequent] / member.present:.1%} of the events"
-        return sorted(counts), why, member
-    texts = sorted(str(value) for value in counts)
-    named = [text for text in texts if text.lower() in POSITIVE_TEXTS]
-    positive = max(counts) if member.kind != "string" else (named or sorted(texts, key=counts.__getitem__))[0]
-    negative = next(value for value in counts if value != positive)
-    why = f"negative, positive: {shown_value(positive)} is in {counts[positive] / member.present:.1%} of the events"
-    return [negative, positive], why, member
+        example = max(counts, key=counts.__getitem__)
+        labels, why = sorted(counts), f"the {len(counts):,} values of the sample; an event with another is rejected"
+    else:
+        texts = sorted(str(value) for value in counts)
+        named = [text for text in texts if text.lower() in POSITIVE_TEXTS]
+        example = max(counts) if member.kind != "string" else (named or sorted(texts, key=counts.__getitem__))[0]
+        labels, why = [next(value for value in counts if value != example), example], "negative, positive"
+    return labels, f"{why}; {short_json(example)} is in {counts[example] / member.present:.1%} of the events", member
 
 
 def positive_is_rare(labels: Sequence[Label], member: FieldProfile) -> bool:
     """Whether there are two labels and the positive one is so rare that accuracy says little."""
     positive = sum(count for (_, value), count in member.counts.items() if value == labels[1])
     return len(labels) == 2 and positive / member.present < RARE
-
-
-def _whole(value: Label) -> Label:
-    """A label with 1.0 written as 1."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value

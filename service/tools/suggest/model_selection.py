@@ -27,7 +27,7 @@ AVERAGE: dict[str, bool | str] = {"last": False, "mean": True, "recent": "recent
 MIN_GAIN = 0.002
 """A smaller gain in accuracy or F1 does not justify another setting."""
 RARE_MARGIN = 100.0
-"""For a rare positive label: of the margins in docs/model.md the one that finds most."""
+"""The margin of a rare positive label: of those in docs/model.md, the one with the largest recall."""
 
 
 class Trial(NamedTuple):
@@ -37,7 +37,7 @@ class Trial(NamedTuple):
     scale: str
     weights: str
     margin: float = 0.0
-    """F1 of the positive label."""
+    """The margin of the positive label."""
     accuracy: float | None = None
     later: float | None = None
     """The accuracy in the later half of the events, when the beginning is forgotten."""
@@ -46,7 +46,7 @@ class Trial(NamedTuple):
     merit: float = 0.0
     """The figure that decides: `f1` if the positive label is rare, else `later`."""
     beats_baseline: bool = False
-    """Whether it is shown to be better: of accuracies at 95 % for all trials together."""
+    """Whether it is shown to be better. For accuracies, at 95 % for all trials together."""
 
     @property
     def name(self) -> str:
@@ -55,12 +55,12 @@ class Trial(NamedTuple):
 
     @property
     def changes(self) -> int:
-        """How many settings differ from the defaults: of equal trials the one with fewer is simpler."""
+        """How many settings differ from the defaults: with fewer, an equal trial is simpler."""
         return (self.rule != TRIED_RULES[0]) + (self.scale != SCALES[0]) + (self.weights != "last") + bool(self.margin)
 
     @property
     def candidate(self) -> dict[str, Any]:
-        """The settings of a candidate that learns so; with `scale` they are a model's."""
+        """The trial's settings as those of a candidate; with `scale` they are a model's."""
         serve = "last" if self.weights == "last" else "average"
         settings = {"rule": self.rule, "average": AVERAGE[self.weights], "serve": serve}
         return settings | ({"margin": [0.0, self.margin]} if self.margin else {})

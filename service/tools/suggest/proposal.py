@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from service.errors import DataError
 from service.learning.events.json_pointer import Path, parse_pointer, to_pointer
+from service.text import printable
 from service.tools.formats.readers import at
-from service.tools.suggest.field_profile import FieldProfile, plain_value, profile_fields
+from service.tools.suggest.field_profile import FieldProfile, profile_fields
 from service.tools.suggest.label_inference import find_label, label_values
 from service.tools.suggest.sample import Sample, parse_object
 
@@ -23,13 +24,13 @@ FORMS = {
 }
 """The forms of a record, each with the pointer to its features, and the reason for it."""
 OPERATIONS = ["c", "u", "r"]
-"""Debezium's creations, updates and snapshots; of a deletion nothing is left to learn."""
+"""Debezium's creations, updates and snapshots; a deletion leaves nothing to learn."""
 TYPE_NAMES = ("type", "event_type", "eventType", "event")
 MAX_TYPES = 50
 ENOUGH_TO_HASH = 2000
 """With fewer records it is unknown whether new categories keep coming."""
 NEW_CATEGORIES = 0.1
-"""With more new ones a record, the columns of named features are used up after ten million records."""
+"""With more new categories a record, the columns of named features are used up after ten million records."""
 BITS, MAX_BITS = 20, 24
 """Bits of the number of columns: the proposed ones, and the most, with which weights are 128 MB."""
 
@@ -43,7 +44,7 @@ class Choice(NamedTuple):
 
 
 class EventChoices(NamedTuple):
-    """The settings of an event, and what they rest on."""
+    """The settings of an event, and the members that they rest on."""
 
     values: list[bytes | None]
     """The records, as they are to be sent."""
@@ -56,39 +57,34 @@ class EventChoices(NamedTuple):
     """Other members that may be the label, the likeliest first."""
 
 
-class Layout(NamedTuple):
-    """The places of features and label in a record, and why."""
-
-    form: str
-    """One of FORMS."""
-    features: Path
-    features_why: str
-    label: Path
-    label_why: str
-    called: str
-    """The label's pointer, or the name of its column."""
-    others: list[str]
-
-
 def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     """The settings that a sample suggests; raises DataError if it does not tell a label and features."""
-    layout = _layout_of(sample, requested_label)
-    form, outer = layout.form, layout.features
+    form = "record"
+    if not sample.is_table:
+        form = Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
+    pointer, features_why = FORMS[form]
+    path, label_why, likely = find_label(sample, parse_pointer(pointer), requested_label, form == "own")
+    # The label and the next likeliest members, by their pointers, or by the names of their columns.
+    called, *others = [member[-1] if sample.is_table else to_pointer(member) for member in (path, *likely)]
+    label_why += f"; else perhaps {', '.join(others[:3])} (--label)" if others else ""
     if sample.is_table:
-        sample = _as_events(sample, layout.called)
-    where = _where(sample, form, layout.label)
+        sample = _as_events(sample, called)
+        form, pointer, path = "own", "/features", ("label",)
+        features_why = f"so `perceptron produce --label {shlex.quote(called)}` sends a table's rows"
+        label_why = f"the column {called}: {label_why}"
+    where, outer = _where(sample, form, path), parse_pointer(pointer)
     sample = _records_that_match(sample, where)
-    labels, labels_why, label = label_values(sample, layout.label, layout.called)
-    label.name = layout.called if sample.is_table else label.name
+    labels, labels_why, label = label_values(sample, path, called)
+    label.name = called if sample.is_table else label.name
     values = [at(record, outer) for record in sample.objects()]
     is_list = 2 * sum(isinstance(value, list) for value in values) > len(values)
     events = [value for value in values if isinstance(value, list if is_list else dict)]
-    members = {(*outer, *path): member for path, member in profile_fields(events).items()}
-    members.pop(layout.label, None)
+    members = {(*outer, *inner): member for inner, member in profile_fields(events).items()}
+    members.pop(path, None)
     choices = [
         Choice("labels", labels, labels_why),
-        Choice("event.features", to_pointer(outer), layout.features_why),
-        Choice("event.label", to_pointer(layout.label), layout.label_why),
+        Choice("event.features", pointer, features_why),
+        Choice("event.label", to_pointer(path), label_why),
     ]
     if where:
         choices.append(Choice("event.where", where, "other records have no label, and are passed over"))
@@ -96,33 +92,17 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
         choices.append(Choice("event.weight", False, "each event counts the same, unless a pointer says its weight"))
     if form not in ("own", "cloud"):
         choices.append(Choice("event.id", False, "no member is sure to name a record"))
-    marks = {} if is_list else {one.name: mark for one in members.values() if (mark := one.mark(len(events)))}
+    marks = {} if is_list else {each.name: mark for each in members.values() if (mark := each.mark(len(events)))}
     features = [member for member in members.values() if member.name not in marks]
     if not features:
-        left = ", ".join(f"{plain_value(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
-        raise DataError(f"{sample.name}: no member besides the label {layout.called} is a feature: {left}")
-    choices += _positional(events) if is_list else _mode(features, len(events), len(labels))
+        left = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
+        raise DataError(f"{sample.name}: no member besides the label {called} is a feature: {left}")
+    choices += _feature_mode(features, events, len(labels))
     if marks:
-        why = "\n".join(f"{plain_value(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
+        why = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
         choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
-    rows = [(label, "label"), *((one, marks[one.name].name if one.name in marks else "") for one in members.values())]
-    return EventChoices(sample.values, choices, labels, label, rows, layout.others)
-
-
-def _layout_of(sample: Sample, requested_label: str | None) -> Layout:
-    """The form of most records, and the label in it; the rows of a table are as `perceptron produce` sends them."""
-    form = "record"
-    if not sample.is_table:
-        form = Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
-    pointer, features_why = FORMS[form]
-    outer = parse_pointer(pointer)
-    path, why, others = find_label(sample, outer, requested_label, form == "own")
-    called, *names = [one[-1] if sample.is_table else to_pointer(one) for one in (path, *others)]
-    why += f"; else perhaps {', '.join(names[:3])} (--label)" if names else ""
-    if not sample.is_table:
-        return Layout(form, outer, features_why, path, why, called, names)
-    features_why = f"so `perceptron produce --label {shlex.quote(called)}` sends a table's rows"
-    return Layout("own", ("features",), features_why, ("label",), f"the column {called}: {why}", called, names)
+    rows = [(label, "label"), *((x, marks[x.name].name if x.name in marks else "") for x in members.values())]
+    return EventChoices(sample.values, choices, labels, label, rows, others)
 
 
 def _form_of_record(record: dict[str, Any]) -> str:
@@ -170,18 +150,17 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
     return sample._replace(values=[*filter(match, sample.values)])
 
 
-def _positional(lists: Sequence[Any]) -> list[Choice]:
-    (length, count), *_ = Counter(map(len, lists)).most_common(1)
-    return [
-        Choice("features", "positional", "features are lists of numbers"),
-        Choice("dimension", length, f"{count:,} of {len(lists):,} lists have this many numbers"),
-    ]
-
-
-def _mode(features: Sequence[FieldProfile], records: int, labels: int) -> list[Choice]:
-    """Named features; hashed ones if new categories go on coming."""
-    pace = sum(member.late for member in features if "string" in member.kind) / max(records - records // 2, 1)
-    if records < ENOUGH_TO_HASH or pace <= NEW_CATEGORIES:
+def _feature_mode(features: Sequence[FieldProfile], events: Sequence[Any], labels: int) -> list[Choice]:
+    """Positional features for lists, else named ones; hashed ones if new categories keep coming."""
+    if isinstance(events[0], list):
+        (length, count), *_ = Counter(map(len, events)).most_common(1)
+        return [
+            Choice("features", "positional", "features are lists of numbers"),
+            Choice("dimension", length, f"{count:,} of {len(events):,} lists have this many numbers"),
+        ]
+    later = len(events) - len(events) // 2
+    pace = sum(member.late for member in features if "string" in member.kind) / later
+    if len(events) < ENOUGH_TO_HASH or pace <= NEW_CATEGORIES:
         return [Choice("features", "named", "weights can be read by name")]
     bits = min(BITS, MAX_BITS - (labels - 1).bit_length())
     return [

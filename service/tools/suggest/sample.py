@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from service.errors import DataError, PerceptronError, Rejected
+from service.errors import ConfigurationError, DataError, PerceptronError, Rejected
 from service.learning.events.careful_reader import CarefulReader
 from service.learning.events.content_types import DoubleVector, MessagePack, doubles
 from service.learning.identity import Identity
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords, value_of
+from service.text import quantity
 from service.tools.formats.formats import Events, FileName, format_name, raise_bad_line
-from service.tools.formats.readers import Cells, JsonLines
+from service.tools.formats.readers import Csv, JsonLines
 
 MAX_SAMPLE_BYTES = 32 << 20
 """A sample is held in memory, and read several times."""
@@ -27,7 +28,7 @@ class Sample(NamedTuple):
     name: str
     """The topic or file."""
     description: str
-    """How many records of it these are, and which."""
+    """The number of records, and which records of it they are."""
     values: list[bytes | None]
     is_table: bool = False
     """Whether each value is a row of a table, which has the label in one of its columns."""
@@ -47,13 +48,8 @@ class Sample(NamedTuple):
                 why = f"{rejected.reason}: {rejected}"
                 if (self.values[0] or b"").startswith(b"\0"):
                     why += " (it begins with a zero byte, as Avro and Protobuf of a schema registry do)"
-                count = count_records(len(self.values))
+                count = quantity(len(self.values), "record")
                 raise DataError(f"{self.name}: none of {count} is a JSON object; the first: {why}") from None
-
-
-def count_records(count: int) -> str:
-    """`1 record`, `2,000 records`."""
-    return f"{count:,} record{'s' * (count != 1)}"
 
 
 def parse_object(raw: bytes | None) -> dict[str, Any] | None:
@@ -71,20 +67,24 @@ def parse_object(raw: bytes | None) -> dict[str, Any] | None:
 def read_file(file: str, form: FileName | None, count: int) -> Sample:
     """The first `count` records of a file; raises DataError and ConfigurationError."""
     is_table = format_name(file, form) == "csv"
-    rows = Cells() if is_table else JsonLines(Identity(), None)
-    events = Events(file, rows, Identity(), keyed=False, check=False)
+    rows = Csv(Identity(), None, None) if is_table else JsonLines(Identity(), None)
+    events = Events(file, rows, Identity(), check=False)
     values, size = list[bytes | None](), 0
     for line in islice(events.lines(raise_bad_line), count):
         values.append(line.value)
         size += len(line.value)
         if size > MAX_SAMPLE_BYTES:
             break
-    return Sample(events.name, f"the first {count_records(len(values))} of {events.name}", values, is_table)
+    return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", values, is_table)
 
 
-async def read_topic(cluster: Cluster, topic: str, missing: PerceptronError, count: int) -> Sample:
-    """The newest `count` records of a topic by their timestamps; raises DataError and DependencyError."""
+async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
+    """The newest `count` records of a topic by their timestamps.
+
+    Raises ConfigurationError if there is no such topic, DataError and DependencyError.
+    """
     records, size = deque[tuple[int, bytes | None]](), 0
+    missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
     async for _, newest in newest_of(cluster, topic, missing, count):
         for record in newest:
             records.append((record.timestamp, value_of(record)))
@@ -92,7 +92,7 @@ async def read_topic(cluster: Cluster, topic: str, missing: PerceptronError, cou
             while size > MAX_SAMPLE_BYTES:
                 size -= len(records.popleft()[1] or b"")
     values = [value for _, value in sorted(records, key=lambda record: record[0])]
-    return Sample(f"topic {topic}", f"the newest {count_records(len(values))} of topic {topic}", values)
+    return Sample(f"topic {topic}", f"the newest {quantity(len(values), 'record')} of topic {topic}", values)
 
 
 async def newest_of(

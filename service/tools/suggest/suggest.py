@@ -1,9 +1,8 @@
-"""`perceptron suggest`: what a topic or a file holds, and which settings fit it, with reasons, as a perceptron.toml.
+"""`perceptron suggest`: the members of a topic's or a file's records, and settings for them, with reasons.
 
 It sends and stores nothing. The suggestion goes to standard output, cautions go to standard error.
 """
 
-import asyncio
 import json
 import math
 import re
@@ -13,46 +12,27 @@ from typing import Any
 import tomlkit
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from service.errors import ConfigurationError, DataError
-from service.settings.load import Settings, is_topic
-from service.tools import atomic_write
-from service.tools.formats.formats import FileName
-from service.tools.suggest.field_profile import plain_value, shown_value
+from service.errors import DataError
+from service.settings.load import is_topic
+from service.text import printable, quantity, short_json
+from service.tools.formats.atomic_write import write_atomically
 from service.tools.suggest.label_inference import is_amount, positive_is_rare
 from service.tools.suggest.model_selection import SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
-from service.tools.suggest.sample import Sample, count_records, read_file, read_topic
+from service.tools.suggest.sample import Sample
+from service.tools.tables import print_tables
 
 MAX_ROWS = 40
 """Members that are shown; --json has all."""
-NUMBER_COLUMNS = ("present", "distinct", "right", "later half", "F1")
-"""Columns that are aligned to the right."""
 FEW_EVENTS = 1000
 """With fewer events, accuracies differ by chance."""
-PIPE_WIDTH = 160
 
 
 def suggest_settings(
-    settings: Settings,
-    file: str | None,
-    topic: str | None,
-    *,
-    form: FileName | None,
-    label: str | None,
-    count: int,
-    output: str | None,
-    yes: bool,
-    as_json: bool,
+    sample: Sample, topic: str, bootstrap: str | None, *, label: str | None, output: str | None, as_json: bool
 ) -> None:
-    """Look at a sample, compare settings on it, print and write the best."""
-    if output is not None and Path(output).exists() and not yes:
-        raise ConfigurationError(f"{output} is there already: say --yes to write over it")
-    atomic_write.check_folder(output)
-    sample, name = _read_sample(settings, file, topic, form, count)
+    """Look at a sample, compare settings on it, print and write the best for this topic; `bootstrap` is its Kafka."""
     sample.check()
     event = choose_event(sample, label)
     comparison = _compare(sample.name, event)
@@ -60,7 +40,7 @@ def suggest_settings(
     choices = [*event.choices, *_model_choices(chosen, comparison)]
     verdict = _verdict(chosen, comparison)
     notes = _notes(event, comparison)
-    text = _toml(name, None if file else settings.kafka.bootstrap_servers, sample, verdict, choices)
+    text = _toml(topic, bootstrap, sample, verdict, choices)
     members = [
         {
             "name": member.name,
@@ -82,41 +62,32 @@ def suggest_settings(
             "baseline": comparison.baseline._asdict(),
             "trials": [trial._asdict() for trial in comparison.trials],
             "chosen": chosen._asdict(),
-            "choices": [{"setting": one.setting, "value": one.value, "reason": one.why} for one in choices],
+            "choices": [{"setting": choice.setting, "value": choice.value, "reason": choice.why} for choice in choices],
             "notes": notes,
             "toml": text,
         }
         typer.echo(json.dumps(suggestion, ensure_ascii=False, default=str))
     else:
-        console = Console(highlight=False, width=None if Console().is_terminal else PIPE_WIDTH)
-        console.print(Text(f"{sample.description}\n"))
-        console.print(_member_table(members), Text())
-        console.print(_trial_table(comparison), Text())
-        console.print(Text(f"{verdict}\n"), soft_wrap=True)
-        typer.echo(text)
+        typer.echo(f"{sample.description}\n")
+        print_tables(_tables(members, comparison))
+        if len(members) > MAX_ROWS:
+            typer.echo(f"{len(members) - MAX_ROWS:,} more members: --json has them all\n")
+        typer.echo(f"{verdict}\n\n{text}")
     for note in notes:
-        typer.echo(f"note: {plain_value(note)}", err=True)
+        typer.echo(f"note: {printable(note)}", err=True)
     if output is not None:
-        atomic_write.write_atomically(output, text.encode())
+        write_atomically(output, text.encode())
         typer.echo(f"{output} is written: `perceptron -c {output} check` says whether it can run", err=True)
 
 
-def _read_sample(
-    settings: Settings, file: str | None, topic: str | None, form: FileName | None, count: int
-) -> tuple[Sample, str]:
-    """The sample, and the topic that the settings are for."""
-    if file is not None:
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).name.partition(".")[0]).strip("-")[:200]
-        return read_file(file, form, count), topic or (stem if stem and is_topic(stem) else "events")
-    if len(settings.topics) != 1 or settings.patterns:
-        raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
-    name = settings.topics[0]
-    missing = ConfigurationError(f"topic {name} does not exist at {settings.kafka.bootstrap_servers}")
-    return asyncio.run(read_topic(settings.kafka.cluster, name, missing, count)), name
+def topic_for(file: str) -> str:
+    """A topic that is named as the file."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).name.partition(".")[0]).strip("-")[:200]
+    return stem if is_topic(stem) else "events"
 
 
 def _compare(name: str, event: EventChoices) -> SampleComparison:
-    """All trials. Raises DataError if no settings fit, as those of a list of too many numbers."""
+    """All trials. Raises DataError if no settings fit, as with lists of too many numbers."""
     settings: dict[str, Any] = {"event": {}}
     for choice in event.choices:
         section, _, key = choice.setting.rpartition(".")
@@ -124,8 +95,8 @@ def _compare(name: str, event: EventChoices) -> SampleComparison:
     try:
         return compare_settings(settings, event.values, positive_is_rare(event.labels, event.label))
     except ValidationError as error:
-        said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise DataError(f"{name}: no settings fit it: {plain_value(said)}") from None
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise DataError(f"{name}: no settings fit it: {printable(reason)}") from None
 
 
 def _model_choices(chosen: Trial, comparison: SampleComparison) -> list[Choice]:
@@ -157,14 +128,14 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
 
 
 def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
-    """What to mind of the label and the figures."""
+    """Cautions about the label and the figures."""
     notes = []
     if is_amount(event.label):
-        of = f"{event.label.distinct:,} different values of {count_records(event.label.present)}"
-        notes.append(f"{event.label.name} has {of}: a number to be predicted is not a class")
+        values = f"{event.label.distinct:,} different values in {quantity(event.label.present, 'record')}"
+        notes.append(f"{event.label.name} has {values}: a number to be predicted is not a class")
     if comparison.rejected:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
-        total = count_records(sum(comparison.rejected.values()))
+        total = quantity(sum(comparison.rejected.values()), "record")
         notes.append(f"{total} would be dead letters ({reasons}), such as: {comparison.example}")
     if comparison.events < FEW_EVENTS:
         chance = min(1.0, 1.0 / math.sqrt(comparison.events / 2))  # two standard errors of a share, at most
@@ -172,47 +143,47 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
     return notes
 
 
-def _member_table(members: list[dict[str, Any]]) -> Table:
-    table = _table("member", "kind", "present", "distinct", "example", "")
-    for row in members[:MAX_ROWS]:
-        name, example = plain_value(row["name"]), Text(shown_value(row["example"]), no_wrap=True, overflow="ellipsis")
-        mark = f"{row['mark']}, left out" if row["mark"] not in ("", "label") else row["mark"]
-        table.add_row(Text(name), row["kind"], f"{row['present']:.0%}", f"{row['distinct']:,}", example, mark)
-    if len(members) > MAX_ROWS:
-        table.add_row(f"and {len(members) - MAX_ROWS:,} more")
-    return table
-
-
-def _trial_table(comparison: SampleComparison) -> Table:
-    table = _table("rule", "scale", "weights", "margin", "right", "later half", "F1")
-    for trial in (comparison.baseline, *comparison.trials):
-        shares = ("-" if share is None else f"{share:.1%}" for share in (trial.accuracy, trial.later, trial.f1))
-        table.add_row(trial.rule, trial.scale, trial.weights, f"{trial.margin:g}", *shares)
-    return table
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        # An example gives way on a narrow terminal.
-        table.add_column(title, justify="right" if title in NUMBER_COLUMNS else "left", no_wrap=title != "example")
-    return table
+def _tables(members: list[dict[str, Any]], comparison: SampleComparison) -> dict[str, list[tuple[str, ...]]]:
+    """The rows of each table, by its titles."""
+    return {
+        "member | kind | present | distinct | example | note": [
+            (
+                row["name"],
+                row["kind"],
+                f"{row['present']:.0%}",
+                f"{row['distinct']:,}",
+                short_json(row["example"]),
+                f"{row['mark']}, left out" if row["mark"] not in ("", "label") else row["mark"],
+            )
+            for row in members[:MAX_ROWS]
+        ],
+        "rule | scale | weights | margin | right | later half | F1": [
+            (
+                trial.rule,
+                trial.scale,
+                trial.weights,
+                f"{trial.margin:g}",
+                *("-" if share is None else f"{share:.1%}" for share in (trial.accuracy, trial.later, trial.f1)),
+            )
+            for trial in (comparison.baseline, *comparison.trials)
+        ],
+    }
 
 
 def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
     """The settings, each after the reason for it."""
     document, model = tomlkit.document(), tomlkit.table()
-    _explain(document, f"Suggested by `perceptron suggest` from {sample.description}.\n{verdict}.")
+    document.add(tomlkit.comment(f"Suggested by `perceptron suggest` from {sample.description}."))
+    document.add(tomlkit.comment(f"{verdict}."))
     document.add("topics", [topic])
     document.add("create_topics", True)
     if bootstrap is not None:
         document.add("kafka", {"bootstrap_servers": bootstrap})
     for choice in sorted(choices, key=lambda choice: choice.setting.count(".")):  # sections after plain settings
-        *sections, key = choice.setting.split(".")
-        table = model
-        for section in sections:
-            table = table.setdefault(section, tomlkit.table())
-        _explain(table, choice.why)
+        section, _, key = choice.setting.rpartition(".")
+        table = model.setdefault(section, tomlkit.table()) if section else model
+        for line in choice.why.split("\n"):
+            table.add(tomlkit.comment(line))
         value = choice.value
         if isinstance(value, dict):
             value = tomlkit.inline_table()
@@ -221,9 +192,4 @@ def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choic
     document.add("models", tomlkit.table(is_super_table=True).add(topic, model))
     # A terminal may obey what is not printable; TOML's strings may have it escaped.
     text = tomlkit.dumps(document)
-    return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08X}" for one in text)
-
-
-def _explain(table: tomlkit.TOMLDocument | tomlkit.items.Table, why: str) -> None:
-    for line in why.split("\n"):
-        table.add(tomlkit.comment(plain_value(line)))
+    return "".join(char if char.isprintable() or char == "\n" else f"\\U{ord(char):08X}" for char in text)

@@ -6,15 +6,17 @@ from pathlib import Path
 from service.errors import ConfigurationError
 
 
-def check_folder(file: str | None) -> None:
-    """Raise ConfigurationError if the folder of a file that is to be written does not exist."""
+def check_output(file: str | None, *, overwrite: bool = True) -> None:
+    """Raise ConfigurationError if a file is there already, unless `overwrite`, or if its folder does not exist."""
+    if file is not None and not overwrite and Path(file).exists():
+        raise ConfigurationError(f"{file} is there already: say --yes to write over it")
     if file is not None and not Path(file).absolute().parent.is_dir():
         raise ConfigurationError(f"{file}: there is no such folder")
 
 
 def write_atomically(file: str, content: bytes) -> None:
     """Write a file whole or not at all; raises ConfigurationError."""
-    # A link stays a link. What is no file, such as a pipe or /dev/null, cannot be replaced.
+    # A link stays a link. A pipe or a device such as /dev/null cannot be replaced: it is written to.
     path = Path(file).resolve()
     part = path.with_name(f".{path.name}.{os.getpid()}") if path.is_file() or not path.exists() else path
     try:
