@@ -106,7 +106,7 @@ def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
     assert trial.learning() is standby
     judge = trial.finish()
     assert said(trial, EMPTIED) == 0
-    twice = [v for v in judge.known.values() if v.version == judge.known[old].version + 1]
+    twice = [v for v in judge.heads.values() if v.version == judge.heads[old].version + 1]
     assert len(twice) == 2, "two heads are children of the old one"
 
 
@@ -141,7 +141,7 @@ def test_emptied(trial: Trial) -> None:
         trial.go_on()
         trial.progress(100)
     judge = trial.finish(20)
-    assert sum(judged.version == 1 for judged in judge.known.values()) == 21
+    assert sum(judged.version == 1 for judged in judge.heads.values()) == 21
 
 
 @pytest.mark.nightly

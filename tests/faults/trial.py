@@ -375,20 +375,20 @@ class Trial:
         models = [(service.model(), [service.vector(label) for label in labels]) for service in self.live]
         self._watcher.catch_up()
         judge, accepted = Seen(self.topic, self.logs, letters).judge(self._watcher.seen)
-        last = judge.known[accepted[-1]]
+        last = judge.heads[accepted[-1]]
         for model, vectors in models:
             assert model["digest"] == accepted[-1]
             assert [weight for column in zip(*vectors, strict=True) for weight in column] == last.state.fold.vector
         # Otherwise some letters are of the model before, or of records that no save covers yet.
         if not self.was_reset and not any(model["stopped"] for model, _ in models):
             assert sum(len(values) for values in letters.values()) == len(letters) == last.state.rejected
-        states = {(float(j.state.fold.events), float(j.state.fold.mistakes)) for j in judge.known.values()}
+        states = {(float(j.state.fold.events), float(j.state.fold.mistakes)) for j in judge.heads.values()}
         if self.was_reset:  # each counter rises once the new model has passed the old one
             states = {(events, mistakes) for events, _ in states for _, mistakes in states}
         for pid, counted in self.scrapes.items():
             assert counted == sorted(counted), f"a durable counter of process {pid} fell"
             assert not set(counted) - states, f"process {pid} exports counters that no accepted head has"
-        versions = {j.version for j in judge.known.values()}
+        versions = {j.version for j in judge.heads.values()}
         assert set(self.answers) <= versions, "a prediction names a version never accepted"
         assert not self.failures, self.failures[:3]
         drops = sum(s.log.read_text().count("state dropped") for s in self.services)

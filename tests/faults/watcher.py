@@ -146,22 +146,22 @@ class Seen:
                 state.clear()
                 state.update({name.decode(): value for name, value in change.fields.items()})
                 after = state.get("digest", b"").decode()
-                if after and after not in judge.known:
+                if after and after not in judge.heads:
                     before = before or (accepted[-1] if change.of else "")
                     # The server wrote this head to its file and died before it reported it.
-                    judge.accepted(before, state["head"], None)
+                    judge.check_accepted(before, state["head"], None)
                     accepted.append(after)
             elif change.command == b"HSET":
                 fields = change.arguments[1:]
                 state.update(zip((name.decode() for name in fields[::2]), fields[1::2], strict=True))
                 if change.accepts:
-                    judge.accepted(before, state["head"], None)
+                    judge.check_accepted(before, state["head"], None)
                     accepted.append(state["digest"].decode())
             elif change.command == b"HDEL":
                 for name in change.arguments[1:]:
                     state.pop(name.decode(), None)
             else:
                 state.clear()
-        self.redis.whole()
-        judge.letters()
+        self.redis.check_blobs()
+        judge.check_letters()
         return judge, accepted
