@@ -26,7 +26,7 @@ from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord
 from tests.conftest import DEADLINE, admin, create_topic, delete_topic, read_all, trim
 from tests.faults.test_log_faults import batches
-from tests.saving import Driven
+from tests.saving import SteppedCalls
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import Partition, Record, Topic, World
 
@@ -51,7 +51,7 @@ class SimulatedSide:
         self._create()
         self._simulated = SimulatedLog(self._world, "one")
         self._simulated.assign()
-        self.log: Log = Driven(self._simulated)
+        self.log: Log = SteppedCalls(self._simulated)
 
     def _create(self) -> None:
         self._world.topic = Topic(self._world.rng, PARTITIONS)

@@ -268,10 +268,10 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
     for call, inline_limit in (("put", -1), ("commit", keepers.MAX_INLINE_BLOB_BYTES)):
         for carried_out in (True, False):
             keeper = saving.keeper(store, topic)
-            learner = await keeper.restore() or saving.fresh()
+            learner = await keeper.restore() or saving.new_learner()
             version = (await saving.save(keeper, learner)).head.version
             saving.learn(learner, "a")
-            keeper._store = saving.Losing(store, call, carried_out)
+            keeper._store = saving.ReplyLosingStore(store, call, carried_out)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(keepers, "MAX_INLINE_BLOB_BYTES", inline_limit)
                 with pytest.raises(DependencyError):
@@ -289,7 +289,7 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
 
 async def test_a_keeper_uploads_again_what_vanished(store: Store, raw: Raw, topic: str) -> None:
     """The lost blobs were in the store, and the next head refers to some of them."""
-    ours, learner = saving.keeper(store, topic), saving.fresh()
+    ours, learner = saving.keeper(store, topic), saving.new_learner()
     saving.learn(learner, *(f"n{i}" for i in range(9000)))
     before = await saving.save(ours, learner)
     for ref in before.head.refs:
@@ -302,7 +302,7 @@ async def test_a_keeper_uploads_again_what_vanished(store: Store, raw: Raw, topi
 
 async def test_a_reader_that_is_overtaken_looks_again(store: Store, topic: str) -> None:
     """Two saves between its read of the head and its read of the blobs swept the blobs."""
-    ours, learner = saving.keeper(store, topic), saving.fresh()
+    ours, learner = saving.keeper(store, topic), saving.new_learner()
     saving.learn(learner, "a")
     await saving.save(ours, learner)
     requests: list[str] = []
@@ -317,6 +317,6 @@ async def test_a_reader_that_is_overtaken_looks_again(store: Store, topic: str) 
                 await saving.save(ours, learner)
             return await store.blobs(model, digests)
 
-    snapshot = await keepers.fetch_newest(Overtaken(), topic, saving.here, DEFAULT)  # type: ignore[arg-type]
+    snapshot = await keepers.fetch_newest(Overtaken(), topic, saving.run_here, DEFAULT)  # type: ignore[arg-type]
     assert snapshot is not None
     assert (snapshot.head.version, len(requests)) == (3, 2)

@@ -26,7 +26,7 @@ from service.learning.records import Records
 from tests import formulas
 from tests.fuzz import judge
 from tests.fuzz.texts import Texts
-from tests.oracle import standard, take_in
+from tests.oracle import standard, update_sums
 
 STREAM = 250
 TIGHT: dict[str, Any] = {"max_record_bytes": 300, "max_features": 4, "max_name_bytes": 8}
@@ -169,7 +169,7 @@ class Judged:
         if self.identity.scale == "standard":
             for column, value in found:
                 if isinstance(value, float):
-                    take_in(self.sums, column, value)
+                    update_sums(self.sums, column, value)
             found = [(c, standard(v, *self.sums[c]) if isinstance(v, float) else v) for c, v in found]
         return merged(found)
 

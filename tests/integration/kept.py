@@ -19,7 +19,7 @@ from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from tests.conftest import Running, event, perceptron
-from tests.saving import FakeClock, fresh, keeper
+from tests.saving import FakeClock, keeper, new_learner
 
 KEEPING = "[snapshots]\nkeep_every = 0.2\n"
 RNG = random.Random(11)
@@ -35,7 +35,7 @@ def some_events(count: int) -> list[bytes]:
 async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, FakeClock, list[bytes]]:
     """A model with three versions, of which the second is kept."""
     clock, events = FakeClock(), some_events(30)
-    ours, learner = keeper(store, topic, clock), fresh()
+    ours, learner = keeper(store, topic, clock), new_learner()
     for i in (0, 10, 20):
         learner.apply(0, Records.of(i, events[i : i + 10]))
         assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), AcceptedSave)

@@ -7,7 +7,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.batches import CODECS, packed_values, send_packed
+from tests.batches import CODECS, build_batch_of_values, send_batch
 from tests.conftest import Run, Running, create_topic, event, perceptron, wait
 from tests.integration.kept import asked_all_the_time
 
@@ -41,10 +41,10 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
     before = memory(service)
     with asked_all_the_time(service):
         for codec, name in names.items():
-            raw = packed_values(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
+            raw = build_batch_of_values(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
             assert len(raw) < (4 * MIB if codec == "snappy" else MIB // 2)
             for _ in range(1 if codec == "snappy" else TIMES):
-                await send_packed(client, name, raw)
+                await send_batch(client, name, raw)
         await asyncio.to_thread(wait, lambda: all(service.model(n)["stopped"] for n in names.values()), "each stops")
 
     for name in names.values():
@@ -75,11 +75,11 @@ async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run
     await client.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(service.wait_for, 1)
     before = memory(service)
-    raw = packed_values("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
-    crowded = packed_values("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
+    raw = build_batch_of_values("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
+    crowded = build_batch_of_values("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
     with asked_all_the_time(service):
         for batch in [raw] * TIMES + [crowded]:
-            await send_packed(client, topic, batch)
+            await send_batch(client, topic, batch)
         await asyncio.to_thread(service.wait_for, 1 + 2 * TIMES + 10)
     await client.stop()
     grown = memory(service, "VmHWM") - before

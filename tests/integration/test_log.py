@@ -14,7 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from service.embedded import servers
 from service.embedded.servers import Server
 from tests.conftest import DEADLINE, Run, Running, create_topic, event, read_all, wait
-from tests.oracle import Fold, same
+from tests.oracle import Fold, assert_model_is_fold
 
 pytestmark = pytest.mark.nightly
 
@@ -46,7 +46,7 @@ async def test_a_topic_that_was_compacted_is_learned_as_what_is_left_of_it(run: 
     service = await asyncio.to_thread(run("", "--start-at", "earliest").up)
     model = await asyncio.to_thread(service.wait_for, left[-1].offset + 1)
     assert left[-1].offset > len(left)
-    same(Fold().fold(r.value for r in left), model, service.weights())
+    assert_model_is_fold(Fold().fold(r.value for r in left), model, service.weights())
     assert service.metrics()[f'perceptron_offset_gaps_total{{model="{topic}"}}'] >= 1
     assert service.log.read_text().count("offsets without a batch") == 1
 

@@ -12,7 +12,7 @@ from service.snapshots.rollback import current_head
 from service.streaming.resume_check import fingerprint
 from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, trim, wait
 from tests.integration.kept import KEEPING, Tool, kept, learn_and_keep, middle, send, some_events
-from tests.oracle import Fold, same
+from tests.oracle import Fold, assert_model_is_fold
 
 
 @pytest.mark.nightly
@@ -38,7 +38,7 @@ async def test_a_rewind_without_a_hole_learns_the_same_bits(
     service.process.send_signal(signal.SIGCONT)
     await send(producer, topic, events[900:])
     model = await asyncio.to_thread(service.wait_for, 1000)
-    same(Fold().fold(events), model, service.weights())
+    assert_model_is_fold(Fold().fold(events), model, service.weights())
     assert model["covered"] == {"0": [[0, 1000]]}
     assert "state dropped" in service.log.read_text()
     assert (await tool.verify())["replayed_events"] == 1000
@@ -62,7 +62,7 @@ async def test_what_a_hole_leaves_out_is_never_learned(
     await tool.back(version["version"], "--resume-at", "0:450")
     await sending
     await asyncio.to_thread(covered, service, [0, a], [450, 700])
-    same(Fold().fold([*events[:a], *events[450:700]]), service.model(), service.weights())
+    assert_model_is_fold(Fold().fold([*events[:a], *events[450:700]]), service.model(), service.weights())
     verified = await tool.verify()
     assert (verified["covered"], verified["replayed_records"]) == ({"0": [[0, a], [450, 700]]}, 700 - 450 + a)
     # No events come now. A longer hole after the restored version is one hole.
@@ -72,7 +72,7 @@ async def test_what_a_hole_leaves_out_is_never_learned(
     await asyncio.to_thread(covered, service, [0, a], [650, 700])
     await send(producer, topic, events[700:])
     await asyncio.to_thread(service.wait_for, 900)
-    same(Fold().fold([*events[:a], *events[650:]]), service.model(), service.weights())
+    assert_model_is_fold(Fold().fold([*events[:a], *events[650:]]), service.model(), service.weights())
     await tool.verify()
     # A restart continues after the hole, with kept versions of two histories.
     service.kill()
@@ -81,7 +81,7 @@ async def test_what_a_hole_leaves_out_is_never_learned(
     # Without the hole, every record is learned once.
     await tool.back(version["version"])
     await asyncio.to_thread(covered, again, [0, 900])
-    same(Fold().fold(events), again.model(), again.weights())
+    assert_model_is_fold(Fold().fold(events), again.model(), again.weights())
     shown = await tool("verify")
     assert (shown.returncode, "equal, bit for bit" in shown.stdout) == (0, True)
 

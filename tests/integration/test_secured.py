@@ -17,7 +17,7 @@ from service.streaming.kafka.oauth import ClientCredentials
 from service.streaming.kafka.security import Security
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, create_topic, event, perceptron, wait
-from tests.secured import LISTENERS, MECHANISMS, Secured, password, secured
+from tests.secured import LISTENERS, MECHANISMS, SecuredKafka, password, secured_kafka
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
 OTHER = "nothing speaks Kafka over {} there: look at kafka.security_protocol and the port"
@@ -29,14 +29,14 @@ SEE = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Secured]:
+def broker(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[SecuredKafka]:
     folder = tmp_path_factory.mktemp("secured")
     # The broker ends a connection by token after two seconds, unless it authenticates again.
-    with secured(folder, certificates, ["listener.name.sasl.connections.max.reauth.ms=2000"]) as broker:
+    with secured_kafka(folder, certificates, ["listener.name.sasl.connections.max.reauth.ms=2000"]) as broker:
         yield broker
 
 
-def settings(broker: Secured, listener: str = "SASLTLS", user: str = "learner", **more: object) -> str:
+def settings(broker: SecuredKafka, listener: str = "SASLTLS", user: str = "learner", **more: object) -> str:
     """The settings of a user with SCRAM over TLS; `more` are further ones of [kafka], and None removes one."""
     kafka: dict[str, object] = {
         "bootstrap_servers": broker.address(listener),
@@ -60,7 +60,7 @@ async def said(cluster: Cluster) -> str:
 
 
 @pytest.mark.nightly
-async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> None:
+async def test_every_listener_says_at_which_step_it_refuses(broker: SecuredKafka) -> None:
     """Each kind of wrong protocol, certificate and secret is refused; the right ones are accepted."""
     own = broker.certificates
 
@@ -115,7 +115,7 @@ def documented() -> dict[str, list[str]]:
 
 @pytest.mark.nightly
 async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
-    broker: Secured, redis: Server, topic: str, tmp_path: Path, run: Run
+    broker: SecuredKafka, redis: Server, topic: str, tmp_path: Path, run: Run
 ) -> None:
     """Each command works with exactly its rights; without one of them it names that right."""
     for name in (topic, f"{topic}.dead-letters"):
@@ -147,7 +147,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
         await broker.allow(*needed)
         await turns_out(arguments, 0, words)
         for right in needed:
-            await broker.take_away(right)
+            await broker.revoke(right)
             _, operation, kind, name = right.split()
             where = f"topic {name}" if kind == "Topic" else "the group"
             # DescribeConfigs is only a warning, and `inspect` shows more than the lag.
@@ -155,7 +155,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
             operation = "Read" if operation == "Describe" else operation
             await turns_out(arguments, code, f"authorisation: this user lacks {operation} on {where}")
             await broker.allow(right)
-        await broker.take_away(*needed)
+        await broker.revoke(*needed)
 
     await exactly("produce", ["produce", str(events)], "sent")
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
@@ -174,7 +174,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
     assert service.stop() == 0
 
 
-async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: str, run: Run) -> None:
+async def test_a_right_that_is_taken_away_is_waited_for(broker: SecuredKafka, topic: str, run: Run) -> None:
     """Learning, or saves, wait for it. Predictions continue, and every event is learned once."""
     letters = f"{topic}.dead-letters"
     for name in (topic, letters):
@@ -193,7 +193,7 @@ async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: 
         await send(*(event({"a": x}, 1) for x in range(5)))
         service.wait_for(sent)
         for right in needed:
-            await broker.take_away(right)
+            await broker.revoke(right)
             before = service.log.read_text().count("this user lacks")
             _, operation, kind, name = right.split()
             where = f"topic {name}" if kind == "Topic" else "the group (kafka.group_id)"
@@ -215,7 +215,7 @@ async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: 
 
 
 @pytest.mark.nightly
-async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, topic: str, run: Run) -> None:
+async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: SecuredKafka, topic: str, run: Run) -> None:
     """The broker ends each connection after two seconds; the group keeps its member all the time."""
     for name in (topic, f"{topic}.dead-letters"):
         await create_topic(broker.server, name)
@@ -241,7 +241,7 @@ async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, 
 
 
 @pytest.mark.nightly
-async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: Secured, tmp_path: Path) -> None:
+async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: SecuredKafka, tmp_path: Path) -> None:
     """A password, an authority and a client certificate: a running process keeps what it read at its start."""
     own, files = broker.certificates, {name: tmp_path / name for name in ("password", "ca", "client")}
 

@@ -16,8 +16,8 @@ from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
 from tests.integration.kept import KEEPING, RNG, Tool, kept, learn_and_keep, send, some_events
-from tests.oracle import Fold, same
-from tests.saving import FakeClock, here, keeper
+from tests.oracle import Fold, assert_model_is_fold
+from tests.saving import FakeClock, keeper, run_here
 
 FULL = """[model]
 scale = "standard"
@@ -66,7 +66,7 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     model = await asyncio.to_thread(service.wait_for, 600 + 2 * rejected)
     learned = [raw for raw in events if b"view" not in raw]
     fold = Fold(half_life=50, scaled=True, margins=(0.5, 3.0))
-    same(fold.fold(learned), model, service.weights())
+    assert_model_is_fold(fold.fold(learned), model, service.weights())
     assert fold.updates > fold.mistakes
     assert model["skipped"] == len(events) - len(learned)
     verified = await tool.verify()
@@ -141,7 +141,7 @@ async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool
 
 async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
     """Save a wrong state whose digests are all consistent."""
-    altering = Keeper(topic, store, FakeClock(), here)
+    altering = Keeper(topic, store, FakeClock(), run_here)
     learner = await altering.restore()
     assert learner
     change(learner)

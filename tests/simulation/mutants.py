@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.changed import changed
+from tests.source_copy import write_changed_copy
 
 HERE = Path(__file__).parents[2]
 STREAMING, SNAPSHOTS, LEARNING = "service/streaming/", "service/snapshots/", "service/learning/"
@@ -146,7 +146,7 @@ MUTANTS = (
 def first_failure(mutant: Mutant) -> str:
     """The first seed that fails and its message, or the test; '' if none does."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = changed(HERE, Path(folder) / "copy", mutant.function, [(mutant.old, mutant.new)])
+        copy = write_changed_copy(HERE, Path(folder) / "copy", mutant.function, [(mutant.old, mutant.new)])
         if mutant.test:
             from tests.template import PYTEST
 
