@@ -17,7 +17,7 @@ from service.learning.records import Records
 from tests import formulas
 from tests.checks import MODES, close, learner_of, restored, state_digest
 from tests.conftest import event
-from tests.fuzz.events import Judged
+from tests.fuzz.events import JudgedStream
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -31,7 +31,7 @@ class Oracle:
     """The texts' rule over columns and values, a list of weights for each class."""
 
     def __init__(self, identity: Identity) -> None:
-        self.identity, self.k, self.seen = identity, identity.classes, Judged(identity)
+        self.identity, self.k, self.seen = identity, identity.classes, JudgedStream(identity)
         self.columns = 1 + (identity.dimension or 0) + (2**identity.bits if identity.bits else 0)
         self.w = initial_weights(identity, 0, self.columns).T.tolist()
         self.after: list[list[list[float]]] = []

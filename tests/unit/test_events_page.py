@@ -25,7 +25,7 @@ from service.settings.model import EventSettings, ModelSettings
 from service.tools.formats.formats import Events, format_of
 from tests.checks import learner_of
 from tests.fuzz import judge
-from tests.fuzz.requests import Asked, ask
+from tests.fuzz.requests import HttpRequest, ask
 from tests.unit.applications import application
 
 pytestmark = pytest.mark.usefixtures("reading")
@@ -110,7 +110,8 @@ def _answer(name: str, of: Identity, records: list[str], request: str) -> tuple[
     learner = learner_of(of, [record.encode() for record in records])
     first, _, body = request.partition("\n")
     method, path = first.split()
-    found = asyncio.run(ask(application(learner, name), Asked(method, path, "", b"application/json", body.encode())))
+    post = HttpRequest(method, path, "", b"application/json", body.encode())
+    found = asyncio.run(ask(application(learner, name), post))
     return str(found.status), json.loads(found.body)
 
 

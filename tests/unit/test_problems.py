@@ -8,13 +8,13 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.serving.http.limits import Limits
 from service.serving.request_parser import LARGE_BODY_BYTES
-from tests.fuzz.requests import Asked, ask
+from tests.fuzz.requests import HttpRequest, ask
 from tests.unit.applications import application
 
 APP = application(Learner(Identity(max_features=5)), limits=Limits(instances=3))
 
 
-async def _hears(asked: Asked, pointer: str, reason: str) -> None:
+async def _hears(asked: HttpRequest, pointer: str, reason: str) -> None:
     answered = await ask(APP, asked)
     problem = json.loads(answered.body)
     assert (answered.status, problem["errors"]) == (422, [{"pointer": pointer, "reason": reason}])
@@ -44,7 +44,7 @@ async def _hears(asked: Asked, pointer: str, reason: str) -> None:
 )
 async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reason: str) -> None:
     for padding in (b"", b" " * LARGE_BODY_BYTES):
-        asked = Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding)
+        asked = HttpRequest("POST", "/v1/models/m/predict", "", b"application/json", body + padding)
         await _hears(asked, pointer, reason)
 
 
@@ -57,4 +57,4 @@ async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reaso
     ],
 )
 async def test_a_bad_parameter_is_named(query: str, reason: str) -> None:
-    await _hears(Asked("GET", "/v1/models/m/weights", query, None, b""), f"?{query.partition('=')[0]}", reason)
+    await _hears(HttpRequest("GET", "/v1/models/m/weights", query, None, b""), f"?{query.partition('=')[0]}", reason)
