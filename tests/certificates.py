@@ -32,10 +32,7 @@ def make(folder: Path) -> Certificates:
     """Create two certificate authorities, and leaves signed by each."""
     ours, foreign = CA(organization_name="own"), CA(organization_name="foreign")
     hosts = "localhost", "127.0.0.1"
-    contents = {
-        "ca": ours.cert_pem.bytes(),
-        "foreign_ca": foreign.cert_pem.bytes(),
-    }
+    contents = {"ca": ours.cert_pem.bytes(), "foreign_ca": foreign.cert_pem.bytes()}
     for name, leaf in {
         "server": ours.issue_cert(*hosts),
         "expired": ours.issue_cert(*hosts, not_after=datetime(2001, 1, 1, tzinfo=UTC)),

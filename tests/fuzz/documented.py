@@ -40,11 +40,7 @@ def _check_statuses() -> Iterator[None]:
 
 
 @DOCUMENTED.parametrize()
-@settings(
-    max_examples=60,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=60, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 def test_answers_are_as_documented(case: Any) -> None:
     """No 500, and no undocumented status, media type or shape; a request that the schema allows succeeds."""
     if len(case.path_parameters.get("name", "none")) % 4:
