@@ -1,7 +1,7 @@
-"""`python -m bench`: measures, prints the table with its goals and keeps it as JSON in bench.json.
+"""`python -m bench`: measures, prints the table with its goals and writes it as JSON to bench.json.
 
-ONLY=P1 chooses rows, which then take the place of those of an earlier run. With `--write` nothing is measured: the
-table and the cost of an event by parts in docs/performance.md become those of bench.json.
+ONLY=P1 selects rows, which then replace those of an earlier run. With `--write` nothing is measured: the tables of
+docs/performance.md are written from bench.json.
 """
 
 import importlib
@@ -38,12 +38,12 @@ MODULES = {
     "topics": ("P10",),
     PARTS: (PARTS,),
 }
-"""Which rows each has; it has `figures`, a list of `Figure`."""
+"""The rows of each module. A module has a function `figures`, which returns a list of `Figure`."""
 PACKAGES = ("numpy", "numba", "msgspec", "aiokafka", "redis", "uvicorn", "fastapi")
 
 
 def verdict(figure: Figure) -> str:
-    """`reached` or `missed`, by the median; where there is no value, `not measured`."""
+    """`reached` or `missed`, by the median; `not measured` without values."""
     if not figure.values:
         return "not measured"
     middle = median(figure.values)
@@ -51,14 +51,14 @@ def verdict(figure: Figure) -> str:
 
 
 def row(figure: Figure) -> list[str]:
-    """Its cells: row, what, median, range, goal, verdict."""
-    if figure.name == PARTS:  # a share of a whole has no goal
-        return [figure.name, figure.what, *_measured(figure), "", ""]
+    """The cells of a figure: row, description, median, range, goal, verdict."""
+    if figure.name == PARTS:  # a part of a whole has no goal
+        return [figure.name, figure.what, *_median_and_range(figure), "", ""]
     goal = f"{'≥' if figure.at_least else '≤'} {_number(figure.goal)} {figure.unit}"
-    return [figure.name, figure.what, *_measured(figure), goal, verdict(figure)]
+    return [figure.name, figure.what, *_median_and_range(figure), goal, verdict(figure)]
 
 
-def _measured(figure: Figure) -> tuple[str, str]:
+def _median_and_range(figure: Figure) -> tuple[str, str]:
     if not figure.values:
         return "-", "-"
     spread = f"{_number(min(figure.values))} to {_number(max(figure.values))}"
@@ -69,29 +69,29 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def measured(keep: Callable[[list[Figure]], object]) -> tuple[list[Figure], bool]:
-    """The figures that were asked for, and whether all could be measured; `keep` is told of those so far."""
-    found, whole = list[Figure](), True
+def measure(keep: Callable[[list[Figure]], object]) -> tuple[list[Figure], bool]:
+    """Measure the selected figures; returns them, and whether all could be measured. `keep` gets those so far."""
+    figures, complete = list[Figure](), True
     for module, names in MODULES.items():
         if not any(map(chosen, names)):
             continue
-        where, began = f"bench.{module}", time.monotonic()
-        if find_spec(where) is None:
-            print(f"{', '.join(names)}: there is no {where}", file=sys.stderr)
-            whole = False
+        module_name, began = f"bench.{module}", time.monotonic()
+        if find_spec(module_name) is None:
+            print(f"{', '.join(names)}: there is no {module_name}", file=sys.stderr)
+            complete = False
             continue
         try:
-            found += [figure for figure in importlib.import_module(where).figures() if chosen(figure.name)]
+            figures += [figure for figure in importlib.import_module(module_name).figures() if chosen(figure.name)]
         except Exception:
             traceback.print_exc()
-            whole = False
-        keep(found)
+            complete = False
+        keep(figures)
         print(f"{module}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    return found, whole
+    return figures, complete
 
 
 def about() -> dict[str, str]:
-    """When, on what and with which versions."""
+    """The date, commit, machine and versions of a run."""
     cpu = next((line.partition(": ")[2] for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     commit = subprocess.run(
@@ -116,45 +116,45 @@ def _redis() -> str:
     return f"{info.get('server_name', 'redis').capitalize()} {info.get('valkey_version') or info['redis_version']}"
 
 
-def kept(found: Iterable[Figure]) -> dict[str, Any]:
-    """What bench.json is to have: these, and of a run before this one the rows that this one was not asked for."""
-    before = stored()["figures"] if os.environ.get("ONLY") and FILE.exists() else []
-    now = [figure._asdict() | {"verdict": row(figure)[-1]} for figure in found]
+def merge(figures: Iterable[Figure]) -> dict[str, Any]:
+    """The content of bench.json: these figures, and the rows of an earlier run that were not selected now."""
+    earlier = read_stored()["figures"] if os.environ.get("ONLY") and FILE.exists() else []
+    new = [figure._asdict() | {"verdict": row(figure)[-1]} for figure in figures]
     order = [name for names in MODULES.values() for name in names]
-    rows = sorted([f for f in before if not chosen(f["name"])] + now, key=lambda f: order.index(f["name"]))
+    rows = sorted([f for f in earlier if not chosen(f["name"])] + new, key=lambda f: order.index(f["name"]))
     return {**about(), "figures": rows}
 
 
-def stored() -> dict[str, Any]:
-    """What bench.json has."""
-    found: dict[str, Any] = json.loads(FILE.read_text())
-    return found
+def read_stored() -> dict[str, Any]:
+    """The content of bench.json."""
+    content: dict[str, Any] = json.loads(FILE.read_text())
+    return content
 
 
-def figures_of(found: dict[str, Any]) -> list[Figure]:
+def figures_of(content: dict[str, Any]) -> list[Figure]:
     """The figures in bench.json."""
-    return [Figure(**{field: f[field] for field in Figure._fields}) for f in found["figures"]]
+    return [Figure(**{field: f[field] for field in Figure._fields}) for f in content["figures"]]
 
 
-def show(found: dict[str, Any], asked: Iterable[Figure]) -> None:
-    """Print them."""
-    table = Table(title=f"{found['cpu']}\n{found['versions']}", title_justify="left")
+def show(content: dict[str, Any], figures: Iterable[Figure]) -> None:
+    """Print the figures as a table."""
+    table = Table(title=f"{content['cpu']}\n{content['versions']}", title_justify="left")
     for head in ("", "figure", "median", "range", "goal", "verdict"):
         table.add_column(head, overflow="fold", ratio=1 if head == "figure" else None)
-    for figure in asked:
+    for figure in figures:
         cells = row(figure)
         style = {"missed": "red", "reached": "green"}.get(cells[-1], "")
         table.add_row(*cells[:-1], f"[{style}]{cells[-1]}[/]" if style else cells[-1])
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-def page(text: str, found: dict[str, Any]) -> str:
+def page(text: str, content: dict[str, Any]) -> str:
     """docs/performance.md with these figures in its tables."""
-    figures = figures_of(found)
+    figures = figures_of(content)
     parts = [figure for figure in figures if figure.name == PARTS]
-    about_it = f"Measured on {found['date']} at {found['commit']}: {found['cpu']}. {found['versions']}.\n\n"
+    heading = f"Measured on {content['date']} at {content['commit']}: {content['cpu']}. {content['versions']}.\n\n"
     blocks = {
-        "table": about_it
+        "table": heading
         + _markdown(("", "figure", "median", "range", "goal", "verdict"), [row(f) for f in figures if f not in parts]),
         "parts": _markdown(("part", "median", "range"), [row(figure)[1:4] for figure in parts]),
         "plan": _markdown(("stream", "events a second", "learners a broker", "learners a Redis"), plan(parts)),
@@ -167,19 +167,19 @@ def page(text: str, found: dict[str, Any]) -> str:
 
 
 def plan(parts: Iterable[Figure]) -> list[list[str]]:
-    """By stream, what one learner learns a second, and how many of them a core of a broker and of Redis carry."""
+    """By stream, the events a second of one learner, and the learners that a core of a broker or of Redis can serve."""
     costs: dict[str, dict[str, float]] = {}
     for figure in parts:
         stream, _, part = figure.what.partition(": ")
         costs.setdefault(stream, {})[part] = median(figure.values)
     return [
-        [stream, f"{1e6 / of[WHOLE]:,.0f}", *(_carried(of[WHOLE], of[server]) for server in (BROKER, REDIS))]
-        for stream, of in costs.items()
+        [stream, f"{1e6 / cost[WHOLE]:,.0f}", *(_served(cost[WHOLE], cost[server]) for server in (BROKER, REDIS))]
+        for stream, cost in costs.items()
     ]
 
 
-def _carried(learner: float, server: float) -> str:
-    return f"{learner / server:,.0f}" if server else "more than shows"  # a tick of its clock is 10 ms
+def _served(learner: float, server: float) -> str:
+    return f"{learner / server:,.0f}" if server else "more than shows"  # its clock has ticks of 10 ms
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
@@ -188,17 +188,17 @@ def _markdown(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def main() -> int:
-    """Measure and print; 1 where something could not be measured, be its figure reached or missed."""
+    """Measure and print; the exit code is 1 only if something could not be measured."""
     if "--write" in sys.argv[1:]:
-        PAGE.write_text(page(PAGE.read_text(), stored()))
+        PAGE.write_text(page(PAGE.read_text(), read_stored()))
         return 0
 
-    def keep(found: list[Figure]) -> None:
-        FILE.write_text(json.dumps(kept(found), indent=1, ensure_ascii=False) + "\n")
+    def keep(figures: list[Figure]) -> None:
+        FILE.write_text(json.dumps(merge(figures), indent=1, ensure_ascii=False) + "\n")
 
-    found, whole = measured(keep)
-    show(stored(), found)
-    return 0 if whole else 1
+    figures, complete = measure(keep)
+    show(read_stored(), figures)
+    return 0 if complete else 1
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How good models are: prequential accuracy on real streams, against River's: `python -m bench.accuracy [STREAM…]`.
+"""Prequential accuracy of models on real streams, against River's: `python -m bench.accuracy [STREAM…]`.
 
-Each event is predicted before it is learned, by us and by River alike, in the same order. Prints docs/model.md's table,
-that of streams of three labels and more (`classes`), and that of a stream with few positives with and without margins
-(`rare`).
+Each event is predicted before it is learned, by this service and by River, in the same order. Prints the tables of
+docs/model.md: of streams with two labels, with three labels or more (`classes`), and of a stream with few positives
+with and without margins (`rare`).
 """
 
 import json
@@ -27,7 +27,7 @@ MARGINS = ((0.0, 0.0), (0.0, 10.0), (0.0, 100.0), (10.0, 100.0), (30.0, 30.0))
 
 
 class Row(NamedTuple):
-    """Shares of right predictions."""
+    """Shares of correct predictions, by model."""
 
     baseline: float
     rivers: dict[str, float]
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 def streams() -> Iterator[tuple[str, Callable[[], Stream]]]:
-    """Names, and what makes the events."""
+    """The names of the streams, and functions that return their events."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from river import datasets as rivers
@@ -49,7 +49,7 @@ def streams() -> Iterator[tuple[str, Callable[[], Stream]]]:
 
 
 def _table(bunch: Any, positive: int | None = None) -> Stream:
-    """A table of scikit-learn's in an order of its own: all its classes, or one against the rest."""
+    """A table of scikit-learn in a fixed random order: all its classes, or one against the rest."""
     names = [str(name) for name in getattr(bunch, "feature_names", range(bunch.data.shape[1]))]
     rows = [
         (dict(zip(names, x, strict=True)), y if positive is None else y == positive)
@@ -59,8 +59,8 @@ def _table(bunch: Any, positive: int | None = None) -> Stream:
     return rows
 
 
-def of_classes() -> Iterator[tuple[str, Callable[[], Stream]]]:
-    """The same of three labels and more."""
+def class_streams() -> Iterator[tuple[str, Callable[[], Stream]]]:
+    """The names of the streams of three labels or more, and functions that return their events."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from river import datasets as rivers
@@ -71,7 +71,7 @@ def of_classes() -> Iterator[tuple[str, Callable[[], Stream]]]:
 
 
 def mixed(count: int = 20_000) -> Stream:
-    """Clicks: categories, booleans, numbers of any size, and what is not always there."""
+    """Clicks: categories, booleans, numbers of any size, and a feature that may be missing."""
     rng = random.Random(0)
     pages = {f"/p{i}": rng.gauss(0, 1) for i in range(40)}
     countries = {c: rng.gauss(0, 0.7) for c in ("NL", "DE", "FR", "US", "IN", "BR")}
@@ -89,7 +89,7 @@ def mixed(count: int = 20_000) -> Stream:
 
 
 def rare(count: int = 20_000, positives: float = 0.05) -> Stream:
-    """Two clouds that overlap, of which one is rare: ten numbers, three of them shifted where the label is positive."""
+    """Two clouds that overlap, one of them rare: ten numbers, three of which are shifted if the label is positive."""
     rng = random.Random(0)
     rows: Stream = []
     for _ in range(count):
@@ -98,152 +98,155 @@ def rare(count: int = 20_000, positives: float = 0.05) -> Stream:
     return rows
 
 
-def learned(stream: Stream, **identity: Any) -> Learner:
-    """A model of ours that has learned the stream, with all of it in its window."""
+def learn(stream: Stream, **identity: Any) -> Learner:
+    """A learner of this service that has learned the stream, with all of it in its window."""
     learner = Learner(Identity(**{"labels": (False, True), **identity}), options=Options(window=len(stream)))
     learner.begin({0: 0})
     records = [json.dumps({"features": x, "label": y}).encode() for x, y in stream]
-    for at in range(0, len(records), SLICE):
-        outcome = learner.apply(0, Records.of(at, records[at : at + SLICE]))
+    for offset in range(0, len(records), SLICE):
+        outcome = learner.apply(0, Records.of(offset, records[offset : offset + SLICE]))
         if outcome.diverged or outcome.rejects:
             raise ValueError(outcome)
     return learner
 
 
 def prequential(stream: Stream, **identity: Any) -> dict[str, float]:
-    """Shares of right predictions of a model of ours: of its last weights, and of an average where one is kept."""
-    learner = learned(stream, **identity)
+    """Shares of correct predictions of a learner of this service: by its last weights, and by an average."""
+    learner = learn(stream, **identity)
     averaged = learner.observations.recent.averaged
-    found = {"last": 1.0 - learner.counts.wrong_predictions / len(stream)}
-    return found | ({"average": 1.0 - averaged.wrong / averaged.events} if averaged.events else {})
+    shares = {"last": 1.0 - learner.counts.wrong_predictions / len(stream)}
+    return shares | ({"average": 1.0 - averaged.wrong / averaged.events} if averaged.events else {})
 
 
-def theirs(stream: Stream, model: Any) -> float:
-    """The share of right predictions of a model of River's."""
+def river_accuracy(stream: Stream, model: Any) -> float:
+    """The share of correct predictions of a model of River."""
     right = 0
     for x, y in stream:
-        said = model.predict_one(x)
-        right += (bool(said) if isinstance(y, bool) else said) == y
+        prediction = model.predict_one(x)
+        right += (bool(prediction) if isinstance(y, bool) else prediction) == y
         model.learn_one(x, y)
     return right / len(stream)
 
 
-def _pipeline(scaled: bool, last: Any) -> Any:
-    """A pipeline of River's: numbers as they are or scaled, booleans as they are, strings one-hot."""
+def _pipeline(scaled: bool, classifier: Any) -> Any:
+    """A pipeline of River: numbers unchanged or scaled, booleans unchanged, strings one-hot."""
 
-    def of(*kinds: type) -> Any:
+    def select(*kinds: type) -> Any:
         return compose.FuncTransformer(lambda x: {name: value for name, value in x.items() if type(value) in kinds})
 
-    numbers = of(int, float) | preprocessing.StandardScaler() if scaled else of(int, float)
-    return (numbers + of(bool) + (of(str) | preprocessing.OneHotEncoder())) | last
+    numbers = select(int, float) | preprocessing.StandardScaler() if scaled else select(int, float)
+    return (numbers + select(bool) + (select(str) | preprocessing.OneHotEncoder())) | classifier
 
 
-def furthest(stream: Stream) -> float:
-    """How far our scaled perceptron's weights are from River's at most, relative to them, after any event."""
-    last, far = linear_model.Perceptron(), 0.0
-    pipeline = _pipeline(True, last)
+def max_weight_difference(stream: Stream) -> float:
+    """The largest difference of this scaled perceptron's weights from River's, relative to those, after any event."""
+    classifier, largest = linear_model.Perceptron(), 0.0
+    pipeline = _pipeline(True, classifier)
     learner = Learner(Identity(labels=(False, True), scale="standard"))
     learner.begin({0: 0})
-    for at, (x, y) in enumerate(stream):
-        learner.apply(0, Records.of(at, [json.dumps({"features": x, "label": y}).encode()]))
+    for offset, (x, y) in enumerate(stream):
+        learner.apply(0, Records.of(offset, [json.dumps({"features": x, "label": y}).encode()]))
         pipeline.learn_one(x, y)
-        weights = {name.replace("_/", "=/").replace("country_", "country="): w for name, w in last.weights.items()}
+        named = classifier.weights.items()
+        weights = {name.replace("_/", "=/").replace("country_", "country="): w for name, w in named}
         ours = [weights.pop(name, 0.0) for name in learner.columns.names]
-        there = np.array([last.intercept, *ours])
-        apart = np.linalg.norm(learner.weights - there) / max(float(np.linalg.norm(there)), 1.0)
-        far = max(far, float(apart), *map(abs, weights.values()))
-    return far
+        expected = np.array([classifier.intercept, *ours])
+        difference = np.linalg.norm(learner.weights - expected) / max(float(np.linalg.norm(expected)), 1.0)
+        largest = max(largest, float(difference), *map(abs, weights.values()))
+    return largest
 
 
-def measured(stream: Stream) -> Row:
-    """River's models and ours over one stream."""
+def measure(stream: Stream) -> Row:
+    """Measure River's models and this service's on one stream."""
     positive = sum(y for _, y in stream)
     rivers = {
-        "Perceptron": theirs(stream, _pipeline(False, linear_model.Perceptron())),
-        "scaled Perceptron": theirs(stream, _pipeline(True, linear_model.Perceptron())),
-        "scaled LogisticRegression": theirs(stream, _pipeline(True, linear_model.LogisticRegression())),
+        "Perceptron": river_accuracy(stream, _pipeline(False, linear_model.Perceptron())),
+        "scaled Perceptron": river_accuracy(stream, _pipeline(True, linear_model.Perceptron())),
+        "scaled LogisticRegression": river_accuracy(stream, _pipeline(True, linear_model.LogisticRegression())),
     }
     ours: dict[str, float] = {"last": prequential(stream)["last"]}
     for rule, eta in (("perceptron", 1.0), ("logistic-delta", 0.1)):
-        own = {"slope": 1.0} if rule == "logistic-delta" else {}
-        name = "logistic " if own else ""
-        kept: dict[str, dict[str, Any]] = {
+        options = {"slope": 1.0} if rule == "logistic-delta" else {}
+        name = "logistic " if options else ""
+        averages: dict[str, dict[str, Any]] = {
             "mean": {"average": True},
             "recent": {"average": "recent", "half_life": 1000},
         }
-        for kind, average in kept.items():
-            found = prequential(stream, scale="standard", rule=rule, eta=eta, **own, **average)
-            ours |= {f"{name}scaled last": found["last"], f"{name}scaled {kind}": found["average"]}
+        for kind, average in averages.items():
+            shares = prequential(stream, scale="standard", rule=rule, eta=eta, **options, **average)
+            ours |= {f"{name}scaled last": shares["last"], f"{name}scaled {kind}": shares["average"]}
     return Row(max(positive, len(stream) - positive) / len(stream), rivers, ours)
 
 
 def margins() -> None:
-    """Print what margins do to a stream with few positives: by the last weights and by their mean."""
+    """Print the effect of margins on a stream with few positives, by the last weights and by their mean."""
     stream = rare()
     print("\n| margin | updates | accuracy | precision | recall | F1 | balanced | mean: accuracy | F1 | balanced |")
     print("|---|---|" + "---|" * 8)
     for margin in MARGINS:
-        learner = learned(stream, margin=margin, average=True)
+        learner = learn(stream, margin=margin, average=True)
         last, mean = (learner.observations.recent.confusion(averaged) for averaged in (False, True))
-        right, rightly = (sum(c.right) / len(stream) for c in (last, mean))
-        of_mean = (rightly, mean.f1, mean.balanced_accuracy)
-        figures = (right, last.precision, last.recall, last.f1, last.balanced_accuracy, *of_mean)
-        shown = " | ".join("-" if f is None else f"{100 * f:.1f}" for f in figures)
-        print(f"| {margin[0]:g}, {margin[1]:g} | {learner.counts.updates:,} | {shown} |", flush=True)
+        last_share, mean_share = (sum(c.right) / len(stream) for c in (last, mean))
+        mean_figures = (mean_share, mean.f1, mean.balanced_accuracy)
+        figures = (last_share, last.precision, last.recall, last.f1, last.balanced_accuracy, *mean_figures)
+        cells = " | ".join("-" if f is None else f"{100 * f:.1f}" for f in figures)
+        print(f"| {margin[0]:g}, {margin[1]:g} | {learner.counts.updates:,} | {cells} |", flush=True)
 
 
-def classes(wanted: Sequence[str]) -> None:
-    """Print the table of streams of three labels and more, of all or of those that are named."""
-    names, head = ("perceptron", "scaled", "scaled, mean", "scaled lms", "scaled logistic"), False
-    own: tuple[dict[str, Any], ...] = (
+def classes(names_only: Sequence[str]) -> None:
+    """Print the table of streams of three labels or more, of all or of the named ones."""
+    names, has_head = ("perceptron", "scaled", "scaled, mean", "scaled lms", "scaled logistic"), False
+    settings: tuple[dict[str, Any], ...] = (
         {}, {"scale": "standard", "average": True}, {"scale": "standard", "rule": "lms", "eta": 0.001},
         {"scale": "standard", "rule": "logistic-delta", "eta": 0.1, "slope": 1.0},
     )  # fmt: skip
-    for name, make in of_classes():
-        if wanted and name not in wanted:
+    for name, make in class_streams():
+        if names_only and name not in names_only:
             continue
-        if not head:
-            head = True
+        if not has_head:
+            has_head = True
             rivers = ("River OneVsRest(Perceptron)", "River scaled OneVsRest(Perceptron)")
             print("\n| stream | events | labels | baseline | " + " | ".join((*rivers, *names)) + " |")
             print("|---|---|---|" + "---|" * (3 + len(names)))
         stream = make()
         labels = sorted({y for _, y in stream})
-        last, scaled, *gradient = (prequential(stream, labels=tuple(labels), **one) for one in own)
+        last, scaled, *gradient = (prequential(stream, labels=tuple(labels), **figure_) for figure_ in settings)
         one_vs_rest = multiclass.OneVsRestClassifier(linear_model.Perceptron())
         figures = (
             max(sum(y == label for _, y in stream) for label in labels) / len(stream),
-            *(theirs(stream, _pipeline(scales, one_vs_rest.clone())) for scales in (False, True)),
-            last["last"], scaled["last"], scaled["average"], *(one["last"] for one in gradient),
+            *(river_accuracy(stream, _pipeline(scales, one_vs_rest.clone())) for scales in (False, True)),
+            last["last"], scaled["last"], scaled["average"], *(figure_["last"] for figure_ in gradient),
         )  # fmt: skip
         best = f"{100 * max(figures):.1f}"
-        shown = " | ".join(f"**{one}**" if one == best else one for one in (f"{100 * f:.1f}" for f in figures))
-        print(f"| {name} | {len(stream):,} | {len(labels)} | {shown} |", flush=True)
+        cells = " | ".join(f"**{cell}**" if cell == best else cell for cell in (f"{100 * f:.1f}" for f in figures))
+        print(f"| {name} | {len(stream):,} | {len(labels)} | {cells} |", flush=True)
 
 
-def main(wanted: Iterable[str]) -> None:
-    """Print the tables, of all streams or of those that are named."""
-    wanted, head = list(wanted), False
+def main(selection: Iterable[str]) -> None:
+    """Print the tables, of all streams or of the named ones."""
+    selection, has_head = list(selection), False
     for name, make in streams():
-        if wanted and name not in wanted:
+        if selection and name not in selection:
             continue
         try:
             stream = make()
         except OSError as error:
             print(f"{name}: {error}", file=sys.stderr)
             continue
-        row = measured(stream)
+        row = measure(stream)
         figures = {"baseline": row.baseline} | {f"River {k}": v for k, v in row.rivers.items()} | row.ours
-        if not head:
-            head = True
+        if not has_head:
+            has_head = True
             print("| stream | events | " + " | ".join(figures) + " |")
             print("|---|---|" + "---|" * len(figures))
         best = f"{100 * max(figures.values()):.1f}"
-        shown = " | ".join(f"**{one}**" if one == best else one for one in (f"{100 * f:.1f}" for f in figures.values()))
-        print(f"| {name} | {len(stream):,} | {shown} |", flush=True)
-        print(f"{name}: weights differ from River's by {furthest(stream):.1g} of their length at most", file=sys.stderr)
-    classes([] if "classes" in wanted else wanted)
-    if not wanted or "rare" in wanted:
+        texts = (f"{100 * f:.1f}" for f in figures.values())
+        cells = " | ".join(f"**{text}**" if text == best else text for text in texts)
+        print(f"| {name} | {len(stream):,} | {cells} |", flush=True)
+        difference = max_weight_difference(stream)
+        print(f"{name}: weights differ from River's by at most {difference:.1g} of their length", file=sys.stderr)
+    classes([] if "classes" in selection else selection)
+    if not selection or "rare" in selection:
         margins()
 
 

@@ -1,9 +1,7 @@
-"""`python -m bench.altered HOW …`: the command, altered so that a part of it can be measured.
+"""`python -m bench.altered HOW …`: `perceptron`, altered so that a part of it can be measured.
 
-`marked:FILE` writes, of each time that a save may come: events, seconds of the processor and of the clock so far, and
-whether one does.
-`timed:EVENTS:FILE` writes how many microseconds of the processor an event took by part, and as a whole, after the first
-tenth of so many.
+`marked:FILE` writes for each check whether a save is due: events, CPU seconds and clock seconds so far, and the result.
+`timed:EVENTS:FILE` writes the CPU microseconds of an event, by part and as a whole, after the first tenth of EVENTS.
 """
 
 import asyncio
@@ -27,23 +25,23 @@ PARTS: tuple[tuple[type, str, str], ...] = (
     (Learner, "learn", "kernel"),
     (Learner, "count", "watch"),
 )
-"""What does a part, a slice at a time. What `decode` has placed is no part of it; a part that is not called is 0."""
+"""The method of each part, called for a slice. Time in a nested part counts only there; a part without calls is 0."""
 
 
 def _marked(file: Path) -> None:
-    marks, due = list[tuple[float, ...]](), Keeper.due
+    marks, is_due = list[tuple[float, ...]](), Keeper.due
 
-    def marked(keeper: Keeper, learner: Learner) -> bool:
-        saves = due(keeper, learner)
+    def mark(keeper: Keeper, learner: Learner) -> bool:
+        saves = is_due(keeper, learner)
         marks.append((learner.counts.events, time.process_time(), time.monotonic(), saves))
         return saves
 
-    Keeper.due = marked  # type: ignore[method-assign,assignment]
+    Keeper.due = mark  # type: ignore[method-assign,assignment]
     atexit.register(lambda: file.write_text(json.dumps(marks)))
 
 
 class _Steps:
-    """A coroutine whose steps are handed to what measures them: what runs while it waits is no part of it."""
+    """A coroutine whose steps are measured: code that runs while it waits is not counted."""
 
     def __init__(self, coroutine: Any, measured: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self.send, self.throw, self.close = measured(coroutine.send), measured(coroutine.throw), coroutine.close
@@ -59,16 +57,16 @@ class _Steps:
 
 
 class _Timed:
-    """Seconds of each part, less those of parts within it."""
+    """Measures the seconds of each part without those of parts within it."""
 
     def __init__(self, events: int, file: Path) -> None:
         self._events, self._file = events, file
         self._seconds: dict[str, float] = {}
         self._within = [0.0]
         self._learned, self._began = 0, (0, 0.0)
-        for of, name, part in PARTS:
-            if hasattr(of, name):
-                setattr(of, name, self._measured(getattr(of, name), part))
+        for owner, name, part in PARTS:
+            if hasattr(owner, name):
+                setattr(owner, name, self._measured(getattr(owner, name), part))
         saves, in_thread = Keeper.save, asyncio.to_thread
 
         async def save(*arguments: Any) -> Any:
@@ -81,39 +79,39 @@ class _Timed:
         Learner.apply = self._followed(self._measured(Learner.apply, "fold"))  # type: ignore[method-assign]
 
     def _measured(self, method: Callable[..., Any], part: str) -> Callable[..., Any]:
-        def measured(*arguments: Any, **named: Any) -> Any:
+        def measured(*arguments: Any, **keywords: Any) -> Any:
             began = time.thread_time()
             self._within.append(0.0)
             try:
-                return method(*arguments, **named)
+                return method(*arguments, **keywords)
             finally:
                 took = time.thread_time() - began
-                own = took - self._within.pop()
+                own_seconds = took - self._within.pop()
                 self._within[-1] += took
-                self._seconds[part] = self._seconds.get(part, 0.0) + own
+                self._seconds[part] = self._seconds.get(part, 0.0) + own_seconds
 
         return measured
 
-    def _alone(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """In a thread, where nothing else of ours runs: what a save hands to one."""
+    def _alone(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Measure a function that a save runs in a thread, where no other measured code runs."""
         began = time.thread_time()
         try:
-            return function(*arguments, **named)
+            return function(*arguments, **keywords)
         finally:
             self._seconds["thread"] = self._seconds.get("thread", 0.0) + time.thread_time() - began
 
     def _followed(self, apply: Callable[..., Any]) -> Any:
-        def followed(*arguments: Any, **named: Any) -> Any:
-            outcome = apply(*arguments, **named)
+        def followed(*arguments: Any, **keywords: Any) -> Any:
+            outcome = apply(*arguments, **keywords)
             self._learned += outcome.consumed
             if not self._began[0] and self._learned >= self._events // 10:
                 self._seconds.clear()
                 self._began = self._learned, time.process_time()
             elif self._began[0] and self._learned >= self._events:
-                whole = time.process_time() - self._began[1]
-                found = {"whole": whole, **self._seconds}
+                whole_seconds = time.process_time() - self._began[1]
+                seconds = {"whole": whole_seconds, **self._seconds}
                 events = self._learned - self._began[0]
-                self._file.write_text(json.dumps({part: s / events * 1e6 for part, s in found.items()}))
+                self._file.write_text(json.dumps({part: s / events * 1e6 for part, s in seconds.items()}))
                 self._events = sys.maxsize
             return outcome
 

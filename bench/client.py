@@ -1,6 +1,6 @@
-"""A client that requests predictions all the time, in a process of its own, so that it measures only its own work.
+"""A client that requests predictions continuously, in a separate process, so that it measures only the service.
 
-`python -m bench.client PORT MODEL BODY PAUSE` asks, waits PAUSE seconds after each answer, until its input
+`python -m bench.client PORT MODEL BODY PAUSE` sends requests and waits PAUSE seconds after each answer, until its input
 ends; then it prints the milliseconds of each answer, in order.
 """
 
@@ -17,56 +17,56 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-_WHEN = 64
-"""SO_TIMESTAMPNS_NEW of Linux: what is received says when it arrived."""
-_ROOM = socket.CMSG_SPACE(struct.calcsize("qq"))
+_TIMESTAMPS = 64
+"""SO_TIMESTAMPNS_NEW of Linux: received data has its time of arrival."""
+_TIMESTAMP_BYTES = socket.CMSG_SPACE(struct.calcsize("qq"))
 
 
 class Connection:
-    """One that is kept, for predictions of a model."""
+    """A persistent connection, for predictions of one model."""
 
     def __init__(self, port: int, model: str) -> None:
         path = f"/v1/models/{model}/predict"
         self._head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, _WHEN, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
 
     def ask(self, body: bytes) -> tuple[int, bytes]:
-        """When the whole answer reached this socket, as `time.time_ns` counts, and its body; raises ValueError.
+        """Return the time at which the whole answer arrived, as `time.time_ns`, and its body; raises ValueError.
 
-        By the system's own note of that: who asks may wait for a processor, which is not the service's time.
+        The kernel records the time: this process may wait for a CPU, which is not the service's time.
         """
         self._socket.sendall(f"{self._head}{len(body)}\r\n\r\n".encode() + body)
         answer, arrived = b"", 0
-        while not _whole(answer):
-            part, besides, _, _ = self._socket.recvmsg(1 << 16, _ROOM)
-            if not part:
+        while not _is_complete(answer):
+            chunk, ancillary, _, _ = self._socket.recvmsg(1 << 16, _TIMESTAMP_BYTES)
+            if not chunk:
                 raise ConnectionError("the service has closed the connection")
-            answer += part
-            seconds, nanoseconds = struct.unpack("qq", besides[0][2])
+            answer += chunk
+            seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
             arrived = seconds * 10**9 + nanoseconds
         if b" 200 " not in answer[:16]:
             raise ValueError(answer.decode())
         return arrived, answer.partition(b"\r\n\r\n")[2]
 
 
-def _whole(answer: bytes) -> bool:
+def _is_complete(answer: bytes) -> bool:
     head, end, body = answer.partition(b"\r\n\r\n")
     length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
     return bool(end) and len(body) >= int(length)
 
 
-class Asked:
+class Answers:
     """The answers of a client that has ended, in milliseconds."""
 
     milliseconds: Sequence[float] = ()
 
 
 @contextmanager
-def asking(port: int, model: str, features: object, pause: float = 0.002) -> Iterator[Asked]:
-    """A client that asks for predictions meanwhile; what is yielded has the answers afterwards."""
-    body, asked = json.dumps({"features": features}), Asked()
+def asking(port: int, model: str, features: object, pause: float = 0.002) -> Iterator[Answers]:
+    """Run a client that requests predictions within the context; the yielded object has its answers afterwards."""
+    body, answers = json.dumps({"features": features}), Answers()
     command = [
         sys.executable,
         "-m",
@@ -80,16 +80,16 @@ def asking(port: int, model: str, features: object, pause: float = 0.002) -> Ite
         assert client.stdout
         client.stdout.readline()  # it has its first answer
         try:
-            yield asked
+            yield answers
         finally:
             out, _ = client.communicate()
-            with contextlib.suppress(ValueError):  # it failed, and said so
-                asked.milliseconds = json.loads(out)
-    assert asked.milliseconds, "no answers"
+            with contextlib.suppress(ValueError):  # the client failed and printed its error
+                answers.milliseconds = json.loads(out)
+    assert answers.milliseconds, "no answers"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The least of the values that this share of them does not exceed."""
+    """The smallest value that at least this share of the values does not exceed."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
@@ -101,14 +101,14 @@ def _main(port: str, model: str, body: str, pause: str) -> None:
         done.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    connection, question = Connection(int(port), model), body.encode()
-    connection.ask(question)
+    connection, raw = Connection(int(port), model), body.encode()
+    connection.ask(raw)
     gc.disable()
     print("begun", flush=True)
     answers = []
     while not done.wait(float(pause)):
         began = time.time_ns()
-        arrived, _ = connection.ask(question)
+        arrived, _ = connection.ask(raw)
         answers.append(round((arrived - began) / 1e6, 3))
     print(json.dumps(answers))
 

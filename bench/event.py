@@ -1,7 +1,7 @@
-"""What an event costs, decoded and learned, by kinds of values: `python -m bench.event [COMMIT]`.
+"""The cost of decoding and learning an event, by kinds of values: `python -m bench.event [COMMIT]`.
 
-With a commit, its tree is measured beside this one in turns, and the ratio of plain events is printed: they are what
-both know. Seconds of the processor, the least of some runs: other programs cost time, and never save any.
+With a commit, its tree and this one are measured in turns, and the ratio of plain events is printed, which both trees
+can learn. CPU seconds, the minimum of some runs: other programs add time, and never save any.
 """
 
 import json
@@ -26,7 +26,7 @@ NUMBERS = "20 numbers"
 
 
 def kinds() -> dict[str, tuple[Callable[[random.Random, int], dict[str, Any]], dict[str, Any]]]:
-    """Features of an event, and settings of the identity, by what is measured; how many candidates is no such."""
+    """Features of an event, and settings of the identity, by kind; the number of candidates is not such a setting."""
 
     def numbers(rng: random.Random, _: int) -> dict[str, Any]:
         return {f"n{i}": round(rng.gauss(0, 1), 3) for i in range(VALUES)}
@@ -42,37 +42,38 @@ def kinds() -> dict[str, tuple[Callable[[random.Random, int], dict[str, Any]], d
     }
 
 
-def measured() -> dict[str, float]:
-    """Microseconds of an event, of each kind that this tree knows."""
+def measure() -> dict[str, float]:
+    """Microseconds of an event, for each kind that this tree can learn."""
     from service.learning.identity import Identity
     from service.learning.learner import Learner
 
-    found = {}
+    costs = {}
     for name, (features, settings) in kinds().items():
         rng, labels = random.Random(1), len(settings.get("labels", (0, 1)))
         records = [
             json.dumps({"features": features(rng, i), "label": rng.randrange(labels)}).encode() for i in range(EVENTS)
         ]
         candidates = settings.pop("candidates", 0)
-        with suppress(TypeError, ValueError, AttributeError):  # an older tree has no such setting, labels, candidates
-            took = []
+        # An older tree does not have the setting, labels or candidates.
+        with suppress(TypeError, ValueError, AttributeError):
+            seconds = []
             for _ in range(RUNS):
                 learner = Learner(Identity(**settings))
                 for i in range(candidates):
                     learner.add_candidate(f"eta {2.0**-i}", Identity(eta=2.0**-i, **settings))
-                took.append(_run(learner, records))
-            found[name] = min(took)
-    return found
+                seconds.append(_run(learner, records))
+            costs[name] = min(seconds)
+    return costs
 
 
 def kernels() -> dict[int, float]:
-    """Microseconds of an event in the kernel alone, 20 values, by the number of labels."""
+    """Microseconds of an event of 20 values in the kernel alone, by the number of labels."""
     from service.learning.columns.columns import columns_for
     from service.learning.events.batch import Decoder
     from service.learning.identity import Identity
     from service.learning.kernel import kernel
 
-    found = {}
+    costs = {}
     for k in (2, *CLASSES):
         rng, identity = random.Random(1), Identity(labels=tuple(range(k)))
         columns = columns_for(identity)
@@ -80,56 +81,56 @@ def kernels() -> dict[int, float]:
         records = [json.dumps({"features": x, "label": rng.randrange(k)}).encode() for x in values]
         batch, _ = Decoder(identity, columns).decode(records)
         shape = (VALUES + 1, 1) if k == 2 else (VALUES + 1, 1, k)
-        took = []
+        seconds = []
         for _ in range(RUNS + 1):  # the first compiles
             state = np.zeros(shape)
             began = time.process_time()
             kernel.learn(identity, state, batch, reach=0.0)
-            took.append(time.process_time() - began)
-        found[k] = min(took) / EVENTS * 1e6
-    return found
+            seconds.append(time.process_time() - began)
+        costs[k] = min(seconds) / EVENTS * 1e6
+    return costs
 
 
 def _run(learner: Any, records: list[bytes]) -> float:
-    from service.learning.records import Records  # of the tree that is measured
+    from service.learning.records import Records  # from the measured tree
 
     learner.begin({0: 0})
     learner.apply(0, Records.of(0, records[:SLICE]))  # columns, and compiled code
     learner.begin_segment()
     began = time.process_time()
-    for at in range(SLICE, EVENTS, SLICE):
-        learner.apply(0, Records.of(at, records[at : at + SLICE]))
+    for offset in range(SLICE, EVENTS, SLICE):
+        learner.apply(0, Records.of(offset, records[offset : offset + SLICE]))
     took = time.process_time() - began
     return took / learner.counts.events * 1e6 if learner.counts.events == EVENTS else float("nan")
 
 
-def beside(commit: str) -> None:
-    """Both trees in turns."""
+def compare(commit: str) -> None:
+    """Measure both trees in turns, and print the ratios."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], check=True, capture_output=True)
         try:
-            found: dict[str, list[dict[str, float]]] = {str(Path(__file__).parents[1]): [], str(tree): []}
+            results: dict[str, list[dict[str, float]]] = {str(Path(__file__).parents[1]): [], str(tree): []}
             for _ in range(ROUNDS):
-                for where, rows in found.items():
-                    command, paths = [sys.executable, __file__, "-"], os.environ | {"PYTHONPATH": where}
+                for path, rows in results.items():
+                    command, paths = [sys.executable, __file__, "-"], os.environ | {"PYTHONPATH": path}
                     rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, env=paths).stdout))
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True, capture_output=True)
-    ours, theirs = (min(row[NUMBERS] for row in rows) for rows in found.values())
-    ratios = sorted(a[NUMBERS] / b[NUMBERS] for a, b in zip(*found.values(), strict=True))
+    ours, theirs = (min(row[NUMBERS] for row in rows) for rows in results.values())
+    ratios = sorted(a[NUMBERS] / b[NUMBERS] for a, b in zip(*results.values(), strict=True))
     print(f"{NUMBERS}: {theirs:.2f} us at {commit}, {ours:.2f} us here: {ours / theirs:.3f}")
     print(f"by rounds: {', '.join(f'{ratio:.3f}' for ratio in ratios)}")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["-"]:
-        print(json.dumps(measured()))
+        print(json.dumps(measure()))
     elif len(sys.argv) > 1:
-        beside(sys.argv[1])
+        compare(sys.argv[1])
     else:
         plain = 0.0
-        for name, cost in measured().items():
+        for name, cost in measure().items():
             plain = plain or cost
             print(f"{name:<26}{cost:6.2f} us an event, {(cost - plain) / VALUES:+.3f} us a value")
         binary = 0.0

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 DISTINCT = 20_000
-"""Events that a stream repeats, of the widest ZIPF_EVENTS."""
+"""Different events of a stream, which repeats them; the widest stream has ZIPF_EVENTS."""
 FLIPPED = 0.1
-"""The share of labels that are noise: the others are a separating vector's."""
+"""The share of labels that are noise; the others follow a separating vector."""
 
 
 class Stream(NamedTuple):
     """Records that are sent over and over, `events` in all."""
 
-    what: str
+    description: str
     settings: str
     events: int
     values: Callable[[], Sequence[bytes]]
@@ -32,11 +32,11 @@ def dense(columns: int = 20, seed: int = 1) -> tuple[Any, Any]:
 
 
 def zipf(events: int, columns: int = 10**6, draws: int = 120, seed: int = 2) -> list[Any]:
-    """About 100 different columns of each event, by Zipf's law over all of them."""
+    """About 100 different columns for each event, drawn by Zipf's law."""
     rng = np.random.default_rng(seed)
     shares = np.cumsum(1.0 / np.arange(1, columns + 1))
-    found = np.searchsorted(shares, rng.random((events, draws)) * shares[-1])
-    return [np.unique(row) for row in found]
+    draws_by_event = np.searchsorted(shares, rng.random((events, draws)) * shares[-1])
+    return [np.unique(row) for row in draws_by_event]
 
 
 def _lists() -> list[bytes]:

@@ -1,7 +1,7 @@
-"""P3: the kernel alone, on batches that are columns already, against a loop in C over the same batch.
+"""P3: the kernel alone, on decoded batches, against a loop in C over the same batch.
 
-In one process and in turns, by seconds of the processor; each value is the least of some runs, as other programs cost
-time and never save any.
+Both run in one process in turns, by CPU seconds; each value is the minimum of some runs, since other programs add time
+and never save any.
 """
 
 import ctypes
@@ -31,55 +31,55 @@ ALL = 10**6
 
 
 def figures() -> list[Figure]:
-    """The kernel's cost, that of what goes along with it, and the C loop's."""
-    c = _compiled()
+    """The cost of the kernel, of averaging, bound and scaling, and of the C loop."""
+    c = _compile_loop()
     with_x, dense, words = _dense(20, EVENTS), _dense(1000, 1000), _sparse()
     cases = {"20 features": with_x, "1,000 dense": dense, "about 100 of 10⁶ columns by Zipf's law": words}
-    found = []
+    result = []
     costs: dict[str, list[float]] = {name: [] for name in cases}
-    beside: dict[str, list[float]] = {name: [] for name in cases}
+    loop_ratios: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(ROUNDS):
         for name, batch in cases.items():
-            own, theirs = _least(lambda b=batch: _kernel(b)), _least(lambda b=batch: _loop(c, b))  # type: ignore[misc]
-            costs[name].append(own)
-            beside[name].append(own / theirs)
+            kernel_seconds, loop_seconds = _minimum(lambda b=batch: _kernel(b)), _minimum(lambda b=batch: _loop(c, b))  # type: ignore[misc]
+            costs[name].append(kernel_seconds)
+            loop_ratios[name].append(kernel_seconds / loop_seconds)
     units = {"20 features": (EVENTS, "ns an event", 25.0), "1,000 dense": (len(dense.values), "ns a nonzero", 1.0)}
     for name, batch in cases.items():
         count, unit, goal = units.get(name, (len(batch.values), "ns a nonzero", 3.0))
         what = f"kernel, {name}, {len(batch.labels):,} events a batch, a label in ten noise"
-        found.append(Figure("P3", what, [cost / count * 1e9 for cost in costs[name]], goal, False, unit))
+        result.append(Figure("P3", what, [cost / count * 1e9 for cost in costs[name]], goal, False, unit))
     for name in cases:
         what = f"kernel against cc -O3 of the same loop, {name}"
-        found.append(Figure("P3", what, beside[name], 1.3, False, "×"))
+        result.append(Figure("P3", what, loop_ratios[name], 1.3, False, "×"))
     for kind, batch, averaged, bounded in (("20 dense", with_x, 1.4, 1.7), ("sparse, Zipf", words, 1.8, 2.0)):
-        mean, bound, scaled = zip(*(_beside(batch) for _ in range(ROUNDS)), strict=True)
-        found.append(Figure("P3", f"with averaging against without, {kind}", list(mean), averaged, False, "×"))
-        found.append(Figure("P3", f"with the live bound against without, {kind}", list(bound), bounded, False, "×"))
-        found.append(Figure("P3", f"scaling, {kind}", list(scaled), 6.0, False, "ns a value"))
-    return [*found, _flat(c)]
+        mean, bound, scaled = zip(*(_extras(batch) for _ in range(ROUNDS)), strict=True)
+        result.append(Figure("P3", f"with averaging against without, {kind}", list(mean), averaged, False, "×"))
+        result.append(Figure("P3", f"with the live bound against without, {kind}", list(bound), bounded, False, "×"))
+        result.append(Figure("P3", f"scaling, {kind}", list(scaled), 6.0, False, "ns a value"))
+    return [*result, _flat(c)]
 
 
 def _flat(c: Any) -> Figure:
     batches = [_dense(n, max(NONZEROS // n, 2)) for n in PRESENT]
     values = []
     for _ in range(ROUNDS):
-        own = [_least(lambda b=b: _kernel(b)) / len(b.values) for b in batches]  # type: ignore[misc]
-        theirs = [_least(lambda b=b: _loop(c, b)) / len(b.values) for b in batches]  # type: ignore[misc]
-        values.append(own[-1] / own[0] / (theirs[-1] / theirs[0]))
-    shown = ", ".join(f"{cost * 1e9:.2f}" for cost in own)
+        kernel_costs = [_minimum(lambda b=b: _kernel(b)) / len(b.values) for b in batches]  # type: ignore[misc]
+        loop_costs = [_minimum(lambda b=b: _loop(c, b)) / len(b.values) for b in batches]  # type: ignore[misc]
+        values.append(kernel_costs[-1] / kernel_costs[0] / (loop_costs[-1] / loop_costs[0]))
+    last_round = ", ".join(f"{cost * 1e9:.2f}" for cost in kernel_costs)
     what = (
         f"cost of a nonzero with 10⁶ columns present against 10, as a share of that growth in C "
-        f"(10 to 10⁶ columns in the last round: {shown} ns)"
+        f"(10 to 10⁶ columns in the last round: {last_round} ns)"
     )
     return Figure("P3", what, values, 1.3, False, "×")
 
 
-def _least(run: Callable[[], float]) -> float:
+def _minimum(run: Callable[[], float]) -> float:
     return min(run() for _ in range(RUNS))
 
 
 def _zeros(batch: Batch) -> kernel.Vector:
-    return np.full(int(batch.columns.max()) + 1, 0.0)  # by `zeros` their pages would be given while it is measured
+    return np.full(int(batch.columns.max()) + 1, 0.0)  # `zeros` would allocate the pages while the loop is measured
 
 
 def _kernel(batch: Batch, average: bool = False, bound: bool = False) -> float:
@@ -102,12 +102,12 @@ def _loop(c: Any, batch: Batch, w: kernel.Vector | None = None) -> float:
     return time.process_time() - began
 
 
-def _beside(batch: Batch) -> tuple[float, float, float]:
-    """Averaging and the bound as multiples of the kernel, and nanoseconds of a scaled value."""
-    plain, mean = _least(lambda: _kernel(batch)), _least(lambda: _kernel(batch, average=True))
-    referring = _least(lambda: _kernel(batch, bound=True))
-    with_bound, without = (_least(lambda o=o: _watched(batch, o)) for o in (True, False))  # type: ignore[misc]
-    scaled = _least(lambda: _scaled(batch)) / len(batch.values) * 1e9
+def _extras(batch: Batch) -> tuple[float, float, float]:
+    """The cost of averaging and of the bound as multiples of the kernel's, and nanoseconds for a scaled value."""
+    plain, mean = _minimum(lambda: _kernel(batch)), _minimum(lambda: _kernel(batch, average=True))
+    referring = _minimum(lambda: _kernel(batch, bound=True))
+    with_bound, without = (_minimum(lambda o=o: _observe(batch, o)) for o in (True, False))  # type: ignore[misc]
+    scaled = _minimum(lambda: _scale(batch)) / len(batch.values) * 1e9
     return mean / plain, (referring + with_bound - without) / plain, scaled
 
 
@@ -118,7 +118,7 @@ def _learner(batch: Batch, bound: bool = False, **identity: Any) -> Learner:
     return learner
 
 
-def _watched(batch: Batch, bound: bool) -> float:
+def _observe(batch: Batch, bound: bool) -> float:
     learner = _learner(batch, bound)
     learner.count(*learner.learn(batch, 0, 0), len(learner.columns))
     learner.begin_segment()
@@ -128,7 +128,7 @@ def _watched(batch: Batch, bound: bool) -> float:
     return time.process_time() - began
 
 
-def _scaled(batch: Batch) -> float:
+def _scale(batch: Batch) -> float:
     scaler = _learner(batch, scale="standard").scaler
     assert scaler
     scaler.make_room(int(batch.columns.max()) + 1)
@@ -158,7 +158,7 @@ def _batch(rng: Any, starts: Any, columns: Any) -> Batch:
     return Batch(starts, columns, values, labels, np.ones(events), range(events), numbers=np.ones(len(values), bool))
 
 
-def _compiled() -> Any:
+def _compile_loop() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "loop.so"
         source = Path(__file__).with_name("loop.c")

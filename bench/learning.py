@@ -1,7 +1,7 @@
-"""P1 and P2: learning from Kafka, against programs that only read, and programs that learn.
+"""P1 and P2: learning from Kafka, against programs that only read, and against programs that learn.
 
-In turns; by seconds of the processor, all threads of a process together, since other programs on the machine cost
-those of the clock. The first tenth of a stream is not measured: it starts, connects and compiles.
+They run in turns and are measured by CPU seconds of all threads, since other programs on the machine change the clock
+time. The first tenth of a stream is not measured: in it a program starts, connects and compiles.
 """
 
 import subprocess
@@ -30,20 +30,20 @@ PROGRAMS = (
     ("vw", "aiokafka + orjson + Vowpal Wabbit's Python learner", 20_000, 4.0),
     ("sklearn", "aiokafka + orjson + scikit-learn's partial_fit of each event", 2_000, 200.0),
 )
-"""Each with how many events of the topic it is given. The one that is nearly as fast follows upon ours at once."""
+"""Program, description, events of the topic, goal. The program that is nearly as fast runs directly after ours."""
 
 
 def figures() -> list[Figure]:
     """Learning against a drain of the same topic, and against programs that learn."""
-    found, topics = list[Figure](), dict[Callable[..., object], str]()
+    result, topics = list[Figure](), dict[Callable[..., object], str]()
     for name, stream, goal, note in ROWS:
         if not chosen(name):
             continue
-        what = f"JSON, {stream.what}{note and f' ({note})'}: {DRAINED}; {stream.events:,} events"
+        what = f"JSON, {stream.description}{note and f' ({note})'}: {DRAINED}; {stream.events:,} events"
         if stream is COMPACT:
             what = what.removeprefix("JSON, ")
         if stream.content_type and not _known(stream):
-            found.append(Figure(name, f"{what} (not built)", [], goal, True, "×"))
+            result.append(Figure(name, f"{what} (not built)", [], goal, True, "×"))
             continue
         if stream.values not in topics:
             topics[stream.values] = world.topic_of(stream)
@@ -52,11 +52,11 @@ def figures() -> list[Figure]:
         for _ in range(ROUNDS):
             drains.append(world.other("drain", topic, stream.events))
             ours.append(world.learn(topic, stream))
-        ratios = [theirs / own.microseconds for theirs, own in zip(drains, ours, strict=True)]
-        us, rate = median(own.microseconds for own in ours), median(own.rate for own in ours)
+        ratios = [drain / cost.microseconds for drain, cost in zip(drains, ours, strict=True)]
+        us, rate = median(cost.microseconds for cost in ours), median(cost.rate for cost in ours)
         what += f"; {us:.2f} µs an event against {median(drains):.2f}, {rate:,.0f} a second by the clock"
-        found.append(Figure(name, what, ratios, goal, True, "×"))
-    return found + (_programs(topics.get(DENSE.values)) if chosen("P1d") else [])
+        result.append(Figure(name, what, ratios, goal, True, "×"))
+    return result + (_programs(topics.get(DENSE.values)) if chosen("P1d") else [])
 
 
 def _known(stream: Stream) -> bool:
@@ -72,13 +72,13 @@ def _programs(topic: str | None) -> list[Figure]:
     topic = topic or world.topic_of(DENSE)
     ratios: dict[str, list[float]] = {program: [] for program, _, _, _ in PROGRAMS}
     for _ in range(ROUNDS):
-        own = world.learn(topic, DENSE).microseconds
+        cost = world.learn(topic, DENSE).microseconds
         for program, _, events, _ in PROGRAMS:
             try:
-                ratios[program].append(world.other(program, topic, events) / own)
-            except subprocess.CalledProcessError as error:  # as where it has no wheel for this Python
+                ratios[program].append(world.other(program, topic, events) / cost)
+            except subprocess.CalledProcessError as error:  # for example without a wheel for this Python
                 print(error.stderr, file=sys.stderr)
     return [
-        Figure("P1d", f"JSON, {DENSE.what}: learn rate against {what}", ratios[program], goal, True, "×")
+        Figure("P1d", f"JSON, {DENSE.description}: learn rate against {what}", ratios[program], goal, True, "×")
         for program, what, _, goal in PROGRAMS
     ]

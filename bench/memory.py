@@ -1,4 +1,4 @@
-"""P9: what a process keeps in memory, by columns and over many events, and what it costs while nothing happens."""
+"""P9: the memory of a process, by columns and over many events, and its CPU cost while it is idle."""
 
 import time
 
@@ -21,7 +21,7 @@ max_record_bytes = {8 << 20}
 
 
 def figures() -> list[Figure]:
-    """Resident memory by the operating system, after what is compiled was compiled; nobody else's is in it."""
+    """Resident memory of the process by the operating system, after all code was compiled."""
     empty, named, positional = list[float](), list[float](), list[float]()
     topic, names = world.new_topic(), wide()
     world.fill(topic, names, len(names))
@@ -31,10 +31,10 @@ def figures() -> list[Figure]:
     for _ in range(ROUNDS):
         with world.service(world.new_topic(), "", "--create-topics") as running:
             empty.append(_kept(running) / 1e6)
-        for of, settings, records, found in ((topic, "", len(names), named), (long, POSITIONAL, 4, positional)):
-            with world.service(of, settings, "--create-topics") as running:
+        for name, settings, records, costs in ((topic, "", len(names), named), (long, POSITIONAL, 4, positional)):
+            with world.service(name, settings, "--create-topics") as running:
                 running.wait_for(records)
-                found.append((_kept(running) - empty[-1] * 1e6) / COLUMNS)
+                costs.append((_kept(running) - empty[-1] * 1e6) / COLUMNS)
     what = f"bytes of memory a column, {COLUMNS:,} of them"
     return [
         Figure("P9", "memory of a process whose model is empty", empty, 260.0, False, "MB"),
@@ -46,7 +46,7 @@ def figures() -> list[Figure]:
 
 
 def _kept(running: world.Service) -> int:
-    """What it keeps of all that a start and its first events took."""
+    """Resident memory once the memory of the start and of the first events is freed."""
     time.sleep(SETTLED_SECONDS + 1.0)
     return running.resident()
 
@@ -54,26 +54,26 @@ def _kept(running: world.Service) -> int:
 def _over_many() -> Figure:
     topic = world.new_topic()
     values = [event([0.25 * (i % 7), 0.5 * (i % 5)], int(i % 35 > 16)) for i in range(350)]
-    found = list[float]()
+    ratios = list[float]()
     settings = '[model]\nfeatures = "positional"\ndimension = 2\n'
     world.fill(topic, values, MANY, max_batch_size=1 << 20)
     with world.service(topic, settings, "--create-topics") as running:
         running.until(MANY // 10)
         early = running.resident()
         running.until(MANY)
-        found.append(running.resident() / early)
+        ratios.append(running.resident() / early)
     what = f"memory after {MANY:,} events against that after a tenth of them, 2 features"
-    return Figure("P9", what, found, 1.05, False, "×")
+    return Figure("P9", what, ratios, 1.05, False, "×")
 
 
 def _idle() -> Figure:
     topics = [world.new_topic() for _ in range(TOPICS)]
     flags = [flag for topic in topics[1:] for flag in ("-t", topic)]
-    found = list[float]()
+    shares = list[float]()
     with world.service(topics[0], "", "--create-topics", *flags) as running:
         wait(lambda: all(model["learning_here"] for model in running.http.get("/v1/models").json()["models"]), "all")
         for _ in range(IDLE_ROUNDS):
             began, used = time.monotonic(), running.cpu()
-            time.sleep(IDLE_SECONDS)  # what is measured
-            found.append(100.0 * (running.cpu() - used) / (time.monotonic() - began))
-    return Figure("P9", f"one learner of {TOPICS} topics while nothing comes", found, 2.0, False, "% of a core")
+            time.sleep(IDLE_SECONDS)  # the measured time
+            shares.append(100.0 * (running.cpu() - used) / (time.monotonic() - began))
+    return Figure("P9", f"one learner of {TOPICS} topics while nothing comes", shares, 2.0, False, "% of a core")

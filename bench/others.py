@@ -1,7 +1,7 @@
-"""What a user would write instead: `python -m bench.others KIND ADDRESS TOPIC EVENTS`.
+"""Programs that a user might write instead: `python -m bench.others KIND ADDRESS TOPIC EVENTS`.
 
-Each reads so many records of partition 0 and prints how many microseconds of the processor one took, all threads
-together, after the first tenth.
+Each reads this many records of partition 0 and prints the CPU microseconds of one, over all threads, after the first
+tenth.
 """
 
 import gc
@@ -12,11 +12,11 @@ from typing import Any
 
 POLL_RECORDS = 500
 FETCH_BYTES = 1 << 20
-"""The cheapest settings of those tried: uvloop or asyncio, garbage collection by default or rarely."""
+"""The cheapest of the tested settings: uvloop or asyncio, garbage collection by default or rarely."""
 
 
 def clock(events: int) -> Callable[[int], float | None]:
-    """Counts the records that were read, and prints the cost of one after `events` of them."""
+    """A function that gets the number of records read, and returns the cost of one after `events` records."""
     begun: tuple[int, float] | None = None
 
     def look(count: int) -> float | None:
@@ -70,7 +70,7 @@ def learner(kind: str) -> Callable[[Iterable[Any]], None]:
 
 
 async def aiokafka(kind: str, address: str, topic: str, events: int) -> float:
-    """One of the programs on aiokafka, with the fastest settings found."""
+    """Run one of the programs on aiokafka, with the fastest of the tested settings."""
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     learn, look = learner(kind), clock(events)

@@ -1,7 +1,7 @@
-"""What an event costs by part, so that the parts are what was measured as a whole: docs/performance.md's cost model.
+"""The cost of an event by part, for the cost model of docs/performance.md.
 
-The whole is a service as it is. The parts are of one whose steps are timed; what no step has is fetching, unpacking
-and the event loop.
+The whole is measured on an unchanged service. The parts are measured on a service whose steps are timed; the time
+outside the steps is fetching, unpacking and the event loop.
 """
 
 import json
@@ -24,29 +24,33 @@ STEPS = {
 
 
 def figures() -> list[Figure]:
-    """CPU microseconds an event, with the broker's next to it."""
-    found = []
+    """CPU microseconds an event, of the service, the broker and Redis."""
+    result = []
     for stream in (DENSE, NAMED, WORDS):
         topic, file = world.topic_of(stream), world.folder() / "parts.json"
-        wholes, parts = list[world.Learned](), list[dict[str, float]]()
+        wholes, rounds = list[world.Learned](), list[dict[str, float]]()
         for _ in range(ROUNDS):
             wholes.append(world.learn(topic, stream))
             file.unlink(missing_ok=True)
             world.learn(topic, stream, program=("bench.altered", f"timed:{stream.events}:{file}"))
-            parts.append(json.loads(file.read_text()))
+            rounds.append(json.loads(file.read_text()))
 
-        def part(what: str, values: list[float], of: str = stream.what, unit: str = "µs") -> Figure:
-            return Figure(PARTS, f"{of}: {what}", values, 0.0, False, unit)
+        def part(name: str, values: list[float], stream_name: str = stream.description, unit: str = "µs") -> Figure:
+            return Figure(PARTS, f"{stream_name}: {name}", values, 0.0, False, unit)
 
-        rest = [one["whole"] - sum(one.get(step, 0.0) for step in STEPS) for one in parts]
-        steps = {what: [one.get(step, 0.0) for one in parts] for step, what in STEPS.items()}
-        rows = {"fetching, unpacking, the event loop": rest, **steps}
-        found += [part(what, values) for what, values in rows.items()]
-        total, whole = sum(median(values) for values in rows.values()), [one.microseconds for one in wholes]
-        found += [
-            part(WHOLE, whole),
-            part("the sum of the parts' medians against the whole", [total / one for one in whole], unit="×"),
-            part(BROKER, [one.broker for one in wholes]),
-            part(REDIS, [one.redis for one in wholes]),
+        remaining = [seconds["whole"] - sum(seconds.get(step, 0.0) for step in STEPS) for seconds in rounds]
+        steps = {name: [seconds.get(step, 0.0) for seconds in rounds] for step, name in STEPS.items()}
+        rows = {"fetching, unpacking, the event loop": remaining, **steps}
+        result += [part(description, values) for description, values in rows.items()]
+        total, whole_costs = sum(median(values) for values in rows.values()), [cost.microseconds for cost in wholes]
+        result += [
+            part(WHOLE, whole_costs),
+            part(
+                "the sum of the parts' medians against the whole",
+                [total / cost for cost in whole_costs],
+                unit="×",
+            ),
+            part(BROKER, [cost.broker for cost in wholes]),
+            part(REDIS, [cost.redis for cost in wholes]),
         ]
-    return found
+    return result

@@ -1,12 +1,12 @@
-"""P4: what a prediction over HTTP costs, against a FastAPI route with the same path that reads its body and returns a
+"""P4: the cost of a prediction over HTTP, against a FastAPI route with the same path that reads its body and returns a
 constant: `python -m bench.predictions`.
 
 Each server is a process with one worker: `perceptron run` with a given model of 20 named features, and FastAPI under
-uvicorn with uvloop, httptools and no access log. wrk asks them in turns, 16 connections, and the figure of a round is
-the ratio of what they answered in it. Seconds of the processor say the same where other programs share the machine.
+uvicorn with uvloop, httptools and no access log. wrk sends requests to them in turns on 16 connections, and the figure
+of a round is the ratio of their answers. CPU seconds give the same ratio on a machine with other programs.
 
-MLServer is asked too where the environment says `MLSERVER=…/bin/mlserver`, which wants an environment of its own: pip
-install mlserver mlserver-sklearn. It serves scikit-learn's Perceptron from its main process, which is its quickest way.
+MLServer is measured too if the environment has `MLSERVER=…/bin/mlserver`, which needs a separate environment: pip
+install mlserver mlserver-sklearn. It serves scikit-learn's Perceptron from its main process, its fastest setup.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ from service.embedded.servers import free_port
 ROUNDS, SECONDS = 5, 2
 FEATURES, CONNECTIONS, INSTANCES = 20, 16, 1000
 FEW_CONNECTIONS = 4
-"""For large requests: more of them only wait in memory."""
+"""For large requests: on more connections they would only wait in memory."""
 PATH = "/v1/models/m/predict"
 TICKS = os.sysconf("SC_CLK_TCK")
 ROUTES = Path(__file__).with_name("routes.py")
 
 
-class Asked(NamedTuple):
-    """What a server did while wrk asked it."""
+class Rates(NamedTuple):
+    """The answers of a server while wrk sent requests."""
 
-    a_second: float
-    """Answers by the clock."""
-    of_processor: float
-    """Answers in a second of the server's own time."""
+    per_second: float
+    """Answers a second by the clock."""
+    per_cpu_second: float
+    """Answers in a CPU second of the server."""
 
 
 class Serving(NamedTuple):
@@ -52,36 +52,40 @@ class Serving(NamedTuple):
     pid: int
     path: str = PATH
 
-    def ask(self, script: Path, connections: int, seconds: int) -> Asked:
-        """Have wrk ask; raises RuntimeError where an answer is none."""
-        url, before = f"http://127.0.0.1:{self.port}{self.path}", _processor(self.pid)
+    def ask(self, script: Path, connections: int, seconds: int) -> Rates:
+        """Let wrk send requests; raises RuntimeError if an answer is an error."""
+        url, cpu_before = f"http://127.0.0.1:{self.port}{self.path}", _cpu_seconds(self.pid)
         command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
-        said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-        if said["bad"] or not said["answers"]:
-            raise RuntimeError(f"{url}: {said['bad']} of {said['answers']} answers were none")
-        return Asked(said["answers"] / said["seconds"], said["answers"] / (_processor(self.pid) - before))
+        summary = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+        )
+        if summary["bad"] or not summary["answers"]:
+            raise RuntimeError(f"{url}: {summary['bad']} of {summary['answers']} answers were errors")
+        return Rates(
+            summary["answers"] / summary["seconds"], summary["answers"] / (_cpu_seconds(self.pid) - cpu_before)
+        )
 
 
 def figures() -> list[Figure]:
-    """P4; raises RuntimeError where wrk is not installed, or a server does not answer."""
+    """P4; raises RuntimeError if wrk is not installed, or a server does not answer."""
     if shutil.which("wrk") is None:
         raise RuntimeError("P4 needs wrk, which is not installed: apt-get install wrk")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        one, many = (_script(Path(folder) / f"{n}.lua", n) for n in (1, INSTANCES))
+        single_script, many_script = (_script(Path(folder) / f"{n}.lua", n) for n in (1, INSTANCES))
         ours = stack.enter_context(_perceptron(Path(folder)))
-        others = {name: (stack.enter_context(_routes(name)), one) for name in ("constant", "river")}
+        other_servers = {name: (stack.enter_context(_routes(name)), single_script) for name in ("constant", "river")}
         if program := os.environ.get("MLSERVER"):
-            others["mlserver"] = stack.enter_context(_mlserver(Path(folder), Path(program)))
-        rates: dict[str, list[Asked]] = {"ours": [], **{name: [] for name in others}, "many": []}
+            other_servers["mlserver"] = stack.enter_context(_mlserver(Path(folder), Path(program)))
+        rates: dict[str, list[Rates]] = {"ours": [], **{name: [] for name in other_servers}, "many": []}
         for _ in range(ROUNDS + 1):
-            rates["ours"].append(ours.ask(one, CONNECTIONS, SECONDS))
-            for name, (server, script) in others.items():
+            rates["ours"].append(ours.ask(single_script, CONNECTIONS, SECONDS))
+            for name, (server, script) in other_servers.items():
                 rates[name].append(server.ask(script, CONNECTIONS, SECONDS))
-            rates["many"].append(ours.ask(many, FEW_CONNECTIONS, SECONDS))
-    warm = {name: asked[1:] for name, asked in rates.items()}  # the first round is theirs
+            rates["many"].append(ours.ask(many_script, FEW_CONNECTIONS, SECONDS))
+    warm = {name: rounds[1:] for name, rounds in rates.items()}  # the first round warms up
 
-    def ratios(of: str, member: int) -> list[float]:
-        return [a[member] / b[member] for a, b in zip(warm["ours"], warm.get(of, ()), strict=of in warm)]
+    def ratios(server: str, member: int) -> list[float]:
+        return [a[member] / b[member] for a, b in zip(warm["ours"], warm.get(server, ()), strict=server in warm)]
 
     route, many_of = "of a FastAPI route that returns a constant", f"{INSTANCES:,} a request of {FEATURES} named"
     river, mlserver = "of River in FastAPI", "of scikit-learn's Perceptron in MLServer"
@@ -92,32 +96,32 @@ def figures() -> list[Figure]:
         Figure("P4", f"by time of the processor, {river}", ratios("river", 1), 3.0, True, "x"),
         Figure("P4", f"the same, {mlserver}", ratios("mlserver", 0), 3.0, True, "x"),
         Figure("P4", f"by time of the processor, {mlserver}", ratios("mlserver", 1), 3.0, True, "x"),
-        Figure("P4", "the same, by the clock", [a.a_second for a in warm["ours"]], 0.0, True, "a second"),
+        Figure("P4", "the same, by the clock", [a.per_second for a in warm["ours"]], 0.0, True, "a second"),
         Figure(
-            "P4", f"predictions, {many_of}", [INSTANCES * a.a_second for a in warm["many"]], 500_000.0, True,
+            "P4", f"predictions, {many_of}", [INSTANCES * a.per_second for a in warm["many"]], 500_000.0, True,
             "a second",
         ),
         Figure(
             "P4", f"predictions in a second of the processor, {many_of}",
-            [INSTANCES * a.of_processor for a in warm["many"]], 500_000.0, True, "a second",
+            [INSTANCES * a.per_cpu_second for a in warm["many"]], 500_000.0, True, "a second",
         ),
     ]  # fmt: skip
 
 
 def names() -> list[str]:
-    """A JSON value of features."""
+    """The names of the features."""
     return [f"n{i}" for i in range(FEATURES)]
 
 
 def _script(file: Path, instances: int) -> Path:
-    """The body that wrk sends: this many instances, or a single one."""
+    """Write the script of wrk, whose requests have this many instances, or a single one."""
     rng = random.Random(instances)
     rows = [{"features": {name: round(rng.gauss(0, 1), 4) for name in names()}} for _ in range(instances)]
     body: Any = rows[0] if instances == 1 else {"instances": rows}
-    return _asking(file, body)
+    return _write_script(file, body)
 
 
-def _asking(file: Path, body: Any) -> Path:
+def _write_script(file: Path, body: Any) -> Path:
     file.with_suffix(".json").write_text(json.dumps(body, separators=(",", ":")))
     file.write_text(f"""
 wrk.method = "POST"
@@ -166,22 +170,24 @@ def _mlserver(folder: Path, program: Path) -> Iterator[tuple[Serving, Path]]:
     model = {"name": "m", "implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "./model.joblib"}}
     (folder / "model-settings.json").write_text(json.dumps(model))
     row = {"name": "predict", "shape": [1, FEATURES], "datatype": "FP64", "data": [0.5] * FEATURES}
-    script = _asking(folder / "mlserver.lua", {"inputs": [row]})
+    script = _write_script(folder / "mlserver.lua", {"inputs": [row]})
     with _process([str(program), "start", str(folder)], http, "/v2/models/m/infer", {"inputs": [row]}) as serving:
         yield serving, script
 
 
 @contextlib.contextmanager
 def _process(command: list[str], port: int, path: str = PATH, body: Any = None) -> Iterator[Serving]:
-    """A server, once it answers a prediction."""
+    """Run a server; yields it once it answers a prediction."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             raw = json.dumps(body or {"features": dict.fromkeys(names(), 1.0)}).encode()
-            asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", raw, {"content-type": "application/json"})
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}{path}", raw, {"content-type": "application/json"}
+            )
             deadline = time.monotonic() + 60.0
             while True:
                 try:
-                    urllib.request.urlopen(asked, timeout=5).close()  # noqa: S310
+                    urllib.request.urlopen(request, timeout=5).close()  # noqa: S310
                     break
                 except OSError:
                     if process.poll() is not None or time.monotonic() > deadline:
@@ -192,8 +198,8 @@ def _process(command: list[str], port: int, path: str = PATH, body: Any = None) 
             process.kill()
 
 
-def _processor(pid: int) -> float:
-    """Seconds of the processor that a process has used, in user mode and the kernel."""
+def _cpu_seconds(pid: int) -> float:
+    """CPU seconds that a process has used, in user mode and in the kernel."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / TICKS
 

@@ -1,4 +1,4 @@
-"""The servers that predictions are measured against: `python bench/routes.py constant|river PORT`."""
+"""The servers with which predictions are compared: `python bench/routes.py constant|river PORT`."""
 
 import sys
 from collections.abc import Hashable
@@ -14,7 +14,7 @@ ANSWER = b'{"model":"m","version":1,"ahead":0,"label":1,"score":3.45,"unknown_fe
 
 
 def constant() -> FastAPI:
-    """Reads its body and returns a constant."""
+    """An application that reads the body of a request and returns a constant."""
     app = FastAPI()
 
     @app.post(PATH)
@@ -26,13 +26,13 @@ def constant() -> FastAPI:
 
 
 class Body(BaseModel):
-    """A request."""
+    """The body of a request."""
 
     features: dict[str, float]
 
 
 def river() -> FastAPI:
-    """River's perceptron, as its users serve it."""
+    """An application with River's perceptron, as a user might serve it."""
     from river.linear_model import Perceptron
 
     app, model = FastAPI(), Perceptron()
@@ -47,6 +47,6 @@ def river() -> FastAPI:
 
 
 if __name__ == "__main__":
-    which, port = sys.argv[1:]
-    made = {"constant": constant, "river": river}[which]()
-    uvicorn.run(made, port=int(port), loop="uvloop", http="httptools", access_log=False, log_level="warning")
+    kind, port = sys.argv[1:]
+    app = {"constant": constant, "river": river}[kind]()
+    uvicorn.run(app, port=int(port), loop="uvloop", http="httptools", access_log=False, log_level="warning")

@@ -1,4 +1,4 @@
-"""P7: what saves cost a learner of 10⁶ named columns, what they write, and how soon they go on after Redis hung."""
+"""P7: the cost of saves for a learner of 10⁶ named columns, their size, and their delay after Redis has hung."""
 
 import asyncio
 import itertools
@@ -22,77 +22,77 @@ SILENCES = 5
 EVENTS = 3_000_000
 PER_EVENT = 20
 HOT = 3_000
-"""Columns that change over and over: 35 kB, at 12 bytes a column in a snapshot."""
+"""Columns that change again and again: 35 kB, at 12 bytes a column in a snapshot."""
 DISTINCT = 5_000
-BESIDE_SECONDS = 0.03
-"""Before and after a save, ten times what one takes. What else the machine does is 8 % of the quarter of a second from
-save to save: beside turns without one it hid what a save takes."""
+AROUND_SECONDS = 0.03
+"""The time before and after a save that is evaluated: ten times the duration of a save. Other programs take 8 % of the
+quarter of a second between two saves, which would hide the cost of a save."""
 SILENCE_SECONDS = 1.0
 RATE = 200
 GAPS = 15
-USUAL = 1.5
-"""A save comes at its usual pace that is within so many usual gaps of the one before."""
+MAX_GAP_RATIO = 1.5
+"""Saves are at their usual pace if the gap between two is at most this many usual gaps."""
 
 
 def figures() -> list[Figure]:
     """The CPU time of a save against learning without one, saving threads included."""
-    found = []
+    result = []
     prefix, file = wide(), world.folder() / "marks.json"
     program = "bench.altered", f"marked:{file}"
     for what, columns, goal, rounds in (
         (f"{HOT:,} of them, 35 kB, change over and over", HOT, 3.0, 6),
         ("all of them change", COLUMNS, 10.0, 3),
     ):
-        topic, values, at = world.new_topic(), _events(columns), len(prefix)
-        costs, waited, written = list[float](), list[float](), list[float]()
-        world.fill(topic, prefix, at)
+        topic, values, events_sent = world.new_topic(), _events(columns), len(prefix)
+        costs, waited, bytes_ratios = list[float](), list[float](), list[float]()
+        world.fill(topic, prefix, events_sent)
         with world.service(topic, "", "--create-topics") as running:
-            running.wait_for(at)
+            running.wait_for(events_sent)
         for _ in range(rounds):
             world.fill(topic, values, EVENTS)
             with world.service(topic, "", "--create-topics", program=program, fresh=False) as running:
-                before = _saved(running)
-                world.follow(running, at + EVENTS, at)
-                bytes_, saves, lasted = (b - a for a, b in zip(before, _saved(running), strict=True))
-                at += EVENTS
+                saves_before = _saved(running)
+                world.follow(running, events_sent + EVENTS, events_sent)
+                bytes_, saves, lasted = (b - a for a, b in zip(saves_before, _saved(running), strict=True))
+                events_sent += EVENTS
             cost, clock = _at_saves(np.array(json.loads(file.read_text()), float))
             costs.append(100.0 * cost)
             waited.append(100.0 * lasted / saves / clock)
-            written.append(bytes_ / saves / (12 * columns))
+            bytes_ratios.append(bytes_ / saves / (12 * columns))
         head = f"saving with {COLUMNS:,} named columns, of which {what}, {PER_EVENT} features an event:"
-        found.append(Figure("P7", f"{head} its share of learning's cost", costs, goal, False, "%"))
-        found.append(
+        result.append(Figure("P7", f"{head} its share of learning's cost", costs, goal, False, "%"))
+        result.append(
             Figure("P7", f"{head} the share of the clock that learning waits for it", waited, goal, False, "%")
         )
         if columns == HOT:
-            found.append(Figure("P7", f"{head} bytes a save, against 12 for each", written, 2.0, False, "×"))
-    return [*found, _after_silence()]
+            result.append(Figure("P7", f"{head} bytes a save, against 12 for each", bytes_ratios, 2.0, False, "×"))
+    return [*result, _after_silence()]
 
 
 def _at_saves(marks: NDArray[np.float64]) -> tuple[float, float]:
-    """A save's share of the processor, and the seconds from one to the next, by the marks of `altered`.
+    """The share of CPU time that saves take, and the seconds from one save to the next, by the marks of `altered`.
 
-    What is taken from its beginning on until a little after its end, beyond what as many events took before it.
+    The cost of a save is the CPU time from its start until shortly after its end, minus that of as many events before.
     """
-    events, processor, clock, due = marks.T
-    saves = np.flatnonzero(due)[2:]  # the first two have the start in them
+    events, processor, clock, is_due = marks.T
+    saves = np.flatnonzero(is_due)[2:]  # the first two include the start
     turns, saves = np.diff(marks[saves], axis=0), saves[:-1]
-    before = np.minimum(np.searchsorted(clock, clock[saves] - BESIDE_SECONDS), saves - 1)
-    after = np.searchsorted(clock, clock[saves + 1] + BESIDE_SECONDS)
-    an_event = (processor[saves] - processor[before]) / (events[saves] - events[before])
-    more = processor[after] - processor[saves] - (events[after] - events[saves]) * an_event
-    return float(np.median(more) / turns[:, 1].mean()), float(turns[:, 2].mean())
+    start = np.minimum(np.searchsorted(clock, clock[saves] - AROUND_SECONDS), saves - 1)
+    end = np.searchsorted(clock, clock[saves + 1] + AROUND_SECONDS)
+    an_event = (processor[saves] - processor[start]) / (events[saves] - events[start])
+    cpu_of_saves = processor[end] - processor[saves] - (events[end] - events[saves]) * an_event
+    return float(np.median(cpu_of_saves) / turns[:, 1].mean()), float(turns[:, 2].mean())
 
 
 def _saved(running: world.Service) -> tuple[float, ...]:
     """Bytes, number and seconds of accepted saves so far."""
-    metrics, of = running.metrics(), f'model="{running.topic}"'
+    metrics, label = running.metrics(), f'model="{running.topic}"'
     names = (
-        f"snapshot_bytes_total{{{of}}}",
-        f'snapshots_total{{{of},result="accepted"}}',
-        f"snapshot_duration_seconds_sum{{{of}}}",
+        f"snapshot_bytes_total{{{label}}}",
+        f'snapshots_total{{{label},result="accepted"}}',
+        f"snapshot_duration_seconds_sum{{{label}}}",
     )
-    return tuple(metrics.get(f"perceptron_{name}", 0.0) for name in names)  # none yet, where none was saved
+    return tuple(metrics.get(f"perceptron_{name}", 0.0) for name in names)  # missing before the first save
 
 
 def _events(columns: int) -> list[bytes]:
@@ -102,8 +102,8 @@ def _events(columns: int) -> list[bytes]:
 
 
 def _after_silence() -> Figure:
-    """Redis is stopped for a second while a few events come; when its saves are as often as before."""
-    topic, took, usual = world.new_topic(), list[float](), 0.0
+    """The time after Redis was stopped for a second, while a few events arrive, until saves are as frequent again."""
+    topic, delays, usual = world.new_topic(), list[float](), 0.0
     process = world.redis().process
     assert process
     done = threading.Event()
@@ -114,27 +114,27 @@ def _after_silence() -> Figure:
         sending = sender.submit(asyncio.run, _trickle(topic, done))
         try:
             running.until(RATE)
-            saved = _Saves(topic)
+            observer = _Saves(topic)
             for _ in range(SILENCES):
-                gaps = [saved.gap() for _ in range(GAPS + 1)][1:]
+                gaps = [observer.gap() for _ in range(GAPS + 1)][1:]
                 usual = median(gaps)
                 process.send_signal(signal.SIGSTOP)
                 time.sleep(SILENCE_SECONDS)
                 process.send_signal(signal.SIGCONT)
-                again = time.monotonic()
-                while saved.gap() > USUAL * usual:
+                continued_at = time.monotonic()
+                while observer.gap() > MAX_GAP_RATIO * usual:
                     pass
-                took.append(saved.at - again)
+                delays.append(observer.saved_at - continued_at)
         finally:
             process.send_signal(signal.SIGCONT)
             done.set()
             sending.result()
     what = f"Redis stopped for a second while {RATE} events a second come: until a save follows the one before as usual"
-    return Figure("P7", f"{what} (after {usual:.2f} s)", took, 2.0, False, "s")
+    return Figure("P7", f"{what} (after {usual:.2f} s)", delays, 2.0, False, "s")
 
 
 async def _trickle(topic: str, done: threading.Event) -> None:
-    """Few events, until it is done."""
+    """Send a few events a second, until `done` is set."""
     async with world.producer() as client:
         for i in itertools.count():
             if done.is_set():
@@ -144,15 +144,15 @@ async def _trickle(topic: str, done: threading.Event) -> None:
 
 
 class _Saves:
-    """Sees each save of a model."""
+    """Observes each save of a model."""
 
     def __init__(self, topic: str) -> None:
-        self.at = time.monotonic()
+        self.saved_at = time.monotonic()
         self._client, self._key, self._digest = world.store(), key(topic), b""
 
     def gap(self) -> float:
-        """Wait for the next save; seconds since the one before."""
+        """Wait for the next save; returns the seconds since the previous one."""
         while (digest := self._client.hget(self._key, "digest")) == self._digest:
             time.sleep(0.005)
-        before, self.at, self._digest = self.at, time.monotonic(), digest
-        return self.at - before
+        previous, self.saved_at, self._digest = self.saved_at, time.monotonic(), digest
+        return self.saved_at - previous

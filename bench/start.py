@@ -1,4 +1,4 @@
-"""P8: how soon a process is there: `--help`, `/livez`, and a large model after a restart."""
+"""P8: the start time of a process: `--help`, `/livez`, and a large model after a restart."""
 
 import subprocess
 import sys
@@ -15,14 +15,14 @@ REPLAYED = 1_000_000
 
 
 def wide() -> list[bytes]:
-    """Events that together have COLUMNS names."""
+    """Events that have COLUMNS names in total."""
     return [
         event({f"name-{n}": 1.0 for n in range(i * WIDTH, (i + 1) * WIDTH)}, i % 2) for i in range(COLUMNS // WIDTH)
     ]
 
 
 def figures() -> list[Figure]:
-    """By the clock; what is compiled was compiled, and what is read was read, once before."""
+    """Clock time, after all code was compiled and all files were read once."""
     helped, lived, ready = list[float](), list[float](), list[float]()
     topic = world.new_topic()
     for _ in range(ROUNDS + 1):
@@ -31,26 +31,26 @@ def figures() -> list[Figure]:
         helped.append(time.monotonic() - began)
         with world.service(topic, "", "--create-topics", until="/livez") as running:
             lived.append(running.took)
-            running.kill()  # a stop is not what is measured
-    topic, values, named, replayed = world.new_topic(), wide(), NAMED.values(), list[float]()
+            running.kill()  # the time of a stop is not measured
+    topic, values, replay_values, replayed = world.new_topic(), wide(), NAMED.values(), list[float]()
     world.fill(topic, values, len(values))
-    events, before = len(values), 0.0
+    events, cost_before = len(values), 0.0
     for turn in range(ROUNDS + 1):
         if turn:
-            world.fill(topic, named, REPLAYED)
+            world.fill(topic, replay_values, REPLAYED)
         with world.service(topic, "", "--create-topics", fresh=not turn) as running:
             if turn:
                 ready.append(running.took)
-                replayed.append(before / world.follow(running, events + REPLAYED, events).microseconds)
+                replayed.append(cost_before / world.follow(running, events + REPLAYED, events).microseconds)
                 events += REPLAYED
             else:
                 running.wait_for(events)
             if turn == ROUNDS:
                 break
-            # The next restart is soon after it: a minute later the machine may be another.
+            # The next restart follows soon: a minute later the machine may have another speed.
             with running.paused():
-                world.fill(topic, named, REPLAYED)
-            before = world.follow(running, events + REPLAYED, events).microseconds
+                world.fill(topic, replay_values, REPLAYED)
+            cost_before = world.follow(running, events + REPLAYED, events).microseconds
             events += REPLAYED
     return [
         Figure("P8", f"restart to /readyz with {COLUMNS:,} named columns", ready, 2.0, False, "s"),

@@ -1,4 +1,4 @@
-"""P10: a hundred topics in one process, each with a thousand events a second, and four processes that share them."""
+"""P10: a hundred topics with a thousand events a second each, in one process, and shared by four processes."""
 
 import asyncio
 import itertools
@@ -25,20 +25,20 @@ LEARNING_SECONDS = 60.0
 
 
 class _Producer:
-    """Sends each topic its events at the pace, in a thread of its own."""
+    """Sends events to each topic at a constant rate, in a separate thread."""
 
     def __init__(self, topics: Sequence[str], values: Sequence[bytes]) -> None:
         self._topics, self._values = topics, values
         self._done = threading.Event()
         self.sent = 0
-        """Events of each topic that are acknowledged."""
+        """The number of acknowledged events of each topic."""
 
     def stop(self) -> None:
-        """After this turn."""
+        """Stop after the present turn."""
         self._done.set()
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Send until it is stopped."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
@@ -53,15 +53,15 @@ class _Producer:
 
 
 def figures() -> list[Figure]:
-    """A process with all topics against one that is idle or has one topic; then four processes that share them."""
+    """A process with all topics, against the same one idle; then four processes that share the topics."""
     topics = [world.new_topic() for _ in range(TOPICS)]
     flags = ["--create-topics", *(flag for topic in topics[1:] for flag in ("-t", topic))]
     values = DENSE.values()[: RATE // TURNS]
     x = json.loads(values[0])["features"]
-    ratios, lags, shown, cores = list[float](), list[float](), list[str](), list[float]()
+    ratios, lags, pairs, cores = list[float](), list[float](), list[str](), list[float]()
     with world.service(topics[0], POSITIONAL, *flags) as running:
         wait(lambda: _learning(running) == TOPICS, "it learns all", LEARNING_SECONDS)
-        before = 0
+        sent_before = 0
         for _ in range(ROUNDS):
             with asking(running.port, topics[0], x) as idle:
                 time.sleep(IDLE_SECONDS)
@@ -74,15 +74,15 @@ def figures() -> list[Figure]:
                     with asking(running.port, topics[0], x) as busy:
                         time.sleep(SECONDS)
                     cores.append((running.cpu() - used) / (time.monotonic() - began))
-                    lags.append((before + producer.sent - _least(running)) / RATE)
+                    lags.append((sent_before + producer.sent - _min_events(running)) / RATE)
                 finally:
                     producer.stop()
                 sending.result()
-            before += producer.sent
-            wait(lambda sent=before: _least(running) >= sent, "all is learned", 120.0)  # type: ignore[misc]
-            p99 = [percentile(asked.milliseconds, 0.99) for asked in (busy, idle)]
+            sent_before += producer.sent
+            wait(lambda sent=sent_before: _min_events(running) >= sent, "all is learned", 120.0)  # type: ignore[misc]
+            p99 = [percentile(answers.milliseconds, 0.99) for answers in (busy, idle)]
             ratios.append(p99[0] / p99[1])
-            shown.append(f"{p99[0]:.1f} of {p99[1]:.1f}")
+            pairs.append(f"{p99[0]:.1f} of {p99[1]:.1f}")
     what = f"{TOPICS} topics of {RATE:,} events a second each in one process"
     return [
         Figure(
@@ -93,22 +93,22 @@ def figures() -> list[Figure]:
             False,
             "s",
         ),
-        Figure("P10", f"{what}: p99 of predictions against idle ({', '.join(shown)} ms)", ratios, 4.0, False, "×"),
+        Figure("P10", f"{what}: p99 of predictions against idle ({', '.join(pairs)} ms)", ratios, 4.0, False, "×"),
         _shared(topics, flags),
     ]
 
 
 def _models(running: world.Service) -> list[dict[str, int]]:
-    found: list[dict[str, int]] = running.http.get("/v1/models").json()["models"]
-    return found
+    models: list[dict[str, int]] = running.http.get("/v1/models").json()["models"]
+    return models
 
 
 def _learning(running: world.Service) -> int:
     return sum(model["learning_here"] for model in _models(running))
 
 
-def _least(running: world.Service) -> int:
-    """Events of the topic that is furthest behind."""
+def _min_events(running: world.Service) -> int:
+    """The learned events of the topic that has the fewest."""
     return min(model["events"] for model in _models(running))
 
 
@@ -118,10 +118,10 @@ def _shared(topics: Sequence[str], flags: Sequence[str]) -> Figure:
             stack.enter_context(world.service(topics[0], POSITIONAL, *flags, fresh=not i)) for i in range(PROCESSES)
         ]
 
-        def spread() -> list[int]:
-            found = sorted(map(_learning, group))
-            return found if found[0] and sum(found) == TOPICS else []  # each has joined
+        def shares_if_complete() -> list[int]:
+            counts = sorted(map(_learning, group))
+            return counts if counts[0] and sum(counts) == TOPICS else []  # each process has joined
 
-        shares = wait(spread, "all are learned, by all", LEARNING_SECONDS)
+        shares = wait(shares_if_complete, "all are learned, by all", LEARNING_SECONDS)
     what = f"{TOPICS} topics of {PROCESSES} processes of one group: the most a process has over the fewest ({shares})"
     return Figure("P10", what, [float(shares[-1] - shares[0])], 1.0, False, "topics")

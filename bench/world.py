@@ -1,4 +1,4 @@
-"""A real Kafka and Redis for all benchmarks of a run, topics with streams, and `perceptron run` as a user starts it."""
+"""A Kafka and a Redis for all benchmarks of a run, topics with streams, and `perceptron run` as a user starts it."""
 
 import asyncio
 import atexit
@@ -29,12 +29,12 @@ from service.embedded.servers import Server
 from tests.conftest import DEADLINE, Running, clean_environment, create_topic, wait
 
 PROPERTIES = servers.PROPERTIES + "log.retention.check.interval.ms=10000\n"
-"""Topic settings with which a long run's old records are deleted soon."""
+"""Broker settings with which old records of a long run are deleted soon."""
 BATCH_BYTES = 64 << 10
-"""Bytes of a record batch, as from a producer that is set to large batches."""
-UNDER_WAY = 32
+"""Bytes of a record batch, as from a producer that is configured for large batches."""
+MAX_BATCHES_IN_FLIGHT = 32
 WARM = 0.1
-"""The share of a stream before what is measured."""
+"""The share of a stream that is learned before the measurement begins."""
 LOOK_SECONDS = 0.1
 SESSION_SECONDS = 30.0
 """The group's session timeout: longer than four processes take to start at once."""
@@ -57,17 +57,17 @@ def kafka() -> Server:
 
 @functools.cache
 def redis() -> Server:
-    """The Redis of this run: Redis itself where it is installed, else Valkey."""
+    """The Redis of this run: Redis itself if it is installed, else Valkey."""
     return _stack.enter_context(servers.start_redis(folder(), shutil.which("redis-server")))
 
 
 def store() -> Any:
-    """A client of its first database."""
+    """A client of the first database of Redis."""
     return Redis.from_url(f"redis://{redis().address}/0")
 
 
 def new_topic(name: str = "bench", partitions: int = 1, **configs: str) -> str:
-    """A topic of this name and some letters."""
+    """Create a topic with this name and a random suffix."""
     topic = f"{name}-{uuid.uuid4().hex[:6]}"
     asyncio.run(create_topic(kafka(), topic, partitions, **configs))
     return topic
@@ -75,7 +75,7 @@ def new_topic(name: str = "bench", partitions: int = 1, **configs: str) -> str:
 
 @asynccontextmanager
 async def producer(**options: Any) -> AsyncIterator[AIOKafkaProducer]:
-    """A producer of this run's broker."""
+    """A producer for the broker of this run."""
     client = AIOKafkaProducer(bootstrap_servers=kafka().address, **options)
     await client.start()
     try:
@@ -89,49 +89,49 @@ async def send(
 ) -> None:
     """Send records, a whole batch at a time, and wait until all are acknowledged."""
     headers = [("content-type", content_type.encode())] if content_type else []
-    sent: list[Any] = []
+    futures: list[Any] = []
     value = next(values, None)
     while value is not None:
         batch = client.create_batch()
         while value is not None and batch.append(key=None, value=value, timestamp=None, headers=headers):
             value = next(values, None)
         batch.close()
-        sent.append(await client.send_batch(batch, topic, partition=partition))
-        if len(sent) == UNDER_WAY:
-            await asyncio.gather(*sent)
-            sent.clear()
-    await asyncio.gather(*sent)
+        futures.append(await client.send_batch(batch, topic, partition=partition))
+        if len(futures) == MAX_BATCHES_IN_FLIGHT:
+            await asyncio.gather(*futures)
+            futures.clear()
+    await asyncio.gather(*futures)
 
 
 def fill(topic: str, values: Sequence[bytes], events: int, content_type: str = "", **options: Any) -> None:
-    """Send `events` records to a topic by repeating the stream's own."""
+    """Send `events` records to a topic, by repeating these values."""
 
-    async def filled() -> None:
+    async def send_all() -> None:
         async with producer(**{"max_batch_size": BATCH_BYTES, **options}) as client:
             await send(client, topic, itertools.islice(itertools.cycle(values), events), content_type)
 
-    asyncio.run(filled())
+    asyncio.run(send_all())
 
 
 def topic_of(stream: Stream) -> str:
-    """A new topic with a stream in it."""
+    """Create a topic that contains a stream."""
     topic = new_topic()
     fill(topic, stream.values(), stream.events, stream.content_type)
     return topic
 
 
 class Service(Running):
-    """`perceptron run` as a process of its own, from its first instruction on, with a store of its own."""
+    """`perceptron run` as a new process, not a copy of a template."""
 
     def start(self, command: list[str]) -> Running:
-        """Start the process; a test's would be a copy of one that has imported all of it."""
+        """Start the process; in tests it is a copy of a process that has imported everything."""
         self.began, self.took = time.monotonic(), 0.0
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment())
         return self
 
     def answer(self, path: str) -> None:
-        """Wait until it says 200 there, and remember how long that took."""
+        """Wait until a path answers 200, and store how long that took."""
         while not self._alive() or not self._answers(path):
             assert time.monotonic() < self.began + DEADLINE, self.log.read_text()[-2000:]
             time.sleep(0.005)
@@ -188,7 +188,7 @@ def service(
     until: str = "/readyz",
     program: Sequence[str] = ("service",),
 ) -> Iterator[Service]:
-    """The service on a topic, once it says 200 at `until`, ended afterwards; `fresh` forgets what is in the store."""
+    """Run the service on a topic; yields once `until` answers 200. `fresh` empties Redis first."""
     if fresh:
         store().flushall()
     running = Service(
@@ -222,33 +222,33 @@ class Learned(NamedTuple):
 
 
 def follow(running: Service, records: int, first: int = 0) -> Learned:
-    """Poll a service until it has learned this many records; WARM of them after the `first` are not measured."""
-    others = [server.process.pid for server in (kafka(), redis()) if server.process]
-    begun: tuple[float, int, list[float]] | None = None
+    """Poll a service until it has learned this many records; the share WARM of those after `first` is not measured."""
+    server_pids = [server.process.pid for server in (kafka(), redis()) if server.process]
+    baseline: tuple[float, int, list[float]] | None = None
     deadline = time.monotonic() + 300.0
     while time.monotonic() < deadline:
         running._alive()
-        events, now = running.events(), time.monotonic()
-        used = [running.cpu(), *map(cpu_of, others)]
-        if begun is None and events >= first + WARM * (records - first):
-            begun = now, events, used
-        if events >= records and begun is not None:
-            learned = events - begun[1]
-            assert learned, "it was over before it was looked at: have more events"
-            ours, *theirs = (1e6 * (b - a) / learned for a, b in zip(begun[2], used, strict=True))
-            return Learned(ours, learned / (now - begun[0]), *theirs)
+        events, seconds = running.events(), time.monotonic()
+        used = [running.cpu(), *map(cpu_of, server_pids)]
+        if baseline is None and events >= first + WARM * (records - first):
+            baseline = seconds, events, used
+        if events >= records and baseline is not None:
+            learned_events = events - baseline[1]
+            assert learned_events, "the stream ended before the first measurement: use more events"
+            ours, *theirs = (1e6 * (b - a) / learned_events for a, b in zip(baseline[2], used, strict=True))
+            return Learned(ours, learned_events / (seconds - baseline[0]), *theirs)
         time.sleep(LOOK_SECONDS)
     raise TimeoutError(f"{running.events()} of {records} records learned: {running.log.read_text()[-2000:]}")
 
 
 def learn(topic: str, stream: Stream, *, program: Sequence[str] = ("service",)) -> Learned:
-    """The cost for a new service of learning a stream from its topic."""
+    """The cost of learning a stream from its topic, for a new service."""
     with service(topic, stream.settings, "--create-topics", program=program) as running:
         return follow(running, stream.events)
 
 
 def other(kind: str, topic: str, events: int) -> float:
-    """CPU microseconds an event of a program of `others`."""
+    """CPU microseconds an event, for a program of `others`."""
     command = [sys.executable, "-m", "bench.others", kind, kafka().address, topic, str(events)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(json.loads(done.stdout))
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(json.loads(result.stdout))

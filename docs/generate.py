@@ -1,7 +1,7 @@
-"""The pages that code knows best: `python -m docs.generate` writes them; a test fails when one is stale.
+"""Writes the pages that are generated from code: `python -m docs.generate`; a test fails if one is stale.
 
-api.md is what `/openapi.json` says, configuration.md what the settings' classes do, cli.md the command, metrics.md what
-a scrape has. Each row is what the code says of itself, so a better text is a better description there.
+api.md is generated from `/openapi.json`, configuration.md from the classes of the settings, cli.md from the command,
+metrics.md from a scrape. Each row has a description from the code: to improve a page, change the description there.
 """
 
 import ast
@@ -177,7 +177,7 @@ client, are there too.
 
 
 def table(head: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown; nothing, where it has no rows."""
+    """A table in Markdown; empty if it has no rows."""
     lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines, "", ""]) if lines else ""
 
@@ -186,7 +186,7 @@ def block(title: str, value: Any) -> str:
     """A value as JSON, under its title: a long object has a line for each member."""
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict) and len(text) > 110:
-        lines = (f"  {json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in value.items())
+        lines = (f"  {json.dumps(name)}: {json.dumps(member, ensure_ascii=False)}" for name, member in value.items())
         text = "{\n" + ",\n".join(lines) + "\n}"
     return f"{title}:\n\n```json\n{text}\n```\n\n"
 
@@ -229,27 +229,27 @@ def configuration() -> str:
 
 def _settings(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, ...]]:
     schema = section.model_json_schema()
-    # What its base has, of TLS, comes behind its own.
+    # The settings of the base class, for TLS, come after its own.
     names = sorted(schema["properties"], key=lambda name: name in TlsSection.model_fields)
     for name in names:
         field = schema["properties"][name]
         if "$ref" in field or name in {"model", "models"} or name.removesuffix("_file") in _secrets(schema) - {name}:
             continue  # a table of its own; the file of a secret
-        what = {**_descriptions(ModelSettings), **_descriptions(section)}[name]
+        description = {**_descriptions(ModelSettings), **_descriptions(section)}[name]
         if name in _secrets(schema):
-            what += f" A secret: or `{name}_file`."
+            description += f" A secret: or `{name}_file`."
         default = "" if field.get("default") is None else f"`{json.dumps(field['default'], ensure_ascii=False)}`"
-        yield f"`{name}`", default, _values(field, schema), f"`PERCEPTRON_{prefix}{name.upper()}`", what
+        yield f"`{name}`", default, _values(field, schema), f"`PERCEPTRON_{prefix}{name.upper()}`", description
 
 
 def _descriptions(section: type[BaseModel]) -> dict[str, str]:
-    """What the docstring below each setting says."""
-    of = _descriptions(TlsSection) if issubclass(section, TlsSection) and section is not TlsSection else {}
-    for setting, said in pairwise(ast.parse(getsource(section)).body[0].body):  # type: ignore[attr-defined]
-        match setting, said:
+    """The docstring below each setting."""
+    descriptions = _descriptions(TlsSection) if issubclass(section, TlsSection) and section is not TlsSection else {}
+    for setting, docstring in pairwise(ast.parse(getsource(section)).body[0].body):  # type: ignore[attr-defined]
+        match setting, docstring:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                of[name] = text
-    return of
+                descriptions[name] = text
+    return descriptions
 
 
 def _secrets(schema: Any) -> set[str]:
@@ -258,16 +258,16 @@ def _secrets(schema: Any) -> set[str]:
 
 
 def _values(field: Any, schema: Any) -> str:
-    """What a setting may be."""
+    """The allowed values of a setting."""
     if "anyOf" in field:
-        return " or ".join(dict.fromkeys(filter(None, (_values(one, schema) for one in field["anyOf"]))))
+        return " or ".join(dict.fromkeys(filter(None, (_values(choice, schema) for choice in field["anyOf"]))))
     if "enum" in field or "const" in field:
-        return ", ".join(f"`{json.dumps(one)}`" for one in field.get("enum", [field.get("const")]))
+        return ", ".join(f"`{json.dumps(choice)}`" for choice in field.get("enum", [field.get("const")]))
     if "$ref" in field:
         return "table"
     low, high = (
-        next((f"{word} {field[key]:,}" for key, word in of if key in field), "")
-        for of in (
+        next((f"{word} {field[key]:,}" for key, word in bounds if key in field), "")
+        for bounds in (
             (("minimum", "from"), ("exclusiveMinimum", "above")),
             (("maximum", "to"), ("exclusiveMaximum", "below")),
         )
@@ -284,36 +284,38 @@ def cli() -> str:
     )
 
 
-def _commands(of: Any, name: str, parent: Any) -> Iterator[str]:
-    ctx = of.make_context(name, [], parent=parent, resilient_parsing=True)
-    usage = " ".join([ctx.command_path, *of.collect_usage_pieces(ctx)])
-    options = (option.get_help_record(ctx) for option in of.get_params(ctx) if option.name != "help")
-    rows = ((f"`{option}`", what.replace("  [", " [").replace("[default: -]", "")) for option, what in options)
+def _commands(group: Any, name: str, parent: Any) -> Iterator[str]:
+    ctx = group.make_context(name, [], parent=parent, resilient_parsing=True)
+    usage = " ".join([ctx.command_path, *group.collect_usage_pieces(ctx)])
+    options = (option.get_help_record(ctx) for option in group.get_params(ctx) if option.name != "help")
+    rows = (
+        (f"`{option}`", help_text.replace("  [", " [").replace("[default: -]", "")) for option, help_text in options
+    )
     title = "Before a command" if parent is None else f"`{ctx.command_path}`"
-    yield f"## {title}\n\n{of.help}\n\n```text\n{usage}\n```\n\n" + table(("option", "what it does"), rows)
-    for inner, one in getattr(of, "commands", {}).items():
-        yield from _commands(one, inner, ctx)
+    yield f"## {title}\n\n{group.help}\n\n```text\n{usage}\n```\n\n" + table(("option", "what it does"), rows)
+    for inner, subcommand in getattr(group, "commands", {}).items():
+        yield from _commands(subcommand, inner, ctx)
 
 
 def metrics() -> str:
-    """Each metric, as a scrape has it."""
+    """Each metric, as in a scrape."""
     follower = Learner(Identity(scale="standard"))
     follower.begin({0: 0})
     model = static_model("m", follower, 1.0)
-    assert model.answering is not None  # noqa: S101 - it is given
+    assert model.answering is not None  # noqa: S101 - a static model has one
     figures = ModelFigures(Description.of(model, model.answering), follower.counts, 1.0, {}, 0)
     registered = Metrics("0", lambda: [figures], lambda: True, lambda: {"redis": 0.0})
     asyncio.run(registered.render())
     rows: list[tuple[str, ...]] = []
-    # The registry has no public way to what was declared in it and has no series yet.
+    # The registry has no public way to metrics that are declared and have no series yet.
     for collector in registered.registry._collector_to_names:
         if isinstance(collector, MetricWrapperBase):
             rows.append(_metric(next(iter(collector.collect())), collector._labelnames, "process", "all"))
         elif type(collector).__module__ == Metrics.__module__:
             for family in collector.collect():
-                kept = "durable" if isinstance(family, CounterMetricFamily) else "now"
+                durability = "durable" if isinstance(family, CounterMetricFamily) else "now"
                 names = getattr(family, "_labelnames", ("model", "quantile"))  # a summary's
-                rows.append(_metric(family, names, kept, "all" if family.samples else "learner"))
+                rows.append(_metric(family, names, durability, "all" if family.samples else "learner"))
     order = ("durable", "now", "process")
     rows.sort(key=lambda row: order.index(row[4]))
     head = ("metric", "type", "labels", "what it is", "by")
@@ -325,9 +327,9 @@ def metrics() -> str:
     return "\n".join([METRICS, *parts])
 
 
-def _metric(family: Any, labels: Iterable[str], kept: str, by: str) -> tuple[str, ...]:
+def _metric(family: Any, labels: Iterable[str], durability: str, exporter: str) -> tuple[str, ...]:
     name = f"`{family.name}{'_total' * (family.type == 'counter')}`"
-    return name, family.type, ", ".join(f"`{label}`" for label in labels), family.documentation, kept, by
+    return name, family.type, ", ".join(f"`{label}`" for label in labels), family.documentation, durability, exporter
 
 
 def api() -> str:
@@ -351,16 +353,16 @@ def _route(route: Any, shapes: Any) -> str:
         ("parameter", "default", "what it is"),
         (
             (
-                f"`{one['name']}`",
-                json.dumps(one["schema"].get("default", "")).strip('"'),
-                one.get("description", ""),
+                f"`{item['name']}`",
+                json.dumps(item["schema"].get("default", "")).strip('"'),
+                item.get("description", ""),
             )
-            for one in route.get("parameters", [])
-            if one["in"] == "query"
+            for item in route.get("parameters", [])
+            if item["in"] == "query"
         ),
     )
     for content in route.get("requestBody", {}).get("content", {}).values():
-        said += "".join(block("A request", one) for one in content["schema"]["examples"])
+        text += "".join(block("A request", item) for item in content["schema"]["examples"])
     problems: list[tuple[str, str, str]] = []
     for status, answer in sorted(route["responses"].items()):
         for kind, content in answer.get("content", {}).items():
@@ -391,10 +393,10 @@ def example(schema: Any, shapes: Any) -> Any:
 
 
 def _shapes(shapes: Any) -> Iterator[str]:
-    """The members of answers that say something of themselves, once each."""
+    """The members of answers that have a description, once each."""
     for name, shape in shapes.items():
         members = shape.get("properties", {}).items()
-        rows = [(f"`{member}`", said["description"]) for member, said in members if "description" in said]
+        rows = [(f"`{member}`", schema["description"]) for member, schema in members if "description" in schema]
         if rows:
             yield f"### {name}\n\n{cleandoc(shape.get('description', ''))}\n\n" + table(("member", "what it is"), rows)
 

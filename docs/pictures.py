@@ -54,7 +54,7 @@ def examples(count: int) -> Iterator[bytes]:
 
 
 def boundary(axes: Any, ink: str) -> None:
-    """Two clouds, and the line w·x = 0 after each update, in passes until none is needed: the older, the fainter."""
+    """Draw clouds, and the line w·x = 0 after each update, in passes until none is needed. Older lines are fainter."""
     rng = random.Random(SEED)
     points: list[tuple[list[float], int]] = []
     while len(points) < 60:
@@ -65,15 +65,15 @@ def boundary(axes: Any, ink: str) -> None:
     learner = Learner(Identity(features="positional", dimension=2, eta=0.5))
     learner.begin({0: 0})
     lines: list[Any] = []
-    at = 0
+    offset = 0
     converged = False
     while not converged:
         converged = True
         for x, label in points:
-            before = learner.counts.updates
-            learner.apply(0, Records.of(at, [json.dumps({"features": x, "label": label}).encode()]))
-            at += 1
-            if learner.counts.updates > before:
+            updates_before = learner.counts.updates
+            learner.apply(0, Records.of(offset, [json.dumps({"features": x, "label": label}).encode()]))
+            offset += 1
+            if learner.counts.updates > updates_before:
                 lines.append(learner.weights.copy())
                 converged = False
     for sign, marker, color in ((-1, "o", NEGATIVE), (1, "^", POSITIVE)):
@@ -82,30 +82,30 @@ def boundary(axes: Any, ink: str) -> None:
     across = np.array([-2.2, 2.2])
     for i, w in enumerate(lines):
         if w[2]:
-            last = i == len(lines) - 1
-            fade = 1.0 if last else 0.12 + 0.5 * i / len(lines)
-            axes.plot(across, -(w[0] + w[1] * across) / w[2], color=ink, alpha=fade, linewidth=2.0 if last else 1.0)
+            is_last = i == len(lines) - 1
+            fade = 1.0 if is_last else 0.12 + 0.5 * i / len(lines)
+            axes.plot(across, -(w[0] + w[1] * across) / w[2], color=ink, alpha=fade, linewidth=2.0 if is_last else 1.0)
     axes.set(xlim=(-2.2, 2.2), ylim=(-2.2, 2.2), xticks=[], yticks=[], aspect="equal")
     axes.set_title(f"the boundary after each of {len(lines)} mistakes", color=ink, fontsize=11)
 
 
 @cache
 def history() -> tuple[list[int], list[int], list[float]]:
-    """Of a separable stream: numbers of events, and after so many the mistakes and the live bound."""
+    """For a separable stream: numbers of events, and the mistakes and the live bound after each of them."""
     intercept, *coef = separator()
     learner = Learner(Identity(), options=Options(reference=WeightsFile(coef, intercept, list(NAMES))))
     learner.begin({0: 0})
     raws = list(examples(40_000))
     events, mistakes, bounds = [*range(1, 200), *range(200, 40_001, 200)], list[int](), list[float]()
-    for first, to in pairwise([0, *events]):
-        learner.apply(0, Records.of(first, raws[first:to]))
+    for start, end in pairwise([0, *events]):
+        learner.apply(0, Records.of(start, raws[start:end]))
         mistakes.append(learner.counts.updates)
         bounds.append(learner.observations.bound[0] or 0)
     return events, mistakes, bounds
 
 
 def bound(axes: Any, ink: str) -> None:
-    """Mistakes of a separable stream and the live bound, over events, on a logarithmic scale."""
+    """Draw the mistakes of a separable stream and the live bound, over events, on a logarithmic scale."""
     events, mistakes, bounds = history()
     axes.plot(events, bounds, color=BOUND, linewidth=2.0)
     axes.plot(events, mistakes, color=POSITIVE, linewidth=2.0)
@@ -123,7 +123,7 @@ def bound(axes: Any, ink: str) -> None:
 
 
 def draw() -> None:
-    """Write model-light.svg and model-dark.svg; the same bytes each time."""
+    """Write model-light.svg and model-dark.svg; the bytes are always the same."""
     mpl.use("svg")
     mpl.rcParams.update({"svg.hashsalt": "model", "svg.fonttype": "path", "font.family": "DejaVu Sans"})
     from matplotlib import pyplot as plt

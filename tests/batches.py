@@ -1,4 +1,4 @@
-"""Record batches of any size, also larger than aiokafka's own producer would send."""
+"""Record batches of any size, including larger ones than aiokafka's producer would send."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def open_builder(codec: int = 0, producer: int = -1, transactional: bool = False
     )  # fmt: skip
 
 
-def packed(codec: int, records: Iterable[KafkaRecord]) -> bytes:
+def build_batch(codec: int, records: Iterable[KafkaRecord]) -> bytes:
     """The bytes of a batch of these records."""
     builder = open_builder(codec)
     for offset, timestamp, key, value, headers in records:
@@ -28,22 +28,22 @@ def packed(codec: int, records: Iterable[KafkaRecord]) -> bytes:
     return bytes(builder.build())
 
 
-def packed_values(codec: str, values: Iterable[tuple[bytes | None, Headers]]) -> bytes:
+def build_batch_of_values(codec: str, values: Iterable[tuple[bytes | None, Headers]]) -> bytes:
     """A batch of records with these values and headers."""
-    records = (KafkaRecord(i, 1_700_000_000_000, None, *content) for i, content in enumerate(values))
-    return packed(CODECS[codec], records)
+    records = (KafkaRecord(i, 1_700_000_000_000, None, value, headers) for i, (value, headers) in enumerate(values))
+    return build_batch(CODECS[codec], records)
 
 
 def join_records(records: Sequence[KafkaRecord]) -> KafkaRecords:
     """The records as the fetcher builds them from one batch."""
     builder = RecordsBuilder()
     if records:
-        [batch] = parse_batches(packed(0, records)).batches
+        [batch] = parse_batches(build_batch(0, records)).batches
         builder.add(OpenBatch(batch, MAX_BYTES), records[0].offset, len(records))
     return builder.build()
 
 
-async def send_packed(producer: AIOKafkaProducer, topic: str, raw: bytes) -> int:
+async def send_batch(producer: AIOKafkaProducer, topic: str, raw: bytes) -> int:
     """Send a batch unchanged; returns the offset of its first record."""
     batch: Any = producer.create_batch()
     batch.append(key=None, value=b"", timestamp=None)

@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS, made again for each run."""
+"""TLS certificates for tests, newly issued in each run."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,14 +9,14 @@ from trustme import CA
 
 
 class Certificates(NamedTuple):
-    """Files in PEM. Each of the leaves holds its key (PKCS#8) and its chain, which `parts` has apart."""
+    """Paths of PEM files. A leaf's file holds its key (PKCS#8) and its chain; `parts` returns them as two files."""
 
     ca: str
     foreign_ca: str
     server: str
     """For localhost and 127.0.0.1."""
     expired: str
-    """As `server`, until 2001."""
+    """As `server`, but expired in 2001."""
     elsewhere: str
     """For elsewhere.example."""
     client: str
@@ -24,23 +24,20 @@ class Certificates(NamedTuple):
 
     @staticmethod
     def parts(leaf: str) -> tuple[str, str]:
-        """Its chain and its key, as two files."""
+        """The paths of the leaf's chain and of its key."""
         return f"{leaf}.crt", f"{leaf}.key"
 
 
 def make(folder: Path) -> Certificates:
-    """Two authorities, and what each has signed."""
-    own, foreign = CA(organization_name="own"), CA(organization_name="foreign")
-    here = "localhost", "127.0.0.1"
-    contents = {
-        "ca": own.cert_pem.bytes(),
-        "foreign_ca": foreign.cert_pem.bytes(),
-    }
+    """Create two certificate authorities, and leaves signed by each."""
+    ours, foreign = CA(organization_name="own"), CA(organization_name="foreign")
+    hosts = "localhost", "127.0.0.1"
+    contents = {"ca": ours.cert_pem.bytes(), "foreign_ca": foreign.cert_pem.bytes()}
     for name, leaf in {
-        "server": own.issue_cert(*here),
-        "expired": own.issue_cert(*here, not_after=datetime(2001, 1, 1, tzinfo=UTC)),
-        "elsewhere": own.issue_cert("elsewhere.example"),
-        "client": own.issue_cert("perceptron", common_name="perceptron"),
+        "server": ours.issue_cert(*hosts),
+        "expired": ours.issue_cert(*hosts, not_after=datetime(2001, 1, 1, tzinfo=UTC)),
+        "elsewhere": ours.issue_cert("elsewhere.example"),
+        "client": ours.issue_cert("perceptron", common_name="perceptron"),
         "foreign_client": foreign.issue_cert("perceptron", common_name="perceptron"),
     }.items():
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None)

@@ -46,7 +46,7 @@ def learner_of(
     options: Options = DEFAULT,
     start: WeightsFile | None = None,
 ) -> Learner:
-    """A learner, with its candidates, of one partition that begins with these records, learned as one slice."""
+    """A learner, with its candidates, that has learned these records of partition 0 as one slice."""
     learner = Learner(identity, options=options, start=start)
     learner.begin({0: 0})
     learner.reconcile()
@@ -67,13 +67,13 @@ class Event(NamedTuple):
 
 
 class Model(NamedTuple):
-    """An identity, and the weights it starts with where they are given."""
+    """An identity, and its initial weights if they are set by settings."""
 
     identity: Identity
     start: WeightsFile | None
 
-    def but(self, start: WeightsFile | None = None, **changes: Any) -> "Model":
-        """The same with other weights to start with, or other members of the identity."""
+    def with_changes(self, start: WeightsFile | None = None, **changes: Any) -> "Model":
+        """A copy with other initial weights, or with other members of the identity."""
         start = start or self.start
         changes |= {"start": start.identity} if start else {}
         return Model(msgspec.structs.replace(self.identity, **changes), start)
@@ -81,37 +81,38 @@ class Model(NamedTuple):
     def learner(self, options: Options = DEFAULT) -> Learner:
         return learner_of(self.identity, (), options, self.start)
 
-    def learned(self, events: Sequence[Event], options: Options = DEFAULT) -> Learner:
-        """A learner that has learned the events, one slice."""
+    def learner_after(self, events: Sequence[Event], options: Options = DEFAULT) -> Learner:
+        """A learner that has learned the events as one slice."""
         return learner_of(self.identity, [event.record for event in events], options, self.start)
 
     def events(self, count: int = 60) -> list[Event]:
         """Events of the model's feature mode, most of them sparse, some repeated."""
         rng = random.Random(7)
-        found: list[Event] = []
+        events: list[Event] = []
         for _ in range(count):
             names = rng.sample(NAMES, rng.randint(0, 4))
             values = [rng.uniform(-1.0, 1.0) for _ in names or NAMES]
-            listed = self.identity.features == "positional"
-            features: Any = values[:3] + [0.0] * (3 - len(values)) if listed else dict(zip(names, values, strict=False))
+            dense = self.identity.features == "positional"
+            features: Any = values[:3] + [0.0] * (3 - len(values)) if dense else dict(zip(names, values, strict=False))
             weight = rng.choice([0.1, 0.3, 1.0])
-            found.append(Event(features, rng.choice([-1, 1]), weight) if rng.random() < 0.9 or not found else found[-1])
-        return found
+            repeat = rng.random() >= 0.9 and bool(events)
+            events.append(events[-1] if repeat else Event(features, rng.choice([-1, 1]), weight))
+        return events
 
 
 def models(rule: str, mode: str) -> Iterator[Model]:
-    """Each tie × start × average of a rule in a feature mode; of a threshold unit what its settings allow."""
+    """Each tie × start × average of a rule in a feature mode; for a threshold unit only the allowed settings."""
     count = {"named": 2, "positional": 3, "hashed": 4}[mode]
-    given = WeightsFile([0.5, -2.0, 1.0, -0.25][:count], -0.5, ["b", "d"] if mode == "named" else None)
+    weights_file = WeightsFile([0.5, -2.0, 1.0, -0.25][:count], -0.5, ["b", "d"] if mode == "named" else None)
     unit = rule == "threshold-unit"
     averages: tuple[bool | Literal["recent"], ...] = (False, True, "recent")
     for tie, start, average in product(("negative", "positive"), ("zero", "random:7", "given"), averages):
         if unit and (start != "given" or average):
             continue
-        own: dict[str, Any] = {"eta": 0.25, "tie": tie, "average": average, "features": mode, "start": start}
-        own["half_life"] = 3 if average == "recent" else None
-        model = Model(Identity(**RULES[rule] | MODES[mode] | own), None)
-        yield model.but(given) if start == "given" else model
+        settings: dict[str, Any] = {"eta": 0.25, "tie": tie, "average": average, "features": mode, "start": start}
+        settings["half_life"] = 3 if average == "recent" else None
+        model = Model(Identity(**RULES[rule] | MODES[mode] | settings), None)
+        yield model.with_changes(weights_file) if start == "given" else model
 
 
 def state_digest(learner: Learner) -> str:
@@ -120,7 +121,7 @@ def state_digest(learner: Learner) -> str:
 
 
 def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
-    """The learner that a reader of this one's snapshot has."""
+    """The learner that a reader restores from this learner's snapshot."""
     content = heads.snapshot_content(learner)
     following = {str(p): heads.Position(offset) for p, offset in learner.next.items()}
     source = heads.Source("c")
@@ -130,58 +131,58 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
 
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> bool:
-    """Equal to a tolerance that is relative above 1 and absolute below; exactly where that is 0."""
+    """Whether values are equal up to a tolerance, relative above 1 and absolute below; exactly equal if it is 0."""
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     return bool((abs(ours - theirs) <= tolerance * np.maximum(1.0, abs(theirs))).all())
 
 
-def one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Event, float, Learner]]:
-    """Each event, its score before it was learned, and the learner that has just learned it."""
+def learn_one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Event, float, Learner]]:
+    """Yield each event, its score before it was learned, and the learner that has just learned it."""
     learner = model.learner()
-    for at, event in enumerate(events):
-        before = learner.weights.tolist()
-        learner.apply(0, Records.of(at, [event.record]))
-        new = initial_weights(model.identity, len(before), len(learner.columns) - len(before)).tolist()
+    for offset, event in enumerate(events):
+        weights = learner.weights.tolist()
+        learner.apply(0, Records.of(offset, [event.record]))
+        new = initial_weights(model.identity, len(weights), len(learner.columns) - len(weights)).tolist()
         pairs, _ = learner.columns.find(event.features)
-        yield event, formulas.score(before + new, pairs), learner
+        yield event, formulas.score(weights + new, pairs), learner
 
 
 def batches(model: Model) -> None:
-    """However records are cut into slices, the state has the same bits, and the recent window the same figures."""
+    """The state has the same bits, and the recent window the same figures, for any division of records into slices."""
     events = model.events()
-    whole = model.learned(events)
+    one_slice = model.learner_after(events)
     for size in (1, 7):
-        cut = model.learner()
-        for at in range(0, len(events), size):
-            cut.apply(0, Records.of(at, [event.record for event in events[at : at + size]]))
-        assert state_digest(cut) == state_digest(whole)
-        ours, theirs = cut.observations.recent, whole.observations.recent
+        many_slices = model.learner()
+        for offset in range(0, len(events), size):
+            many_slices.apply(0, Records.of(offset, [event.record for event in events[offset : offset + size]]))
+        assert state_digest(many_slices) == state_digest(one_slice)
+        ours, theirs = many_slices.observations.recent, one_slice.observations.recent
         assert (ours.accuracy, ours.margins, ours.pairs) == (theirs.accuracy, theirs.margins, theirs.pairs)
-        # What new columns begin with is added slice by slice, so that this sum, no part of the state, may round.
-        assert close(cut.observations.squared_steps, whole.observations.squared_steps)
+        # The initial weights of new columns are added slice by slice, so this sum, not a part of the state, may round.
+        assert close(many_slices.observations.squared_steps, one_slice.observations.squared_steps)
 
 
 def restores(model: Model) -> None:
-    """A restore in the middle changes neither state nor observations; of loss and margins it has a summary."""
+    """A restore in the middle changes neither state nor observations; only loss and margins become a summary."""
     records = [event.record for event in model.events()]
-    whole, half = model.learner(), model.learner()
-    whole.apply(0, Records.of(0, records))
-    half.apply(0, Records.of(0, records[:31]))
-    half = restored(half)
-    half.apply(0, Records.of(31, records[31:]))
-    assert state_digest(half) == state_digest(whole)
-    ours, theirs = (msgspec.structs.replace(heads.observations(one), margins=None) for one in (half, whole))
+    expected, resumed = model.learner(), model.learner()
+    expected.apply(0, Records.of(0, records))
+    resumed.apply(0, Records.of(0, records[:31]))
+    resumed = restored(resumed)
+    resumed.apply(0, Records.of(31, records[31:]))
+    assert state_digest(resumed) == state_digest(expected)
+    ours, theirs = (msgspec.structs.replace(heads.observations(each), margins=None) for each in (resumed, expected))
     assert close(ours.squared_steps, theirs.squared_steps)
     assert msgspec.structs.replace(ours, squared_steps=0.0) == msgspec.structs.replace(theirs, squared_steps=0.0)
 
 
 def formula(model: Model) -> None:
-    """The compiled loop is the formula, step by step and bit by bit; with the logistic rule's exp to 1e-12."""
+    """The compiled loop equals the formula, step by step and bit by bit; for the logistic rule's exp within 1e-12."""
     tolerance = 1e-12 if model.identity.rule == "logistic-delta" else 0.0
     columns = columns_for(model.identity)
     columns.extend((model.start.names if model.start else None) or ())
     w = model.start.vector.tolist() if model.start else initial_weights(model.identity, 0, len(columns)).tolist()
-    for event, _, learner in one_by_one(model, model.events()):
+    for event, _, learner in learn_one_by_one(model, model.events()):
         for name in event.features if model.identity.features == "named" else ():
             if columns.column_of(name) is None:
                 columns.extend([name])
@@ -193,7 +194,7 @@ def formula(model: Model) -> None:
 
 
 def rejection(model: Model) -> None:
-    """An event that is rejected changes nothing but the count of its reason, and the offset."""
+    """A rejected event changes only the count of its reason, and the offset."""
     kinds = BAD_POSITIONAL if model.identity.features == "positional" else BAD_NAMED
     bad = [raw for raw, _ in kinds if raw is None or len(raw) < 1000]
     records: list[bytes | None] = [event.record for event in model.events()]
@@ -210,11 +211,11 @@ def rejection(model: Model) -> None:
 
 
 def counts(model: Model) -> None:
-    """A mistake is y·s <= 0, an update changes weights, up to the margin, a wrong prediction has the other label."""
+    """A mistake is y·s <= 0; an update changes weights, up to the margin; a wrong prediction has the other label."""
     rule, tie = model.identity.rule, model.identity.tie
     mistakes = updates = wrong = near = 0
     w, learner = model.learner().weights.copy(), model.learner()
-    for event, s, learner in one_by_one(model, model.events()):
+    for event, s, learner in learn_one_by_one(model, model.events()):
         predicted = 1 if s > 0 or (s == 0 and tie == "positive") else -1
         mistakes += event.y * s <= 0
         near += event.y * s <= model.identity.margins[event.y > 0]
@@ -228,43 +229,43 @@ def counts(model: Model) -> None:
 
 
 def average(model: Model) -> None:
-    """It is what its formula makes of the weights after each event, answers where it serves, changes no learning."""
+    """The average equals its formula over the weights after each event, is served if set, and changes no learning."""
     if not model.identity.average:
         assert model.learner().average is None
         return
     events = model.events(40)
-    after = [learner.weights.tolist() for _, _, learner in one_by_one(model, events)]
-    width = len(after[-1])
-    # A column that has not come yet has the weight that it will begin with.
-    padded = [w + initial_weights(model.identity, len(w), width - len(w)).tolist() for w in after]
+    weights = [learner.weights.tolist() for _, _, learner in learn_one_by_one(model, events)]
+    width = len(weights[-1])
+    # A column that does not exist yet has its future initial weight.
+    padded = [w + initial_weights(model.identity, len(w), width - len(w)).tolist() for w in weights]
     if not model.identity.half_life:
         mean = [float(sum(map(Fraction, column), Fraction(0)) / len(events)) for column in zip(*padded, strict=True)]
     else:
-        begun = model.learner().weights.tolist()
-        mean = begun + initial_weights(model.identity, len(begun), width - len(begun)).tolist()
+        initial = model.learner().weights.tolist()
+        mean = initial + initial_weights(model.identity, len(initial), width - len(initial)).tolist()
         beta = 0.5 ** (1.0 / model.identity.half_life)
         for w in padded:
             mean = [beta * e + (1.0 - beta) * v for e, v in zip(mean, w, strict=True)]
-    learner = model.learned(events, DEFAULT._replace(serve="average"))
+    learner = model.learner_after(events, DEFAULT._replace(serve="average"))
     assert close(learner.average, mean, 1e-9)
-    assert learner.weights.tolist() == model.but(average=False).learned(events).weights.tolist()
+    assert learner.weights.tolist() == model.with_changes(average=False).learner_after(events).weights.tolist()
     for event in events:
         pairs, _ = learner.columns.find(event.features)
         assert close(learner.score(event.features)[0], formulas.score(mean, pairs), 1e-9)
 
 
 def quality(model: Model) -> None:
-    """Over the recent window: the mean of max(0, -y·s), and quantiles of y·s/‖x‖; no window, no figures."""
+    """Over the recent window: the mean of max(0, -y·s), and quantiles of y·s/‖x‖; without a window no figures."""
     assert model.learner().observations.recent.margins is None
     products, margins = [], []
-    for event, s, learner in one_by_one(model, model.events()):
+    for event, s, learner in learn_one_by_one(model, model.events()):
         pairs, _ = learner.columns.find(event.features)
         products.append(event.y * s)
         margins.append(event.y * s / (1.0 + sum(value * value for _, value in pairs)) ** 0.5)
-    found = model.learned(model.events(), DEFAULT._replace(window=17)).observations.recent.margins
-    assert found is not None
-    assert close(found.loss, sum(max(0.0, -product) for product in products[-17:]) / 17)
-    assert close(found.quantiles, np.quantile(margins[-17:], [0.1, 0.5, 0.9]))
+    figures = model.learner_after(model.events(), DEFAULT._replace(window=17)).observations.recent.margins
+    assert figures is not None
+    assert close(figures.loss, sum(max(0.0, -product) for product in products[-17:]) / 17)
+    assert close(figures.quantiles, np.quantile(margins[-17:], [0.1, 0.5, 0.9]))
 
 
 Statement = Callable[[Model], None]

@@ -1,4 +1,4 @@
-"""Real servers for the tests: one Kafka and each available Redis a session, and the service as a process."""
+"""Real servers for the tests: one Kafka and each available Redis per session, and the service as a process."""
 
 import asyncio
 import contextlib
@@ -39,15 +39,15 @@ from tests.template import Copy, Done, pause
 if TYPE_CHECKING:
     from tests.certificates import Certificates
 
-# `jsonschema` would compile forty grammars with it, 4 s in each worker, for formats that nothing here has.
-sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment] # an import of it raises
+# `jsonschema` would compile forty grammars with it, 4 s in each worker, for formats that no test uses.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment] # importing it raises
 
 DEADLINE = 120.0
 SESSION_SECONDS, TAKEOVER_SECONDS, HELD_SECONDS = 6.0, 1.5, 30.0
-"""A member's session, a shorter one for tests that wait for another to take over, and a longer one for those
-whose learner is to keep its topic, however slow the machine."""
+"""Session timeouts: the default, a shorter one for tests that wait for a takeover, and a longer one for tests
+whose learner must keep its topic, however slow the machine is."""
 
-# How fast an example runs on a shared machine says nothing about the program.
+# On a shared machine, the time of an example shows nothing about the program.
 hypothesis.settings.register_profile(
     "here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
@@ -57,7 +57,7 @@ WAITING = ("browser", "contract", "faults", "integration")
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Closes when its connections have: over TLS the server is to take leave too, and not all clients wait for that."""
+    """Waits for its connections before it closes: over TLS the server closes too, and not all clients wait for it."""
 
     def close(self) -> None:
         deadline = self.time() + DEADLINE
@@ -70,31 +70,31 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop of each test."""
+    """Run each test in a `Loop`."""
     return {"loop": Loop}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first, then those with servers, last those that only compute: each worker as many of each.
+    """Order the tests: long ones, then tests with servers, then tests that only compute; the same number per worker.
 
-    pytest-xdist begins with a part of the list for each, and what is left at the end is short and waits for nothing.
+    pytest-xdist gives each worker a part of the list, and the tests at the end are short and wait for no server.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     size, ordered = -(-len(items) // workers), list[pytest.Item]()
-    longs = [item for item in items if item.get_closest_marker("long")]
-    rest = [item for item in items if not item.get_closest_marker("long")]
-    waiting = [item for item in rest if item.path.parent.name in WAITING]
-    computing = (item for item in rest if item.path.parent.name not in WAITING)
-    share = -(-len(waiting) // workers)
+    long_tests = [item for item in items if item.get_closest_marker("long")]
+    other_tests = [item for item in items if not item.get_closest_marker("long")]
+    server_tests = [item for item in other_tests if item.path.parent.name in WAITING]
+    computing_tests = (item for item in other_tests if item.path.parent.name not in WAITING)
+    share = -(-len(server_tests) // workers)
     for worker in range(workers):
-        own = [*longs[worker::workers], *waiting[worker * share : (worker + 1) * share]]
-        ordered += [*own, *itertools.islice(computing, max(0, size - len(own)))]
+        worker_items = [*long_tests[worker::workers], *server_tests[worker * share : (worker + 1) * share]]
+        ordered += [*worker_items, *itertools.islice(computing_tests, max(0, size - len(worker_items)))]
     items[:] = ordered
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Without the collector of garbage, which would be a third of it; and none of it is garbage for the tests."""
+    """Collect without garbage collection, which would take a third of the time, and freeze the objects afterwards."""
     gc.disable()
     try:
         return (yield)
@@ -107,41 +107,42 @@ SHARED = pytest.StashKey[tuple[contextlib.ExitStack, dict[str, Any]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The controller's resources that a worker uses."""
-    if given := getattr(config, "workerinput", None):
-        template.shared = Path(given["templates"])
-        os.environ.update(given["environment"])
+    """Let a worker use the controller's resources."""
+    if resources := getattr(config, "workerinput", None):
+        template.shared = Path(resources["templates"])
+        os.environ.update(resources["environment"])
 
 
 def pytest_configure_node(node: Any) -> None:
-    """Shared by all workers, from pytest-xdist's controller: a broker, which is asked little, and the templates."""
+    """Start, in pytest-xdist's controller, the broker and the templates that all workers share."""
     stash = node.config.stash
     if SHARED not in stash:
         stack = contextlib.ExitStack()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers.jars()  # two that download the same at once fail
+        servers.jars()  # two concurrent downloads of the same file fail
         with ThreadPoolExecutor(4) as threads:
-            remembered = threads.submit(_remember, folder / "remembered")
-            # In a fresh clone all workers, and what they start, would compile the same at once.
-            begun = [threads.submit(stack.enter_context, template.started(kind, folder)) for kind in template.KINDS]
+            class_archive = threads.submit(_build_class_archive, folder / "remembered")
+            # In a fresh clone all workers and their processes would otherwise compile the same code at once.
+            templates = map(template.start_template, template.KINDS, itertools.repeat(folder))
+            futures = [threads.submit(stack.enter_context, started) for started in templates]
             collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-n", "0", *node.config.args]
             threads.submit(subprocess.run, collect, stdout=subprocess.DEVNULL, check=False)
             server = stack.enter_context(servers.start_kafka(folder))
-        for each in begun:
-            each.result()
+        for future in futures:
+            future.result()
         kafka = server.port, str(server.log)
-        stash[SHARED] = stack, {"kafka": kafka, "templates": str(folder), "environment": remembered.result()}
+        stash[SHARED] = stack, {"kafka": kafka, "templates": str(folder), "environment": class_archive.result()}
     node.workerinput.update(stash[SHARED][1])
 
 
-def _remember(folder: Path) -> dict[str, str]:
-    """A Java class archive, which halves the start of the brokers that tests start."""
+def _build_class_archive(folder: Path) -> dict[str, str]:
+    """Build a Java class archive, which halves the start time of brokers; returns the variables that use it."""
     folder.mkdir()
-    written, cache = folder / "written", folder / "cache"
-    with servers.start_kafka(folder, flags=[f"-XX:AOTCacheOutput={written}"]) as server:
+    archive, cache = folder / "written", folder / "cache"
+    with servers.start_kafka(folder, flags=[f"-XX:AOTCacheOutput={archive}"]) as server:
         pass
-    if server.process and server.process.returncode == 128 + signal.SIGTERM:  # and not killed while it wrote
-        written.rename(cache)
+    if server.process and server.process.returncode == 128 + signal.SIGTERM:  # else it was killed while it wrote
+        archive.rename(cache)
         return {"JDK_JAVA_OPTIONS": f"-XX:AOTCache={cache}"}
     return {}
 
@@ -159,7 +160,7 @@ def kafka_proxy() -> Iterator[KafkaProxy]:
 
 @pytest.fixture(scope="session")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: KafkaProxy) -> Iterator[Server]:
-    """A broker for tests that stop it. A second listener is advertised at the proxy: no client gets past that."""
+    """A broker for tests that stop it. Its second listener is advertised at the proxy, so clients cannot bypass it."""
     kafka_proxy.upstream = free_port()
     properties = (
         PROPERTIES.replace("listeners=PLAINTEXT://127.0.0.1:{port},", f"listeners=PLAINTEXT://127.0.0.1:{{port}},"
@@ -174,7 +175,7 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: KafkaProxy)
 
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> Server:
-    """The workers' broker; ours, where there are none."""
+    """The broker that workers share; without workers, this session's own broker."""
     if shared := getattr(request.config, "workerinput", {}).get("kafka"):
         port, log = shared
         return Server([], port, Path(log))
@@ -183,7 +184,7 @@ def kafka(request: pytest.FixtureRequest) -> Server:
 
 
 both_stores = pytest.mark.parametrize("redis", ["valkey", "redis-server"], indirect=True)
-"""For tests of what the store does: on Valkey from its wheel, and on Redis itself, since that is what users have."""
+"""For tests of the store: they run on Valkey from its wheel, and on Redis itself, since most users have that."""
 
 
 @contextlib.contextmanager
@@ -208,30 +209,30 @@ def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> "Certificates":
-    """Two authorities and what they signed."""
-    from tests.certificates import make  # few tests need it, and it loads a library
+    """Two certificate authorities and the certificates that they signed."""
+    from tests.certificates import make  # imported here: few tests need it, and it loads a library
 
     return make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
 def topic() -> str:
-    """A topic name of this test's own."""
+    """A topic name that only this test uses."""
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
-def wait(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
+def wait(condition: Callable[[], Any], description: str, seconds: float = DEADLINE) -> Any:
     """Wait until the condition holds, and return what it returned."""
     started = time.monotonic()
     while True:
         if value := condition():
             return value
-        assert time.monotonic() - started < seconds, f"not within {seconds} s: {what}"
+        assert time.monotonic() - started < seconds, f"not within {seconds} s: {description}"
         time.sleep(pause(started))
 
 
 class Running:
-    """`perceptron run` as a process, asked over HTTP."""
+    """`perceptron run` as a process, and an HTTP client for it."""
 
     def __init__(
         self,
@@ -255,16 +256,16 @@ class Running:
         self.config.write_text(f"{kafka_settings}{settings}\n")
         command = [sys.executable, "-m", *program, "-c", str(self.config), "run", "-g", f"g-{topic}"]
         command += ["-t", topic] if topic else []
-        command += [flag for more in topics for flag in ("-t", more)]
+        command += [flag for name in topics for flag in ("-t", name)]
         self.command = [*command, "-b", kafka, "--redis", self.redis_url, "-p", str(self.port), *flags]
         self.log = folder / f"service-{self.port}.log"
-        # With a certificate in its settings, who signed it.
+        # If the settings have a certificate, the client trusts its issuer.
         trust = ssl.create_default_context(cafile=ca) if ca else True
         self.http = httpx.Client(base_url=f"http{'s' if ca else ''}://127.0.0.1:{self.port}", timeout=60, verify=trust)
         self.start(self.command)
 
     def start(self, command: list[str]) -> "Running":
-        """Start the process, or another in its place."""
+        """Start the process, or a new one in place of the last."""
         self.process: Copy | subprocess.Popen[bytes]
         self.log.touch()
         if command[:2] == [sys.executable, "-m"]:
@@ -290,10 +291,10 @@ class Running:
         return self.http.get(f"/v1/models/{topic or self.topic}").raise_for_status().json()
 
     def weights(self, label: int | None = None) -> Any:
-        """All pages of the weights, as one answer; of classes those of a label."""
-        rows, cursor, answer, of = [], "1", {"bias": 0.0}, "" if label is None else f"&label={label}"
+        """All pages of the weights, as one answer; for a model of classes, those of a label."""
+        rows, cursor, answer, label_query = [], "1", {"bias": 0.0}, "" if label is None else f"&label={label}"
         while cursor:
-            url = f"/v1/models/{self.topic}/weights?limit=5000&cursor={cursor}{of}"
+            url = f"/v1/models/{self.topic}/weights?limit=5000&cursor={cursor}{label_query}"
             answer = self.http.get(url).raise_for_status().json()
             rows += answer["weights"]
             cursor = answer["next"]
@@ -309,7 +310,7 @@ class Running:
     def wait_for(self, records: int) -> Any:
         """Wait until this many records of partition 0 are learned and saved; return the model."""
 
-        def there() -> Any:
+        def model_if_saved() -> Any:
             try:
                 model = self.model()
             except httpx.ConnectError:
@@ -317,15 +318,15 @@ class Running:
                 raise AssertionError(self.log.read_text()) from None
             return model if model["next"]["0"] == records and model["ahead"] == 0 else None
 
-        return wait(there, f"{records} records learned")
+        return wait(model_if_saved, f"{records} records learned")
 
     def metrics(self) -> dict[str, float]:
-        """Every sample by its name with labels, as the exposition writes it."""
+        """Every sample, by its name and labels as the exposition format writes them."""
         lines = self.http.get("/metrics").raise_for_status().text.splitlines()
         return {name: float(value) for name, value in (x.rsplit(" ", 1) for x in lines if not x.startswith("#"))}
 
     def rewinds(self) -> float:
-        """How often it dropped its state, whatever for."""
+        """How often it dropped its state, for any reason."""
         return sum(n for name, n in self.metrics().items() if name.startswith("perceptron_rewinds_total"))
 
     def kill(self) -> None:
@@ -343,7 +344,7 @@ Run = Callable[..., Running]
 
 @pytest.fixture
 def run(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterator[Run]:
-    """Start services on this test's topic; what is left of them is killed at the end."""
+    """Start services on this test's topic; the end of the test kills those that still run."""
     started: list[Running] = []
 
     def start(
@@ -395,17 +396,17 @@ async def admin(kafka: Server) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def create_topic(kafka: Server, topic: str, partitions: int = 1, **configs: str) -> None:
-    """Create a topic with these settings (underscores for dots) and wait until it is there."""
+    """Create a topic with these settings (underscores for dots) and wait until it is listed."""
     names = {name.replace("_", "."): value for name, value in configs.items()}
     async with admin(kafka) as client:
         answer = await client.create_topics([NewTopic(topic, partitions, 1, topic_configs=names)])
         assert answer.topic_errors[0][1] == 0, answer
-        # The controller answers: the broker that clients ask may still be without it.
+        # The controller has answered, but the broker of the clients may not list the topic yet.
         await _listed(client, topic, True)
 
 
 async def delete_topic(kafka: Server, topic: str) -> None:
-    """Delete a topic and wait until it is gone."""
+    """Delete a topic and wait until it is no longer listed."""
     async with admin(kafka) as client:
         await client.delete_topics([topic])
         await _listed(client, topic, False)
@@ -434,9 +435,9 @@ async def read_all(kafka: Server, topic: str, number: int = 0) -> list[Any]:
     return records
 
 
-def clean_environment(**more: str) -> dict[str, str]:
+def clean_environment(**additions: str) -> dict[str, str]:
     """The environment without the settings of the user who runs the tests."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")} | more
+    return {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")} | additions
 
 
 def perceptron(
@@ -448,32 +449,32 @@ def perceptron(
 ) -> Done:
     """Run a command to its end, with `env` added to the clean environment.
 
-    In this process, which takes a tenth of the time, unless it reads its input or takes signals, which a copy does, or
-    imports other things.
+    It runs in this process, which takes a tenth of the time. A command that reads its input or takes signals runs in a
+    copy of the template, and one that imports from another path in a new interpreter.
     """
     environment = clean_environment(**(env or {}))
     if "PYTHONPATH" in (env or {}):
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "service", *arguments],
             input=(stdin or b"").decode(), capture_output=True, text=True, cwd=cwd, env=environment, timeout=seconds,
             check=False,
         )  # fmt: skip
-        return Done(done.returncode, done.stdout, done.stderr)
+        return Done(result.returncode, result.stdout, result.stderr)
     if stdin is not None or {"run", "demo"} & set(arguments):
         return template.run(["service", *arguments], environment, cwd, stdin or b"", seconds)
     with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
-        return thread.submit(_here, arguments, cwd or Path.cwd(), environment).result(seconds)
+        return thread.submit(_run_in_this_process, arguments, cwd or Path.cwd(), environment).result(seconds)
 
 
-_ALONE = threading.Lock()
+_STREAMS_LOCK = threading.Lock()
 
 
-def _here(arguments: Sequence[str], cwd: Path, environment: dict[str, str]) -> Done:
+def _run_in_this_process(arguments: Sequence[str], cwd: Path, environment: dict[str, str]) -> Done:
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     code: Any = 0
     with (
-        _ALONE,
-        mock.patch("asyncio.events.new_event_loop", Loop),  # a process that ends leaves no connection, a thread may
+        _STREAMS_LOCK,
+        mock.patch("asyncio.events.new_event_loop", Loop),  # unlike a process, a thread may leave connections open
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.object(sys, "argv", ["perceptron", *arguments]),
         contextlib.chdir(cwd),
@@ -487,9 +488,8 @@ def _here(arguments: Sequence[str], cwd: Path, environment: dict[str, str]) -> D
         except BaseException:
             code = 1
             traceback.print_exc()
-    said = (stream.buffer.getvalue().decode() for stream in (out, err))
-    return Done(code or 0, *said)
+    return Done(code or 0, out.buffer.getvalue().decode(), err.buffer.getvalue().decode())
 
 
-def event(features: Any, label: Any, **more: Any) -> bytes:
-    return json.dumps({"features": features, "label": label, **more}, separators=(",", ":")).encode()
+def event(features: Any, label: Any, **members: Any) -> bytes:
+    return json.dumps({"features": features, "label": label, **members}, separators=(",", ":")).encode()

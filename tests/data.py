@@ -1,4 +1,4 @@
-"""Real data that wheels carry, two classes each, standardised."""
+"""Real data sets that Python packages contain, with two classes each, standardised."""
 
 import warnings
 from functools import cache
@@ -12,7 +12,7 @@ NAMES = ("breast cancer", "phishing")
 
 @cache
 def table(name: str) -> Table:
-    """Features of mean 0 and variance 1, and labels ±1."""
+    """The features of a data set, with mean 0 and variance 1, and its labels, ±1."""
     x, y = _phishing() if name == "phishing" else _breast_cancer()
     return (x - x.mean(axis=0)) / x.std(axis=0), np.where(y, 1.0, -1.0)
 

@@ -1,4 +1,4 @@
-"""The rules as the texts write them, in plain Python: the oracle of the compiled kernel.
+"""The rules as the literature writes them, in plain Python: the oracle of the compiled kernel.
 
 An event is a label y ∈ {-1, +1}, an importance weight, and its features as (column, value) pairs in record
 order. Column 0 is the bias, x0 = 1, and comes first. s = w·x is the score. Every rule here changes the weights along
@@ -67,7 +67,7 @@ def logistic_delta(s: float, y: float, eta: float, slope: float) -> float:
     The target t is 1 for a positive event, 0 for a negative one (perceptron note). `slope` is a.
     """
     z = slope * s
-    # The same function twice, so that e^ never overflows.
+    # The same function in two forms, so that e^ never overflows.
     o = 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
     return eta * ((1.0 if y > 0.0 else 0.0) - o) * (slope * o * (1.0 - o))
 
@@ -81,21 +81,21 @@ def step_of(identity: Identity) -> Callable[[float, float, float], float]:
         "half-step": lambda s, y, eta: half_step(s, y, eta, tie),
         "lms": lms,
         "logistic-delta": lambda s, y, eta: logistic_delta(s, y, eta, slope or 1.0),
-        # McCulloch and Pitts: given weights and threshold, no learning.
+        # McCulloch and Pitts: fixed weights and threshold, no learning.
         "threshold-unit": lambda _s, _y, _eta: 0.0,
     }
     return steps[identity.rule]
 
 
 def steps_of_classes(identity: Identity, s: Sequence[float], own: int, eta: float) -> list[float]:
-    """The steps an event of the class `own` adds to each class's weights along x, by the scores of all and η·weight.
+    """The step that an event of class `own` adds to each class's weights along x, from all scores and η·weight.
 
     The simplest ultraconservative rule (Crammer and Singer 2003): unless its own score is strictly the largest, η to
-    its own class and -η to the best wrong one, the first of equals. LMS and logistic-delta: each class against the
+    its own class and -η to the best wrong class, the first of equals. LMS and logistic-delta: each class against the
     rest, y = 1 for its own events and -1 for all others.
     """
     if identity.rule != "perceptron":
-        return [step_of(identity)(one, 1.0 if k == own else -1.0, eta) for k, one in enumerate(s)]
+        return [step_of(identity)(class_score, 1.0 if k == own else -1.0, eta) for k, class_score in enumerate(s)]
     rival = max((k for k in range(len(s)) if k != own), key=lambda k: s[k])
     return [0.0 if s[own] > s[rival] else {own: eta, rival: -eta}.get(k, 0.0) for k in range(len(s))]
 
@@ -103,18 +103,18 @@ def steps_of_classes(identity: Identity, s: Sequence[float], own: int, eta: floa
 def learn_classes(
     w: Sequence[MutableSequence[float]], x: Features, own: int, weight: float, identity: Identity
 ) -> tuple[list[float], bool]:
-    """One event of a model of classes: changes `w`, a vector each; returns the scores before it, and whether it did."""
-    s = [score(one, x) for one in w]
+    """Learn one event: change `w`, one vector per class; return the scores before, and whether anything changed."""
+    s = [score(class_weights, x) for class_weights in w]
     steps = steps_of_classes(identity, s, own, identity.eta * weight)
-    for one, step in zip(w, steps, strict=True):
-        one[0] += step
+    for class_weights, step in zip(w, steps, strict=True):
+        class_weights[0] += step
         for column, value in x:
-            one[column] += step * value
+            class_weights[column] += step * value
     return s, any(steps)
 
 
 def learn(w: MutableSequence[float], x: Features, y: float, weight: float, identity: Identity) -> tuple[float, float]:
-    """One event: changes `w` in place; returns the score before the change, and the step (0 where nothing changed)."""
+    """Learn one event: change `w` in place; return the score before the change, and the step (0 without a change)."""
     s = score(w, x)
     step = step_of(identity)(s, y, identity.eta * weight)
     if step != 0.0:

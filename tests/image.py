@@ -1,4 +1,4 @@
-"""The Dockerfile without an engine: its own steps in clean folders, and what they made on a read-only file system.
+"""The Dockerfile without an engine: its steps run in clean folders, and the result on a read-only file system.
 
 Each stage is a folder that is entered by chroot. Two things differ from an image: the base is this machine's system,
 which can only be read, with the Python that runs this in /usr/local; and no layer is packed, but a stage's files are
@@ -42,14 +42,14 @@ print(f"kernels: {hits} loaded, {misses} compiled, {seconds:.2f} s")
 
 
 class Instruction(NamedTuple):
-    """A line of the Dockerfile, with those that continue it."""
+    """A line of the Dockerfile, with its continuation lines."""
 
     name: str
     rest: str
 
 
 def instructions(text: str) -> Iterator[Instruction]:
-    """All of them, in order; comments are left out."""
+    """The instructions of a Dockerfile, in order, without comments."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     for line in filter(None, lines.replace("\\\n", " ").splitlines()):
         name, rest = line.split(None, 1)
@@ -57,7 +57,7 @@ def instructions(text: str) -> Iterator[Instruction]:
 
 
 class Stage:
-    """A folder that RUN, COPY and their like act on, and what the image says of a process in it."""
+    """A folder on which RUN, COPY and the like act, and the image's settings for a process in it."""
 
     def __init__(self, root: Path, stages: dict[str, "Stage"]) -> None:
         self.root, self.env, self.folder, self.user = root, {"PATH": PATH}, "/", "0:0"
@@ -65,12 +65,12 @@ class Stage:
         self._stages = stages
         _mount("--bind", str(root), str(root))  # so that it can be made read-only
         for name in ("usr", "etc", "bin", "sbin", "lib", "lib64"):
-            at = Path("/", name)
-            if at.is_symlink():
-                (root / name).symlink_to(at.readlink())
-            elif at.exists():
+            path = Path("/", name)
+            if path.is_symlink():
+                (root / name).symlink_to(path.readlink())
+            elif path.exists():
                 (root / name).mkdir()
-                _mount("--bind", "-o", "ro", str(at), str(root / name))
+                _mount("--bind", "-o", "ro", str(path), str(root / name))
         for name in ("opt", "src", "wheels", "proc", "dev", "tmp"):
             (root / name).mkdir()
         for name, minor in (("null", 3), ("zero", 5), ("random", 8), ("urandom", 9)):
@@ -87,14 +87,14 @@ class Stage:
             (base / "bin" / "python").symlink_to("python3")
         _mount("--bind", str(base), str(root / "usr" / "local"))
 
-    def enter(self, command: list[str], user: str, **more: str) -> list[str]:
-        """The command as a process of this stage has it; `more` are variables in addition to the image's own."""
-        env = {**self.env, "LD_LIBRARY_PATH": "/usr/local/lib", "HOME": "/", **more}
-        given = [f"{name}={value}" for name, value in env.items()]
-        return ["chroot", f"--userspec={user}", "--groups=", str(self.root), "/usr/bin/env", "-i", *given, *command]
+    def enter(self, command: list[str], user: str, **variables: str) -> list[str]:
+        """The command line that runs a command in this stage; `variables` are added to the image's own."""
+        env = {**self.env, "LD_LIBRARY_PATH": "/usr/local/lib", "HOME": "/", **variables}
+        values = [f"{name}={value}" for name, value in env.items()]
+        return ["chroot", f"--userspec={user}", "--groups=", str(self.root), "/usr/bin/env", "-i", *values, *command]
 
-    def do(self, step: Instruction) -> None:
-        """One instruction."""
+    def execute(self, step: Instruction) -> None:
+        """Execute one instruction."""
         match step:
             case Instruction("ENV", rest):
                 for pair in shlex.split(rest):
@@ -106,7 +106,7 @@ class Stage:
             case Instruction("USER", rest):
                 self.user = rest
             case Instruction("RUN", rest):
-                # How pip is set up here, where its index and certificates are, is no part of the image.
+                # The settings of pip on this machine, its index and certificates, are not a part of the image.
                 own = {n: v for n, v in os.environ.items() if n.startswith(("PIP_", "SSL_")) and n not in self.env}
                 shell = ["/bin/sh", "-ec", f"cd {self.folder} && {rest}"]
                 subprocess.run(self.enter(shell, self.user, **own), check=True)
@@ -117,21 +117,21 @@ class Stage:
             case Instruction("ENTRYPOINT" | "CMD" as name, rest):
                 self.command[name] = json.loads(rest)
             case Instruction(name, _) if name != "EXPOSE":
-                raise SystemExit(f"{DOCKERFILE.name}: {step.name} is not known here")
+                raise SystemExit(f"{DOCKERFILE.name}: {step.name} is not supported here")
 
-    def _copy(self, *words: str) -> None:
-        if words[0].startswith("--from="):
-            source, into = words[1:]
-            origin = self._stages[words[0].removeprefix("--from=")].root
-            assert source == into
+    def _copy(self, *arguments: str) -> None:
+        if arguments[0].startswith("--from="):
+            source, target_path = arguments[1:]
+            origin = self._stages[arguments[0].removeprefix("--from=")].root
+            assert source == target_path
             packed = subprocess.Popen(["tar", "-C", origin, "--format=gnu", "-c", source[1:]], stdout=subprocess.PIPE)
             subprocess.run(["tar", "-C", self.root, "-x"], stdin=packed.stdout, check=True)
             assert packed.wait() == 0
             return
-        *sources, last = words
-        target = Path(self.root, self.folder.lstrip("/"), last)
+        *sources, destination = arguments
+        target = Path(self.root, self.folder.lstrip("/"), destination)
         for name in sources:
-            assert sent(name), f"{name} is not in .dockerignore's list"
+            assert in_build_context(name), f"{name} is not in .dockerignore's list"
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
             else:
@@ -139,8 +139,8 @@ class Stage:
                 shutil.copy2(ROOT / name, target)
 
 
-def sent(name: str) -> bool:
-    """Whether .dockerignore, a list of what is taken, lets this file or folder into the build."""
+def in_build_context(name: str) -> bool:
+    """Whether .dockerignore, a list of exceptions, lets this file or folder into the build."""
     return f"!{Path(name).parts[0]}" in (ROOT / ".dockerignore").read_text().splitlines()
 
 
@@ -149,38 +149,38 @@ def _mount(*arguments: str) -> None:
 
 
 def build(folder: Path) -> Stage:
-    """Every stage; returns the last, with a root that can only be read."""
+    """Build every stage; returns the last one, with a read-only root."""
     stages: dict[str, Stage] = {}
     stage: Stage | None = None
     for step in instructions(DOCKERFILE.read_text()):
         print(f"{step.name} {step.rest}", flush=True)
         if step.name == "FROM":
             image, _, name = step.rest.partition(" AS ")
-            here = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
-            print(f"  here: this system with Python {sys.version.split()[0]}" + (", another" if image != here else ""))
+            base = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
+            print(f"  here: this system with Python {sys.version.split()[0]}" + (", another" if image != base else ""))
             (root := folder / (name or "image")).mkdir(mode=0o755)
             stage = stages[name or "image"] = Stage(root, stages)
         else:
             assert stage is not None
-            stage.do(step)
+            stage.execute(step)
     assert stage is not None
-    for at in (stage.root, stage.root / "usr" / "local"):
-        _mount("-o", "remount,ro,bind", str(at))
+    for path in (stage.root, stage.root / "usr" / "local"):
+        _mount("-o", "remount,ro,bind", str(path))
     return stage
 
 
-def try_out(image: Stage, folder: Path) -> None:
-    """Its kernels, its command, its health check: as its user, who can write to /tmp alone."""
+def check_image(image: Stage, folder: Path) -> None:
+    """Check the image's kernels, command and health check as its user, who can write only to /tmp."""
 
-    def inside(*command: str, **more: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(image.enter([*command], image.user, **more), capture_output=True, text=True, check=False)
+    def inside(*command: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(image.enter([*command], image.user, **env), capture_output=True, text=True, check=False)
 
-    refused = inside("touch", "/opt/perceptron/new", "/usr/local/new", "/new")
-    assert refused.stderr.count("Read-only file system") == 3, refused.stderr
+    writes = inside("touch", "/opt/perceptron/new", "/usr/local/new", "/new")
+    assert writes.stderr.count("Read-only file system") == 3, writes.stderr
     print("\nas", image.user, "with a read-only root:", flush=True)
-    loaded = inside("python", "-I", "-c", KERNELS)
-    print(loaded.stdout, end="")
-    assert ", 0 compiled" in loaded.stdout, loaded.stderr
+    kernels = inside("python", "-I", "-c", KERNELS)
+    print(kernels.stdout, end="")
+    assert ", 0 compiled" in kernels.stdout, kernels.stderr
 
     with servers.start_kafka(folder) as kafka, servers.start_redis(folder) as redis:
         port = str(servers.free_port())
@@ -211,15 +211,15 @@ def try_out(image: Stage, folder: Path) -> None:
 
 
 def main() -> None:
-    """In a mount namespace of its own: what is mounted is gone before the folders are removed."""
+    """Run in a separate mount namespace, so that all mounts are gone before the folders are removed."""
     if len(sys.argv) == 1:
         with tempfile.TemporaryDirectory() as name:
             unshare = ["unshare", "--mount", "--propagation", "private"]
-            done = subprocess.run([*unshare, sys.executable, "-m", "tests.image", name], check=False)
-        raise SystemExit(done.returncode)
+            result = subprocess.run([*unshare, sys.executable, "-m", "tests.image", name], check=False)
+        raise SystemExit(result.returncode)
     (folder := Path(sys.argv[1])).chmod(0o755)
     (data := folder / "data").mkdir()
-    try_out(build(folder), data)
+    check_image(build(folder), data)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Bad events of every kind that the format names, with the reason each must get, and good ones that look odd."""
+"""Bad events of every kind in the format, each with its expected reason, and valid events that look unusual."""
 
 _LONG = "n" * 257
 _DEEP = b'{"features":{"a":1},"label":1,"x":' + b"[" * 100 + b"]" * 100 + b"}"

@@ -1,4 +1,4 @@
-"""The oracle of every learned state: the texts' rule in a few lines. Imports nothing of the service."""
+"""The oracle of every learned state: the rule from the literature, in a few lines without imports of the service."""
 
 import json
 import math
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def standard(x: float, n: float, mean: float, m2: float) -> float:
-    """The distance from the mean in standard deviations; 0 where there are none."""
+    """The distance of x from the mean in standard deviations; 0 if the deviation is 0."""
     return (x - mean) / math.sqrt(m2 / n) if m2 / n > 0.0 else 0.0
 
 
-def take_in(sums: dict[Any, tuple[float, float, float]], key: Any, x: float) -> None:
-    """Take a number into Welford's n, mean and M2 of its feature."""
+def update_sums(sums: dict[Any, tuple[float, float, float]], key: Any, x: float) -> None:
+    """Add a number to Welford's n, mean and M2 of its feature."""
     n, mean, m2 = sums.get(key, (0.0, 0.0, 0.0))
     d = x - mean
     mean += d / (n + 1.0)
@@ -20,7 +20,7 @@ def take_in(sums: dict[Any, tuple[float, float, float]], key: Any, x: float) -> 
 
 
 def squared(x: Iterable[tuple[str, float]]) -> float:
-    """‖x‖² with the bias, in the order of the events: `sum` rounds otherwise."""
+    """‖x‖² with the bias, summed in record order: `sum` may round differently."""
     total = 1.0
     for _, v in x:
         total += v * v
@@ -28,7 +28,7 @@ def squared(x: Iterable[tuple[str, float]]) -> float:
 
 
 class Fold:
-    """The perceptron rule over events, one after the other: json, a dict of names, a plain loop."""
+    """The perceptron rule, applied to one event after the other with json, a dict of names and a plain loop."""
 
     def __init__(
         self,
@@ -37,21 +37,21 @@ class Fold:
         scaled: bool = False,
         margins: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """`margins` of the negative and of the positive label: up to which y·s an event is an update."""
+        """`margins` of the negative and of the positive label: an event is an update if y·s is at most its margin."""
         self.eta, self.half_life, self.scaled, self.margins = eta, half_life, scaled, margins
         self.sums: dict[str, tuple[float, float, float]] = {}
-        """Welford's n, mean and M2 of each number, where values are scaled."""
+        """Welford's n, mean and M2 of each numeric feature, if values are scaled."""
         self.w: dict[str, Any] = {}  # in order of first sight
         self.bias: Any = 0.0
         self.recent: list[float] = []
-        """The recent average of `vector`, where there is a half-life: E ← βE + (1 - β)w after each event."""
+        """The recent average of `vector`, if there is a half-life: E ← βE + (1 - β)w after each event."""
         self.events = self.mistakes = self.wrong = self.updates = 0
         self.limit = 0.0
-        """The limit of ‖w‖²: each update adds its own square, and twice its length times its margin at most."""
+        """The limit of ‖w‖²: each update adds at most its own square, and twice its length times its margin."""
         self.diverged = False
 
     def learn(self, raw: bytes | str) -> None:
-        """One event; none from the first on whose update takes the squared norm of the weights beyond 1e30."""
+        """Learn one event, unless an update would have taken the squared norm of the weights beyond 1e30."""
         if self.diverged:
             return
         event = json.loads(raw)
@@ -84,27 +84,27 @@ class Fold:
     def _average(self) -> None:
         if self.half_life:
             beta, vector = 0.5 ** (1 / self.half_life), self.vector
-            rest, before = 1.0 - beta, self.recent + [0.0] * (len(vector) - len(self.recent))
-            self.recent = [beta * e + rest * w for e, w in zip(before, vector, strict=True)]
+            weight, previous = 1.0 - beta, self.recent + [0.0] * (len(vector) - len(self.recent))
+            self.recent = [beta * e + weight * w for e, w in zip(previous, vector, strict=True)]
 
-    def features(self, given: dict[str, Any]) -> tuple[list[tuple[str, float]], dict[str, tuple[float, float, float]]]:
-        """Names and values as weights meet them, and the sums by which they are scaled."""
-        flat = [(f"{name}={v}", True) if isinstance(v, str) else (name, v) for name, v in given.items()]
+    def features(self, event: dict[str, Any]) -> tuple[list[tuple[str, float]], dict[str, tuple[float, float, float]]]:
+        """The names and values that weights are multiplied with, and the sums by which they are scaled."""
+        flat = [(f"{name}={v}", True) if isinstance(v, str) else (name, v) for name, v in event.items()]
         if not self.scaled:
             return [(name, float(v)) for name, v in flat], self.sums
         sums = dict(self.sums)
         for name, v in flat:
             if not isinstance(v, bool):
-                take_in(sums, name, v)
+                update_sums(sums, name, v)
         return [(name, float(v) if isinstance(v, bool) else standard(v, *sums[name])) for name, v in flat], sums
 
     def _beyond(self, step: float, x: Iterable[tuple[str, float]]) -> bool:
-        # No sum is needed while there were few and short steps: by the triangle inequality, and Cauchy's.
-        longest = self.limit + step * step + sum((step * v) * (step * v) for _, v in x)
-        if (self.updates + 1) * longest <= 1e30:
+        # After few and short steps no sum is needed: by the triangle inequality and Cauchy's inequality.
+        upper_bound = self.limit + step * step + sum((step * v) * (step * v) for _, v in x)
+        if (self.updates + 1) * upper_bound <= 1e30:
             return False
-        after = self.w | {name: self.w.get(name, 0.0) + step * v for name, v in x}
-        return not sum(v * v for v in (self.bias + step, *after.values())) <= 1e30
+        updated = self.w | {name: self.w.get(name, 0.0) + step * v for name, v in x}
+        return not sum(v * v for v in (self.bias + step, *updated.values())) <= 1e30
 
     def fold(self, events: Iterable[bytes | str]) -> "Fold":
         for raw in events:
@@ -117,10 +117,10 @@ class Fold:
 
 
 class Classes(Fold):
-    """The same of three labels and more, which have weights each: a list of them for the bias and for each name.
+    """The rule for three labels or more: the bias and each name have a list of weights, one for each label.
 
-    The largest score predicts, the first of equals. Unless its own is strictly the largest, an event is added to its
-    own label's weights and taken off those of the best wrong one, the first of equals.
+    The label of the largest score is predicted, the first of equal ones. Unless the score of its own label is strictly
+    the largest, an event is added to its label's weights and subtracted from those of the best wrong label.
     """
 
     def __init__(
@@ -146,13 +146,13 @@ class Classes(Fold):
         step = self.eta * event.get("weight", 1.0)
         if mistake := s[own] <= s[rival]:
 
-            def moved(at: list[float], v: float) -> list[float]:
-                return [a + step * v if k == own else a - step * v if k == rival else a for k, a in enumerate(at)]
+            def update(weights: list[float], v: float) -> list[float]:
+                return [a + step * v if k == own else a - step * v if k == rival else a for k, a in enumerate(weights)]
 
-            bias = moved(bias, 1.0)
+            bias = update(bias, 1.0)
             for name, v in x:
-                w[name] = moved(w[name], v)
-            if not sum(a * a for at in (bias, *w.values()) for a in at) <= 1e30:
+                w[name] = update(w[name], v)
+            if not sum(a * a for weights in (bias, *w.values()) for a in weights) <= 1e30:
                 self.diverged = True
                 return
             self.limit += 2 * step * step * squared(x)
@@ -168,11 +168,11 @@ class Classes(Fold):
     @property
     def vector(self) -> list[float]:
         """The weights of the bias for all labels, then those of each name."""
-        return [a for at in (self.bias, *self.w.values()) for a in at]
+        return [a for weights in (self.bias, *self.w.values()) for a in weights]
 
 
-def same(fold: Fold, model: Any, weights: Any) -> None:
-    """Assert that `GET /v1/models/{m}` and all pages of its weights are the fold, bit for bit."""
+def assert_model_is_fold(fold: Fold, model: Any, weights: Any) -> None:
+    """Assert that `GET /v1/models/{m}` and all pages of its weights equal the fold, bit for bit."""
     assert (model["events"], model["mistakes"], model["wrong_predictions"]) == (fold.events, fold.mistakes, fold.wrong)
     assert model["updates"] == fold.updates
     assert [r["name"] for r in weights["weights"]] == list(fold.w)

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes services, asked over HTTP: for the tests of the dashboard and of the alerts."""
+"""A real Prometheus that scrapes services, with a client, for the tests of the dashboard and of the alerts."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from tests.conftest import Running, wait
 
 
 def program(name: str) -> str:
-    """The path of a program that is no Python package."""
+    """The path of a program that is not a Python package; skips the test if it is not installed."""
     path = shutil.which(name)
     if path is None:
         assert not os.environ.get("CI"), f"CI must have {name}"
@@ -26,10 +26,10 @@ def program(name: str) -> str:
 
 
 class Prometheus:
-    """A Prometheus that runs."""
+    """A client of a running Prometheus."""
 
     since = 0.0
-    """From when on it is to be asked, if a test says so."""
+    """The start of the time range of queries, in seconds since 1970, if a test sets it."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
@@ -48,31 +48,31 @@ class Prometheus:
 
     def value(self, query: str) -> float | None:
         """The current value of a series."""
-        found = self.ask("/query", query=query)["result"]
-        return float(found[0]["value"][1]) if found else None
+        samples = self.ask("/query", query=query)["result"]
+        return float(samples[0]["value"][1]) if samples else None
 
 
 @contextmanager
 def scraping(
     folder: Path, services: Iterable[Running], rules: str = "", every: str = "1s", lookback: str = "5m"
 ) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes these services, and evaluates rules, so often."""
+    """Run a Prometheus that scrapes these services and evaluates rules, both at the interval `every`."""
     address = f"127.0.0.1:{servers.free_port()}"
     config, log = folder / "prometheus.yml", folder / "prometheus.log"
     targets = [{"targets": [f"127.0.0.1:{service.port}" for service in services]}]
-    often = {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every}
+    intervals = {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every}
     jobs = [{"job_name": "perceptron", "static_configs": targets}]
     (folder / "rules.yml").write_text(rules)
-    config.write_text(yaml.safe_dump({"global": often, "rule_files": ["rules.yml"], "scrape_configs": jobs}))
+    config.write_text(yaml.safe_dump({"global": intervals, "rule_files": ["rules.yml"], "scrape_configs": jobs}))
     command = [program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
     command += [f"--web.listen-address={address}", "--log.level=warn", f"--query.lookback-delta={lookback}"]
     with log.open("w") as out, httpx.Client(base_url=f"http://{address}", timeout=30) as http:
-        asked = Prometheus(http)
+        prometheus = Prometheus(http)
         process = subprocess.Popen(command, stdout=out, stderr=out)
         try:
-            wait(asked.ready, "Prometheus is ready")
-            wait(lambda: asked.value("up"), "Prometheus has scraped a service")
-            yield asked
+            wait(prometheus.ready, "Prometheus is ready")
+            wait(lambda: prometheus.value("up"), "Prometheus has scraped a service")
+            yield prometheus
         finally:
             process.terminate()
             process.wait(60)

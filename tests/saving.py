@@ -1,4 +1,4 @@
-"""A keeper, a learner, a store in memory, and a clock that a test moves."""
+"""A keeper, a learner, a store in memory, and a clock that a test sets."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,7 +18,7 @@ from tests.simulation.world import Redis, SimulatedStore, World
 
 
 class FakeClock:
-    """Time that a test moves."""
+    """A clock whose time changes only by `sleep` and by the test."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -34,15 +34,15 @@ class FakeClock:
         await asyncio.sleep(0)
 
 
-async def here(function: Any, *arguments: Any) -> Any:
+async def run_here(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def keeper(store: Any, model: str, clock: FakeClock | None = None, **more: Any) -> Keeper:
-    return Keeper(model, store, clock or FakeClock(), here, **more)
+def keeper(store: Any, model: str, clock: FakeClock | None = None, **options: Any) -> Keeper:
+    return Keeper(model, store, clock or FakeClock(), run_here, **options)
 
 
-def fresh() -> Learner:
+def new_learner() -> Learner:
     return learner_of(Identity())
 
 
@@ -52,44 +52,44 @@ def learn(learner: Learner, *names: str) -> None:
 
 
 async def save(k: Keeper, learner: Learner) -> AcceptedSave:
-    saved = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, heads.Source("cluster"))
-    assert isinstance(saved, AcceptedSave)
-    return saved
+    result = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, heads.Source("cluster"))
+    assert isinstance(result, AcceptedSave)
+    return result
 
 
-class Driven:
-    """A simulated log or store whose calls all complete; a call that cannot go on waits."""
+class SteppedCalls:
+    """A simulated log or store as asyncio sees it: each call runs through its steps, and waits until each is ready."""
 
     def __init__(self, simulated: SimulatedLog | SimulatedStore) -> None:
         self._simulated = simulated
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._simulated, name)
-        if not asyncio.iscoroutinefunction(found):
-            return found
+        attribute = getattr(self._simulated, name)
+        if not asyncio.iscoroutinefunction(attribute):
+            return attribute
 
-        async def through(*arguments: Any) -> Any:
-            coroutine: Coroutine[Any, Any, Any] = found(*arguments)
+        async def run_steps(*arguments: Any) -> Any:
+            coroutine: Coroutine[Any, Any, Any] = attribute(*arguments)
             while True:
                 try:
                     step = coroutine.send(None)
                 except StopIteration as end:
                     return end.value
-                while not step.ready():  # noqa: ASYNC110 - a part of the scheduler
+                while not step.ready():  # noqa: ASYNC110 - this is the scheduler
                     await asyncio.sleep(0)
 
-        return through
+        return run_steps
 
 
-def simulated_store(fields: dict[str, bytes] | None = None) -> tuple[Driven, Redis]:
-    """The simulator's store without faults, and what it holds: at first the fields of a model, or none."""
+def simulated_store(fields: dict[str, bytes] | None = None) -> tuple[SteppedCalls, Redis]:
+    """The simulator's store without faults, and its Redis, which holds these fields of one model."""
     world = World(0)
     world.faulty, world.redis.state = False, fields or {}
-    return Driven(SimulatedStore(world, "one")), world.redis
+    return SteppedCalls(SimulatedStore(world, "one")), world.redis
 
 
-class Losing:
-    """A store whose chosen call loses its reply, after it was carried out or before."""
+class ReplyLosingStore:
+    """A store that raises DependencyError once, at the first call of one method, after the call or in place of it."""
 
     def __init__(self, store: Any, call: str, carried_out: bool) -> None:
         self._store, self._call, self._carried_out = store, call, carried_out
@@ -99,10 +99,10 @@ class Losing:
         if name != self._call:
             return method
 
-        async def lost(*arguments: Any) -> None:
+        async def lose_reply(*arguments: Any) -> None:
             self._call = ""
             if self._carried_out:
                 await method(*arguments)
             raise DependencyError("the reply was lost")
 
-        return lost
+        return lose_reply

@@ -1,6 +1,6 @@
-"""A real Kafka whose listeners ask who is there: TLS, client certificates, SASL by each mechanism; and its ACLs.
+"""A real Kafka whose listeners authenticate clients: TLS, client certificates, SASL by each mechanism; and its ACLs.
 
-The listener PLAINTEXT is the broker's own: who comes that way is ANONYMOUS, who may do all.
+The listener PLAINTEXT is the broker's own: its clients are the user ANONYMOUS, who has all rights.
 """
 
 import base64
@@ -23,7 +23,7 @@ from tests.conftest import admin
 
 LISTENERS = {"TLS": "SSL", "MTLS": "SSL", "SASL": "SASL_PLAINTEXT", "SASLTLS": "SASL_SSL"}
 ODD = {"EXPIRED": "SSL", "ELSEWHERE": "SSL", "SCRAM": "SASL_PLAINTEXT"}
-"""With certificates of the past and of another name; one that knows a single mechanism."""
+"""Listeners with an expired certificate, with the certificate of another name, and with a single mechanism."""
 MECHANISMS = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
 USERS = "learner", "replica", "producer", "tool", "nobody"
 RESOURCES = {"Topic": 2, "Group": 3, "Cluster": 4}
@@ -32,12 +32,12 @@ LITERAL, PREFIXED, ALLOW = 3, 4, 3
 
 
 def password(user: str) -> str:
-    """Each user's, whichever the mechanism."""
+    """The password of a user, for every mechanism."""
     return f"{user}-secret"
 
 
-class Secured(NamedTuple):
-    """A broker; `ports` has the port of each listener."""
+class SecuredKafka(NamedTuple):
+    """A broker, with the port of each listener."""
 
     server: Server
     ports: dict[str, int]
@@ -51,8 +51,8 @@ class Secured(NamedTuple):
         """Grant rights, each as `USER OPERATION RESOURCE NAME`; a `*` at the end makes the name a prefix."""
         await self._change(CreateAclsRequest, rights)
 
-    async def take_away(self, *rights: str) -> None:
-        """Take rights away that `allow` granted."""
+    async def revoke(self, *rights: str) -> None:
+        """Revoke rights that `allow` granted."""
         await self._change(DeleteAclsRequest, rights)
 
     async def _change(self, request: Any, rights: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ class Secured(NamedTuple):
 class Issuer:
     """A token endpoint (RFC 6749, client credentials) on loopback.
 
-    A client's id is its user; `seconds` is how long its tokens hold, `issued` how many there were.
+    A client's id is its user. `seconds` is the lifetime of its tokens, `issued` their number so far.
     """
 
     def __init__(self) -> None:
@@ -78,10 +78,10 @@ class Issuer:
 
         class Endpoint(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                asked = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+                form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
                 user, _, secret = base64.b64decode(self.headers["authorization"].split()[1]).decode().partition(":")
-                right = asked["grant_type"] == ["client_credentials"] and secret == password(user)
-                status = 200 if right else 401
+                accepted = form["grant_type"] == ["client_credentials"] and secret == password(user)
+                status = 200 if accepted else 401
                 body: dict[str, Any] = {"error": "invalid_client", "error_description": "no such client"}
                 if status == 200:
                     issuer.issued += 1
@@ -102,17 +102,17 @@ class Issuer:
         self._server.server_close()
 
     def token(self, user: str) -> str:
-        """A JSON Web Token without a signature, as Kafka takes it outside production."""
-        now = time.time()
-        claims = {"sub": user, "iat": now, "exp": now + self.seconds, "scope": "kafka"}
+        """A JSON Web Token without a signature, which Kafka accepts outside production."""
+        issued_at = time.time()
+        claims = {"sub": user, "iat": issued_at, "exp": issued_at + self.seconds, "scope": "kafka"}
         parts: list[dict[str, Any]] = [{"alg": "none"}, claims]
         encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
         return ".".join([*encoded, ""])
 
 
 @contextmanager
-def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) -> Iterator[Secured]:
-    """A running Kafka with all of it; `more` are further lines of its properties."""
+def secured_kafka(folder: Path, certificates: Certificates, extra_lines: Iterable[str] = ()) -> Iterator[SecuredKafka]:
+    """Run a Kafka with all listeners, users and the token endpoint; `extra_lines` are further properties."""
     issuer = Issuer()
     protocols = LISTENERS | ODD
     ports = {name: servers.free_port() for name in protocols}
@@ -136,7 +136,7 @@ def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) 
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users=User:ANONYMOUS",
         f"sasl.enabled.mechanisms={','.join(MECHANISMS)}",
-        *more,
+        *extra_lines,
     ]
     for listener in ("sasl", "sasltls"):
         lines += [f"listener.name.{listener}.{mechanism}.sasl.jaas.config={text}" for mechanism, text in jaas.items()]
@@ -160,6 +160,6 @@ def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) 
         format_options=[option for user in scram for option in ("--add-scram", user)],
     ) as server:
         try:
-            yield Secured(server, ports, certificates, issuer)
+            yield SecuredKafka(server, ports, certificates, issuer)
         finally:
             issuer.close()

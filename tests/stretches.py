@@ -1,7 +1,7 @@
-"""The live bound against an oracle that knows the theorem and nothing of the service's sums.
+"""The live bound, compared with an oracle that implements the theorem without the service's sums.
 
 `random_stream(seed)` runs one stream and asserts after each event, `random_stream_of_classes(seed)` one of three labels
-or more; `THEOREM` has small streams on which the theorem is tight, so that an error of one event shows.
+or more. `THEOREM` has small streams on which the theorem is tight, so that an error of one event makes them fail.
 """
 
 import json
@@ -31,11 +31,11 @@ RULES: tuple[dict[str, Any], ...] = (
 )
 Features = dict[str, float]
 Vector = dict[Any, float]
-"""By feature name ("" is the bias); of classes by (name, class)."""
+"""Values by feature name ("" is the bias); for classes by (name, class)."""
 
 
 class Oracle:
-    """The theorem's quantities of one stretch, from the events alone."""
+    """The theorem's quantities for one stretch, computed only from the events."""
 
     def __init__(self, w: Vector, u: Vector, before: int) -> None:
         """`u` is the reference before it is rounded to single precision."""
@@ -47,21 +47,21 @@ class Oracle:
         self.gammas: NDArray[np.float64] | None = None
         self.hinge = np.zeros(49)
         self.rounding = 0.0
-        """The rounding error of the sums u·z, whose terms may cancel out."""
-        self.least = math.inf
-        """The least u·z: the margin γ by which u separates the events, if it is above 0."""
+        """The rounding error of the sums u·z, whose terms may cancel each other."""
+        self.min_along = math.inf
+        """The minimum of u·z: the margin γ by which u separates the events, if it is above 0."""
 
-    def see(self, zs: Sequence[Vector], updated: bool, slack: float) -> None:
-        """An event, with each z that its update may be by: they are of one length.
+    def add_event(self, zs: Sequence[Vector], updated: bool, slack: float) -> None:
+        """Add an event, with each possible z of its update; all have the same length.
 
-        `slack` is what its update may add to ‖w‖² besides ‖z‖², twice its w·z at the margin.
+        `slack` is the most that the update may add to ‖w‖² in addition to ‖z‖²: twice its w·z at the margin.
         """
         squared = sum(v * v for v in zs[0].values())
         if self.gammas is None:
             self.gammas = max(16.0 * math.sqrt(squared), 1e-60) * 2.0 ** (-np.arange(49) / 4.0)
         self.squared_radius = max(self.squared_radius, squared + slack)
         along = min(sum(self.u.get(name, 0.0) * v for name, v in z.items()) for z in zs)
-        self.least = min(self.least, along)
+        self.min_along = min(self.min_along, along)
         self.rounding += 1e-15 * max(sum(abs(self.u.get(name, 0.0) * v) for name, v in z.items()) for z in zs)
         self.hinge += np.maximum(0.0, self.gammas - along)
         if updated:
@@ -69,16 +69,16 @@ class Oracle:
             self.squared_steps += squared + slack
 
     def compare(self, learner: Learner, k: int) -> None:
-        """The service's sums are these, no update is too many, and its bound is the largest k that they allow."""
+        """Assert that the service's sums are equal, `k` is within its bound and the bound is the largest possible."""
         assert learner.observations.stretch is not None
         sums, gammas = learner.observations.stretch.sums, self.gammas
         assert gammas is not None
         start_squared = sum(v * v for v in self.start.values())
         along = sum(self.u.get(name, 0.0) * v for name, v in self.start.items())
-        reach = math.sqrt(start_squared)
+        start_norm = math.sqrt(start_squared)
         assert (sums.before, sums.updates) == (self.before, self.updates)
         assert close([sums.radius_squared, sums.squared_steps], [self.squared_radius, self.squared_steps], 1e-9)
-        assert abs(sums.start_along - along) <= 1e-9 * reach
+        assert abs(sums.start_along - along) <= 1e-9 * start_norm
         assert (abs(np.array(sums.hinge) - self.hinge) <= 1e-9 * (gammas + self.hinge) + self.rounding).all()
         bound, _ = learner.observations.bound
         assert bound is not None
@@ -86,11 +86,11 @@ class Oracle:
 
         def possible(k: int, slack: float) -> bool:
             room = math.sqrt(start_squared + k * self.squared_radius) - along + self.hinge
-            return bool((k * gammas <= room + slack * (room + k * gammas + reach)).all())
+            return bool((k * gammas <= room + slack * (room + k * gammas + start_norm)).all())
 
-        more = bound - self.before
-        assert possible(more, 1e-6)
-        assert not possible(more + 1, -1e-6) or more > 1e6  # such a k is beyond this comparison's rounding
+        remaining = bound - self.before
+        assert possible(remaining, 1e-6)
+        assert not possible(remaining + 1, -1e-6) or remaining > 1e6  # above that, this comparison is not exact enough
 
 
 def _single(u: Vector) -> Vector:
@@ -102,7 +102,7 @@ def _event(features: Features | list[float], y: int, weight: float) -> bytes:
 
 
 class Run:
-    """A learner and its oracle side by side; every event is checked."""
+    """A learner and its oracle, which learn the same events; every event is checked."""
 
     def __init__(
         self, identity: Identity, start: WeightsFile | None, reference: WeightsFile | None, theorem_alone: bool = False
@@ -133,7 +133,7 @@ class Run:
         return y * self.score(features)
 
     def learn(self, raw: Features, y: int, weight: float) -> None:
-        """One event, by the texts' rule here and by the learner there."""
+        """Learn one event by the rule from the literature, and by the learner."""
         pairs, self.scale.sums = self.scale.features(raw)
         features = dict(pairs)
         for name in features:
@@ -156,7 +156,7 @@ class Run:
         self.follow(_event(raw, y, weight), [z], updated, 2.0 * abs(rate) * margin)
 
     def follow(self, record: bytes, zs: Sequence[Vector], updated: bool, slack: float) -> None:
-        """The event that was learned here is learned there, and both are compared; see `Oracle.see`."""
+        """Let the learner and the oracle learn the event too, and compare them; see `Oracle.add_event`."""
         self.learner.apply(0, Records.of(self.learner.next[0], [record]))
         assert self.learner.observations.failed_check(self.learner.squared_norm) is None
         limit = self.learner.observations.squared_norm_limit
@@ -168,20 +168,20 @@ class Run:
             return
         assert self.learner.counts.updates == self.updates
         if self.oracle:
-            self.oracle.see(zs, updated, slack)
+            self.oracle.add_event(zs, updated, slack)
             self.oracle.compare(self.learner, self.updates)
         else:
             assert self.learner.observations.bound[0] is None
 
     @property
     def bound(self) -> int:
-        """That of the learner, or the number of events, which is one too."""
+        """The bound of the learner, or the number of events, which is a bound too."""
         bound, _ = self.learner.observations.bound
         assert bound is not None
         return min(bound, self.learner.counts.events)
 
     def begin_segment(self) -> None:
-        """A new stretch against where the weights, or their average, point now, unless that is nowhere."""
+        """Begin a stretch whose reference is the present weights or their average, unless these are 0."""
         self.learner.begin_segment()
         mean = self.learner.average
         u = self.w if mean is None else dict(zip(self.w, mean.ravel().tolist(), strict=True))
@@ -193,20 +193,20 @@ class Run:
 
 
 class ClassRun(Run):
-    """The same of three labels and more, numbers from 0 on; weights and z by (name, class)."""
+    """A run of three labels or more, which are numbers from 0 on; weights and z are by (name, class)."""
 
     def __init__(self, identity: Identity, u: Any = None, theorem_alone: bool = False) -> None:
-        """`u` is a reference that refers to all columns, of shape (columns, classes)."""
+        """`u` is a reference for all columns, of shape (columns, classes)."""
         self.classes = range(identity.classes)
         super().__init__(identity, None, None, theorem_alone)
         if u is not None:
-            self.refer(u)
+            self.set_reference(u)
 
     def _vector(self, array: Any) -> Vector:
         return dict(zip([(n, k) for n in self.names for k in self.classes], array.ravel().tolist(), strict=True))
 
-    def refer(self, u: Any) -> None:
-        """A stretch begins whose reference is this, as none can be set."""
+    def set_reference(self, u: Any) -> None:
+        """Begin a stretch with this reference, which settings cannot do for classes."""
         self.updates = self.learner.counts.updates
         self.learner.observations._begin_segment(u, "given", u, self.learner.weights, self.updates)
         self.oracle = Oracle(self.w, self._vector(u), self.updates)
@@ -215,26 +215,26 @@ class ClassRun(Run):
         return [sum(v * self.w.get((n, k), 0.0) for n, v in {"": 1.0, **features}.items()) for k in self.classes]
 
     def margin(self, features: Features, own: int) -> float:
-        """Its own score less the largest other."""
+        """The score of its own class minus the largest other score."""
         s = self.scores(features)
         return s.pop(own) - max(s)
 
     def learn(self, raw: Features, own: int, weight: float) -> None:
         pairs, self.scale.sums = self.scale.features(raw)
         for name in (name for name, _ in pairs if name not in self.names):
-            for k, begun in enumerate(initial_weights(self.identity, len(self.names), 1)[0].tolist()):
-                self.w[name, k] = begun
+            for k, initial in enumerate(initial_weights(self.identity, len(self.names), 1)[0].tolist()):
+                self.w[name, k] = initial
                 if self.oracle:
-                    self.oracle.start[name, k] = begun
+                    self.oracle.start[name, k] = initial
             self.names.append(name)
         rate, x = self.identity.eta * weight, {"": 1.0, **dict(pairs)}
-        s, others = self.scores(dict(pairs)), [k for k in self.classes if k != own]
-        zs = [{(n, own): rate * v for n, v in x.items()} | {(n, k): -rate * v for n, v in x.items()} for k in others]
-        rival = max(others, key=lambda k: s[k])
+        s, rivals = self.scores(dict(pairs)), [k for k in self.classes if k != own]
+        zs = [{(n, own): rate * v for n, v in x.items()} | {(n, k): -rate * v for n, v in x.items()} for k in rivals]
+        rival = max(rivals, key=lambda k: s[k])
         if updated := s[own] <= s[rival]:
             self.updates += 1
-            for at, v in zs[others.index(rival)].items():
-                self.w[at] += v
+            for key, v in zs[rivals.index(rival)].items():
+                self.w[key] += v
         features: Any = list(raw.values()) if self.identity.dimension else raw
         self.follow(_event(features, own, weight), zs, updated, 0.0)
 
@@ -244,16 +244,16 @@ def _features(rng: random.Random, sparse: bool) -> Features:
     return {name: rng.choice([-1.0, 0.0, 1.0, rng.gauss(0, 1), rng.gauss(0, 10)]) for name in names}
 
 
-def _drive(run: Run, rng: random.Random, sparse: bool, truth: Callable[[Features], list[float]]) -> int:
-    """Random events of a run, labelled as `truth` scores them, with restores and new stretches among them.
+def _learn_random_events(run: Run, rng: random.Random, sparse: bool, truth: Callable[[Features], list[float]]) -> int:
+    """Let a run learn random events, labelled by the scores of `truth`, with restores and new stretches in between.
 
-    `truth` has a score for each class, of two labels (0, s). Returns the number of events.
+    `truth` returns a score for each class, for two labels (0, s). Returns the number of events.
     """
     classes, labels = len(truth({})), range(run.identity.classes) if run.identity.labels else (-1, 1)
     noise, margin = rng.choice([0.0, 0.0, 0.1, 0.5]), rng.choice([0.0, 0.3])
     weights = rng.choice([(0.0, 0.0), (-1.0, 1.0), (-3.0, 6.0), (-300.0, 6.0)])
     adversarial, repeats, restarts = rng.random() < 0.4, rng.choice([0.0, 0.3]), rng.choice([0.0, 0.05])
-    last: tuple[Features, int, float] | None = None
+    last_event: tuple[Features, int, float] | None = None
 
     def draw() -> tuple[Features, int]:
         while True:
@@ -266,11 +266,11 @@ def _drive(run: Run, rng: random.Random, sparse: bool, truth: Callable[[Features
                 ]
 
     for _ in range(count := rng.randint(1, 60)):
-        if last is None or rng.random() >= repeats:
+        if last_event is None or rng.random() >= repeats:
             pool = [draw() for _ in range(8 if adversarial else 1)]
             features, y = min(pool, key=lambda e: run.margin(dict(run.scale.features(e[0])[0]), e[1]))
-            last = features, y, 10.0 ** rng.uniform(*weights)
-        run.learn(*last)
+            last_event = features, y, 10.0 ** rng.uniform(*weights)
+        run.learn(*last_event)
         if rng.random() < 0.1:
             run.restore()
         if rng.random() < restarts:
@@ -279,7 +279,7 @@ def _drive(run: Run, rng: random.Random, sparse: bool, truth: Callable[[Features
 
 
 def random_stream(seed: int) -> int:
-    """One stream of two labels and of any kind there is; returns its number of events."""
+    """Run one stream of two labels, of a random kind; returns its number of events."""
     rng = random.Random(seed)
     rule = rng.choice(RULES)
     if rule["rule"] == "perceptron" and rng.random() < 0.7:
@@ -304,13 +304,13 @@ def random_stream(seed: int) -> int:
         u["never seen"] = 1.0
     bias = u.pop("")
     run = Run(identity, start, None if kind == "later" else WeightsFile(list(u.values()), bias, list(u)))
-    return _drive(
+    return _learn_random_events(
         run, rng, rng.random() < 0.5, lambda x: [0.0, truth[""] + sum(truth[name] * v for name, v in x.items())]
     )
 
 
 def random_stream_of_classes(seed: int) -> int:
-    """One stream of three to six labels; returns its number of events."""
+    """Run one stream of three to six labels; returns its number of events."""
     rng = random.Random(f"classes of {seed}")
     classes, listed = rng.choice([3, 3, 4, 6]), rng.random() < 0.7
     identity = Identity(
@@ -327,82 +327,83 @@ def random_stream_of_classes(seed: int) -> int:
     run = ClassRun(identity, u if listed else None)
 
     def scores(x: Features) -> list[float]:
-        found: list[float] = (truth[0] + sum(v * truth[1 + NAMES.index(name)] for name, v in x.items())).tolist()
-        return found
+        values: list[float] = (truth[0] + sum(v * truth[1 + NAMES.index(name)] for name, v in x.items())).tolist()
+        return values
 
-    count = _drive(run, rng, not listed, scores)
-    found = run.oracle
-    if found and not any(found.start.values()) and found.least > 1e-6 * max(math.sqrt(found.squared_radius), 1e-100):
-        # Separable, from zero: 2R²/γ² with ‖u‖_F = 1, where R is of η·weight·x.
-        assert run.updates <= found.squared_radius / found.least**2 * (1.0 + 1e-9)
+    count = _learn_random_events(run, rng, not listed, scores)
+    oracle = run.oracle
+    radius = math.sqrt(oracle.squared_radius) if oracle else 0.0
+    if oracle and not any(oracle.start.values()) and oracle.min_along > 1e-6 * max(radius, 1e-100):
+        # A separable stream from zero: 2R²/γ² with ‖u‖_F = 1, where R is the norm of η·weight·x.
+        assert run.updates <= oracle.squared_radius / oracle.min_along**2 * (1.0 + 1e-9)
     return count
 
 
-def _theorem(identity: Identity, u: Features, start: WeightsFile | None = None) -> Run:
-    """A run of which only the bound and the integrity checks are asserted: nothing is compared with the oracle."""
+def _theorem_run(identity: Identity, u: Features, start: WeightsFile | None = None) -> Run:
+    """A run that asserts only the bound and the integrity checks, without the oracle."""
     return Run(identity, start, WeightsFile(list(u.values()), 0.0, list(u)), theorem_alone=True)
 
 
 def axes() -> None:
-    """One event on each of 64 axes, labels in turn, u on the diagonal: Σ u·z is nearly sqrt(S), so S lacks nothing."""
+    """One event on each of 64 axes, labels in turn, u on the diagonal: Σ u·z is nearly sqrt(S), so S is complete."""
     ys = [1 if i % 2 == 0 else -1 for i in range(64)]
-    run = _theorem(Identity(), {f"f{i}": float(y) for i, y in enumerate(ys)})
+    run = _theorem_run(Identity(), {f"f{i}": float(y) for i, y in enumerate(ys)})
     for i, y in enumerate(ys):
         run.learn({f"f{i}": 100.0}, y, 1.0)
     assert run.updates == 64
 
 
 def rates() -> None:
-    """Short steps from a long start against them: as many updates as w(0) is steps long, whatever η and weight are."""
+    """Short steps from long opposite weights: as many updates as w(0) is steps long, for any η and weight."""
     for eta, weight in ((0.01, 1.0), (1.0, 0.01), (0.1, 0.1), (100.0, 1.0), (1.0, 100.0)):
         identity = Identity(eta=eta, start="given")
-        run = _theorem(identity, {"a": 1.0}, WeightsFile([-50.0 * eta * weight], 0.0, ["a"]))
+        run = _theorem_run(identity, {"a": 1.0}, WeightsFile([-50.0 * eta * weight], 0.0, ["a"]))
         for _ in range(40):
             run.learn({"a": 1.0}, 1, weight)
         assert 25 <= run.updates <= 26
 
 
 def margins() -> None:
-    """One event again and again, of one label or the other: updates until its y·s is beyond the margin of its label."""
+    """One event, repeated, of either label: it is an update until its y·s exceeds the margin of its label."""
     for y, margin, weight in ((1, (0.0, 100.0), 1.0), (-1, (100.0, 0.0), 1.0), (1, (0.0, 400.0), 4.0)):
-        run = _theorem(Identity(margin=margin), {"a": float(y)})
+        run = _theorem_run(Identity(margin=margin), {"a": float(y)})
         for _ in range(40):
             run.learn({"a": 3.0}, y, weight)
         assert (run.updates, run.learner.counts.mistakes) == (11, 1)
 
 
 def axes_of_classes() -> None:
-    """One event on each of 60 axes, labels in turn: each is a mistake, by scores that are nearly equal."""
+    """One event on each of 60 axes, labels in turn: each is a mistake with nearly equal scores."""
     u = np.zeros((61, 3))
     for i in range(60):
         u[i + 1] = [1.0 if k == i % 3 else -0.5 for k in range(3)]
-    run = _of_classes(60, u)
+    run = _class_run(60, u)
     for i in range(60):
         run.learn({f"f{j}": 100.0 * (j == i) for j in range(60)}, i % 3, 1.0)
     assert run.updates == 60
 
 
 def contradiction_of_classes() -> None:
-    """One event with each label in turn: what the others add to Ξ is all that allows its updates."""
-    run = _of_classes(1, np.array([[0.0, 0.0, 0.0], [1.0, -1.0, 0.0]]))
+    """One event with each label in turn: only the contributions of the other labels to Ξ allow its updates."""
+    run = _class_run(1, np.array([[0.0, 0.0, 0.0], [1.0, -1.0, 0.0]]))
     for i in range(12):
         run.learn({"f0": 10.0}, i % 3, 1.0)
     assert run.updates == 12
 
 
 def rates_of_classes() -> None:
-    """Short steps after a long one the other way: as many updates as that is longer, whatever η and weight are."""
+    """Short steps after one long step in the opposite direction: as many updates as it is steps long, for any η."""
     for eta, weight in ((0.01, 1.0), (1.0, 0.01), (0.1, 0.1), (100.0, 1.0), (1.0, 100.0)):
         u = np.array([[0.0, 0.0, 0.0], [-1.0, 1.0, 0.0]])
-        run = _of_classes(1, u, eta)
+        run = _class_run(1, u, eta)
         run.learn({"f0": 1.0}, 0, 50.0 * weight)
-        run.refer(u)
+        run.set_reference(u)
         for _ in range(60):
             run.learn({"f0": 1.0}, 1, weight)
         assert 50 <= run.updates <= 53
 
 
-def _of_classes(dimension: int, u: NDArray[np.float64], eta: float = 1.0) -> ClassRun:
+def _class_run(dimension: int, u: NDArray[np.float64], eta: float = 1.0) -> ClassRun:
     labels = tuple(range(u.shape[1]))
     return ClassRun(Identity(labels=labels, eta=eta, features="positional", dimension=dimension), u, True)
 

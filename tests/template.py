@@ -1,10 +1,10 @@
-"""Python programs as copies of a process that has imported and compiled what they need, which is most of a start.
+"""Python programs that are forked from a template process, which has imported and compiled their code already.
 
-`python -m tests.template KIND SOCKET` is that process, until its input ends. For each line that a connection brings
-it forks a program and answers with its number; asked for one of them, it answers how it ended. What a program does from
-there on, it does as always: its arguments, its settings, its signals, its exit code. There is one of KIND `service`,
-which has the service itself, and one of KIND `packages`, for altered copies of the service: it has what that imports,
-and nothing of ours. All workers of a run share them.
+`python -m tests.template KIND SOCKET` is the template; it ends with its input. For each line from a connection it forks
+a program and answers with its process id, or answers with the exit code of an earlier program. A program has its own
+arguments, settings, signals and exit code, as if it had been started by a shell. The template of KIND `service` has
+imported the service; that of KIND `packages`, for altered copies of the service, only the packages that the service
+imports. All workers of a run share the templates.
 """
 
 import atexit
@@ -33,7 +33,7 @@ PACKAGES = (
 SERVICE = ("service.process.service", "service.tools.produce", "service.tools.predict", "service.tools.check")
 KINDS = ("service", "packages")
 PYTEST = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-"""The options of `pytest` in a copy: some of its plugins are loaded before."""
+"""The options of `pytest` in a copy: some of its plugins were loaded before."""
 
 
 class Done(NamedTuple):
@@ -45,7 +45,7 @@ class Done(NamedTuple):
 
 
 class Copy:
-    """`python -m MODULE ARGUMENTS…` that runs, with what tests use of `subprocess.Popen`."""
+    """A running `python -m MODULE ARGUMENTS…`, with the part of the interface of `subprocess.Popen` that tests use."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class Copy:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """How it ended, or None."""
+        """Its exit code, or None while it runs."""
         if self.returncode is None:
             self.returncode = _ask(self._kind, {"ended": self.pid})
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
+        """Wait for its exit code; raises subprocess.TimeoutExpired."""
         started = time.monotonic()
         while (code := self.poll()) is None:
             if time.monotonic() - started > (timeout or 1e9):
@@ -86,7 +86,7 @@ class Copy:
 
 
 def pause(started: float) -> float:
-    """Seconds until the next look at what began then: soon at first, later with little work for who is looked at."""
+    """Seconds until the next poll of a condition since `started`: short at first, then longer to cost little work."""
     return min(0.2, 0.005 + (time.monotonic() - started) / 20)
 
 
@@ -98,15 +98,15 @@ def run(
     seconds: float | None = None,
     kind: str = "service",
 ) -> Done:
-    """Run a program to its end; raises subprocess.TimeoutExpired, and then it is killed."""
+    """Run a program to its end; after `seconds` it is killed, and subprocess.TimeoutExpired is raised."""
     with tempfile.TemporaryDirectory() as folder:
-        given, out, err = (Path(folder) / name for name in ("stdin", "out", "err"))
-        given.write_bytes(stdin)
-        copy = Copy(command, environment, out, err, given, cwd, kind)
+        stdin_path, out, err = (Path(folder) / name for name in ("stdin", "out", "err"))
+        stdin_path.write_bytes(stdin)
+        copy = Copy(command, environment, out, err, stdin_path, cwd, kind)
         try:
             code = copy.wait(seconds)
         except subprocess.TimeoutExpired as error:
-            error.add_note(f"it said: {out.read_text()}{err.read_text()}")
+            error.add_note(f"its output: {out.read_text()}{err.read_text()}")
             raise
         finally:
             copy.kill()
@@ -114,14 +114,14 @@ def run(
 
 
 shared: Path | None = None
-"""The addresses of the servers that all workers share."""
+"""The folder of the templates' sockets, if workers share them."""
 
 
 @contextlib.contextmanager
-def started(kind: str, folder: Path) -> Iterator[Path]:
-    """That process, asked at a socket in the folder."""
+def start_template(kind: str, folder: Path) -> Iterator[Path]:
+    """Run a template whose socket is in the folder; yields the path of the socket."""
     path = folder / kind
-    # What is altered runs few events, which takes less time than the compiler.
+    # Altered copies learn few events, which takes less time than compiling.
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"} if kind == "packages" else None
     command = [sys.executable, "-m", "tests.template", kind, str(path)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[1])
@@ -140,7 +140,7 @@ def _path(kind: str) -> str:
         return str(shared / kind)
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
-    return str(stack.enter_context(started(kind, Path(stack.enter_context(tempfile.TemporaryDirectory())))))
+    return str(stack.enter_context(start_template(kind, Path(stack.enter_context(tempfile.TemporaryDirectory())))))
 
 
 def _ask(kind: str, question: Any) -> Any:
@@ -151,7 +151,7 @@ def _ask(kind: str, question: Any) -> Any:
 
 
 def _become(command: Sequence[str], environment: Mapping[str, str], stdin: str, out: str, err: str, cwd: str) -> None:
-    """In the copy: what a shell and the interpreter do for a program that they start."""
+    """Prepare the forked process as a shell and the interpreter would, and run the program."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     os.dup2(os.open(stdin, os.O_RDONLY), 0)
     os.dup2(os.open(out, flags), 1)
@@ -171,25 +171,25 @@ def _serve(kind: str, path: str) -> None:
         del sys.modules["tests"]
     else:
         sys.modules["service.process.service"].warm_up()
-    # A collection in a copy would otherwise look at all of this, and so copy it.
+    # A garbage collection in a copy would otherwise visit all of these objects, and so copy their pages.
     gc.collect()
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{path}.new")
         listener.listen(100)
-        os.rename(f"{path}.new", path)  # a client that sees it is answered
+        os.rename(f"{path}.new", path)  # a client that sees the path can connect
         while listener in select.select([listener, sys.stdin], [], [])[0]:
             with listener.accept()[0] as connection:
-                asked = json.loads(connection.makefile().readline())
-                if pid := asked.get("ended"):
-                    ended, status = os.waitpid(pid, os.WNOHANG)
-                    answer = os.waitstatus_to_exitcode(status) if ended else None
+                request = json.loads(connection.makefile().readline())
+                if pid := request.get("ended"):
+                    ended_pid, status = os.waitpid(pid, os.WNOHANG)
+                    answer = os.waitstatus_to_exitcode(status) if ended_pid else None
                 elif not (answer := os.fork()):
                     break
                 connection.sendall(json.dumps(answer).encode() + b"\n")
         else:
             return
-    _become(**asked)
+    _become(**request)
 
 
 if __name__ == "__main__":

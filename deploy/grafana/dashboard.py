@@ -1,8 +1,8 @@
 """The Grafana dashboard, as a table of panels: `python deploy/grafana/dashboard.py` writes it for Grafana to load.
 
-It goes to `dashboards/perceptron.json` beside this file, and what its panels show to docs/dashboards.md. Both are
-committed, so that only whoever changes a panel needs this and the package it stands on (in the extra `dev`). A test
-fails where they differ, others run every query.
+It writes `dashboards/perceptron.json` next to this file, and the descriptions of the panels to docs/dashboards.md. Both
+are committed, so this script and its package (in the extra `dev`) are needed only to change a panel. A test fails if
+they differ, and other tests run every query.
 """
 
 import json
@@ -35,7 +35,7 @@ PLAIN: Steps = ((None, "blue"),)
 
 
 class Panel(NamedTuple):
-    """A figure or a graph: each query by its legend; `steps` say from which value on which colour."""
+    """A figure or a graph: queries by their legends; `steps` are pairs of a value and the colour from that value on."""
 
     title: str
     description: str
@@ -46,47 +46,47 @@ class Panel(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A title's panels, and what they are for."""
+    """The panels of a row, and their purpose."""
 
     text: str
     panels: tuple[Panel, ...]
 
 
-def rate(metric: str, by: str = "model", window: str = "$__rate_interval", of: str = MODEL) -> str:
-    """Increase a second, summed over processes: of what each of them does."""
-    return f"sum by ({by}) (rate({metric}{{{of}}}[{window}]))"
+def rate(metric: str, by: str = "model", window: str = "$__rate_interval", selector: str = MODEL) -> str:
+    """Increase a second, summed over processes, for what each process does."""
+    return f"sum by ({by}) (rate({metric}{{{selector}}}[{window}]))"
 
 
 def pace(metric: str, by: str = "model") -> str:
-    """Increase a second of a durable counter, which the learner alone has, and another one after a takeover.
+    """Increase a second of a durable counter, which only the learner exports, and another process after a takeover.
 
-    Of the largest over processes: one that Kafka has replaced and that has not heard of it yet counts the same records
-    as its successor, so that a sum would have them twice.
+    It is that of the largest value over processes: a process that Kafka has replaced, but that does not know it yet,
+    counts the same records as its successor, so a sum would count them twice.
     """
     return f"rate(max by ({by}) ({metric}{{{MODEL}}})[$__rate_interval:5s])"
 
 
-def newest(metric: str, by: str = "model", of: str = MODEL) -> str:
-    """A figure that the learner, or the process that is furthest, gives for all: never the sum over processes."""
-    return f"max by ({by}) ({metric}{{{of}}})"
+def newest(metric: str, by: str = "model", selector: str = MODEL) -> str:
+    """The largest value over processes, of the learner or of the process that is furthest; never the sum."""
+    return f"max by ({by}) ({metric}{{{selector}}})"
 
 
-def accuracy(of: str, suffix: str = "") -> str:
-    """Of these weights: `last`, `average` or `served`."""
-    return newest(f"perceptron_prequential_accuracy{suffix}", of=f'{MODEL}, weights="{of}"')
+def accuracy(weights: str, suffix: str = "") -> str:
+    """The accuracy of these weights: `last`, `average` or `served`."""
+    return newest(f"perceptron_prequential_accuracy{suffix}", selector=f'{MODEL}, weights="{weights}"')
 
 
-def quantiles(histogram: str, by: str = "model", of: str = MODEL) -> dict[str, str]:
+def quantiles(histogram: str, by: str = "model", selector: str = MODEL) -> dict[str, str]:
     """The median and the slow end of a histogram."""
-    per_bucket = rate(f"{histogram}_bucket", by=f"{by}, le".removeprefix(", "), of=of)
+    per_bucket = rate(f"{histogram}_bucket", by=f"{by}, le".removeprefix(", "), selector=selector)
     legend = f"{{{{{by}}}}} " if by else ""
     return {f"{legend}p{q:g}": f"histogram_quantile({q / 100:g}, {per_bucket})" for q in (50, 95, 99)}
 
 
 def mistake_rate(window: str) -> str:
-    """Mistakes for each event; nothing rather than 0 / 0 where no event came.
+    """Mistakes for each event; no value, rather than 0 / 0, if there was no event.
 
-    Rates are taken one series at a time, before the sum: what was learned before a takeover is not counted again.
+    Rates are computed for each series before the sum, so that a takeover does not count events twice.
     """
     events = rate("perceptron_events_total", window=window)
     return f"{rate('perceptron_mistakes_total', window=window)} / ({events} > 0)"
@@ -116,7 +116,7 @@ ROWS: dict[str, Row] = {
         Panel("Predictions", "Predictions answered each second, by all processes.", "ops",
               {"{{model}}": PREDICTIONS}),
         Panel("Prediction p99", "99 of 100 requests for predictions are answered within this time.", "s",
-              {"p99": quantiles("perceptron_http_request_duration_seconds", by="", of=PREDICT)["p99"]},
+              {"p99": quantiles("perceptron_http_request_duration_seconds", by="", selector=PREDICT)["p99"]},
               ((None, "green"), (0.05, "orange"), (0.25, "red"))),
         Panel("Snapshot age", "Time since the last save. It also grows while no events arrive, since then there is "
               "nothing to save.", "s", {"{{model}}": SNAPSHOT_AGE}),
@@ -197,13 +197,13 @@ ROWS: dict[str, Row] = {
         Panel("Predictions", "Predictions answered each second, by all processes.", "ops",
               {"{{model}}": PREDICTIONS}),
         Panel("Latency of predictions", f"Requests for predictions of all models. {WORSE}", "s",
-              quantiles("perceptron_http_request_duration_seconds", by="", of=PREDICT)),
+              quantiles("perceptron_http_request_duration_seconds", by="", selector=PREDICT)),
         Panel("Answers by label", "Share of each label among the predictions. A drift with steady labels in the "
               "stream means that those who ask have changed, or the model.", "percentunit",
               {"{{model}} {{label}}": f"{rate('perceptron_predictions_total', by='model, label')} "
                                       f"/ on (model) group_left () ({PREDICTIONS} > 0)"}),
         Panel("Requests by status", "HTTP requests each second, on all routes, by status code.", "reqps",
-              {"{{code}}": rate("perceptron_http_request_duration_seconds_count", by="code", of=PROCESS)}),
+              {"{{code}}": rate("perceptron_http_request_duration_seconds_count", by="code", selector=PROCESS)}),
     )),
     "Durability": Row("How safely what was learned is kept, and whether every process follows.", (
         Panel("Snapshot age", "Time since the learner's last save. It also grows while no events arrive, since then "
@@ -235,7 +235,7 @@ ROWS: dict[str, Row] = {
         Panel("Slice duration", "How long learning keeps the event loop before a request gets its turn.", "s",
               quantiles("perceptron_slice_duration_seconds")),
         Panel("CPU", "Processor time used each second; 1 is a whole core, and learning uses at most one.", "short",
-              {"{{instance}}": rate("process_cpu_seconds_total", by="instance", of=PROCESS)}),
+              {"{{instance}}": rate("process_cpu_seconds_total", by="instance", selector=PROCESS)}),
         Panel("Memory", "Resident memory.", "bytes",
               {"{{instance}}": f"process_resident_memory_bytes{{{PROCESS}}}"}),
         Panel("Up and ready", "1 where Prometheus reaches the process, and where all its models can answer.", "short",
@@ -278,7 +278,7 @@ def _built(panel: Panel, number: int, figure: bool, abreast: int) -> stat.Panel 
     built.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
     for letter, (legend_text, expression) in zip("ABCDEF", panel.queries.items(), strict=False):
         query = prometheus.Dataquery().ref_id(letter).expr(expression).legend_format(legend_text).datasource(SOURCE)
-        # A figure is of now: over a range it would go on showing what is gone.
+        # A figure shows the present: over a range it would still show values that have ended.
         built.with_target(query.instant() if figure else query.range())
     return built
 
@@ -310,7 +310,7 @@ def render() -> str:
         abreast = len(panels) if figures else 2 if len(panels) % 3 else 3
         for panel in panels:
             number += 1
-            # One that would stand alone in its line has all of it.
+            # A panel that would be alone in its line gets the whole line.
             alone = panel is panels[-1] and len(panels) % abreast == 1
             built.with_panel(_built(panel, number, figures, 1 if alone else abreast))
     return json.dumps(built.build(), cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
@@ -333,7 +333,7 @@ shows in none of them twice. What is wrong enough to tell somebody is in [alerts
 
 
 def page() -> str:
-    """What each row and panel shows, as docs/dashboards.md."""
+    """The text of docs/dashboards.md: the description of each row and panel."""
     parts = [HEAD]
     for title, (text, panels) in ROWS.items():
         parts.append(f"## {title}\n\n{text}\n\n| panel | what it shows |\n|---|---|\n")

@@ -26,23 +26,23 @@ from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord
 from tests.conftest import DEADLINE, admin, create_topic, delete_topic, read_all, trim
 from tests.faults.test_log_faults import batches
-from tests.saving import Driven
+from tests.saving import SteppedCalls
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import Partition, Record, Topic, World
 
 PARTITIONS = 2
 SESSION_SECONDS = 30.0
-"""A rebalance waits for half of it until the topic is released."""
+"""A rebalance waits at most half of it for a member to release its topics."""
 
 
 Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
-def plain(number: int, name: str = "old") -> list[Content]:
+def plain_contents(number: int, name: str = "old") -> list[Content]:
     return [(None, b"%s %d" % (name.encode(), i), ()) for i in range(number)]
 
 
-class OfSimulation:
+class SimulatedSide:
     """The simulator's log."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class OfSimulation:
         self._create()
         self._simulated = SimulatedLog(self._world, "one")
         self._simulated.assign()
-        self.log: Log = Driven(self._simulated)
+        self.log: Log = SteppedCalls(self._simulated)
 
     def _create(self) -> None:
         self._world.topic = Topic(self._world.rng, PARTITIONS)
@@ -74,7 +74,7 @@ class OfSimulation:
         return 3
 
     async def flip(self, offset: int) -> None:
-        """Change a bit of partition 0's batch that starts there: it says that it starts 256 later."""
+        """Change a bit in the header of partition 0's batch at this offset: it then states an offset 256 higher."""
         self._partition(0).flipped = offset, offset + 1, offset ^ 256
 
     async def trim(self, offset: int) -> None:
@@ -82,34 +82,34 @@ class OfSimulation:
         self._partition(0).begin = offset
 
     async def grow(self) -> None:
-        """Add a third partition; the group takes the topic away and gives it back."""
+        """Add a third partition; the group revokes the topic and assigns it again."""
         self._world.topic.grow()
-        await self.take()
-        await self.give()
+        await self.revoke()
+        await self.assign()
 
     async def recreate(self, records: int) -> None:
-        """Delete the topic and create it again with some records in partition 0, while the process is held up."""
+        """Delete the topic and create it again with some records in partition 0, while this process is blocked."""
         self._create()
-        await self.produce(0, plain(records, "new"))
+        await self.produce(0, plain_contents(records, "new"))
 
-    async def take(self) -> None:
-        """The group takes the topic away."""
+    async def revoke(self) -> None:
+        """Let the group revoke the topic."""
         self._simulated.revoke()
 
-    async def give(self) -> None:
-        """The group gives the topic back."""
+    async def assign(self) -> None:
+        """Let the group assign the topic again."""
         self.log.release()
         self._simulated.assign()
 
     async def silence(self, silent: bool) -> None:
-        """Let the broker not answer, or answer again."""
+        """Stop the broker from answering, or let it answer again."""
         self._world.chance = lambda probability: silent  # type: ignore[method-assign]  # noqa: ARG005
 
-    async def refuse(self) -> None:
+    async def refuse_letters(self) -> None:
         """Make the dead-letter topic refuse every record."""
         self._world.refusing = True
 
-    async def accept(self) -> None:
+    async def accept_letters(self) -> None:
         """Let the dead-letter topic accept records."""
         self._world.refusing = False
 
@@ -123,17 +123,17 @@ class OfSimulation:
         self._simulated.stopping = True
 
 
-async def until(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = DEADLINE) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], description: str, seconds: float = DEADLINE) -> Any:
     """Wait until the condition holds, and return what it returned."""
     deadline = time.monotonic() + seconds
-    while not (found := await condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+    while not (value := await condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {description}"
         await asyncio.sleep(0.01)
-    return found
+    return value
 
 
-class OfKafka:
-    """The log of a real Kafka. `kafka` is the only member of its group; a rebalance takes the topic away from it."""
+class KafkaSide:
+    """The log of a real Kafka. `kafka` is the only member of its group; a rebalance revokes its topic."""
 
     def __init__(self, server: Server, kafka: Kafka, producer: AIOKafkaProducer, topic: str) -> None:
         self._server, self._kafka, self._producer, self._topic = server, kafka, producer, topic
@@ -141,18 +141,18 @@ class OfKafka:
         self._written = 0
 
     async def produce(self, partition: int, contents: Sequence[Content]) -> list[KafkaRecord]:
-        sent = []
+        futures = []
         for key, value, headers in contents:
             self._written += 1
-            sent.append(
+            futures.append(
                 await self._producer.send(
                     self._topic, value, key, partition=partition, timestamp_ms=1000 + self._written, headers=[*headers]
                 )
             )
         first = 1001 + self._written - len(contents)
         return [
-            KafkaRecord((await acknowledged).offset, first + i, *content)
-            for i, (acknowledged, content) in enumerate(zip(sent, contents, strict=True))
+            KafkaRecord((await future).offset, first + i, *content)
+            for i, (future, content) in enumerate(zip(futures, contents, strict=True))
         ]
 
     async def gap(self) -> int:
@@ -166,17 +166,17 @@ class OfKafka:
                 await client.send_and_wait(self._topic, b"aborted", partition=0)
             await client.abort_transaction()
 
-        async def marked() -> bool:  # the broker writes the marker some time later
+        async def has_marker() -> bool:  # the broker writes the marker some time later
             return bool((await consumer.end_offsets([tp]))[tp] == end)
 
-        await until(marked, "the marker")
+        await until(has_marker, "the marker")
         return 3
 
     async def flip(self, offset: int) -> None:
         [path] = Path(self._server.log).parent.glob(f"kafka/{self._topic}-0/*.log")
-        [at] = [begins for first, _, begins, _ in batches(path.read_bytes()) if first == offset]
+        [position] = [start for first, _, start, _ in batches(path.read_bytes()) if first == offset]
         with path.open("r+b") as file:
-            file.seek(at)
+            file.seek(position)
             file.write((offset ^ 256).to_bytes(8))
 
     async def trim(self, offset: int) -> None:
@@ -187,57 +187,57 @@ class OfKafka:
             await client.create_partitions({self._topic: NewPartitions(PARTITIONS + 1)})
         consumer: Any = self._kafka.clients.consumer
 
-        async def noticed() -> bool:
+        async def is_revoked() -> bool:
             await consumer._client.force_metadata_update()
             return not self.log.held
 
-        await until(noticed, "the new partition is noticed")
-        await self.give()
+        await until(is_revoked, "the new partition is noticed")
+        await self.assign()
         await self._producer.client.force_metadata_update()
 
     async def recreate(self, records: int) -> None:
-        async def recreated() -> None:
+        async def recreate_topic() -> None:
             await delete_topic(self._server, self._topic)
             await create_topic(self._server, self._topic, PARTITIONS)
             async with AIOKafkaProducer(bootstrap_servers=self._server.address) as client:
                 for i in range(records):
                     await client.send_and_wait(self._topic, b"new %d" % i, partition=0, timestamp_ms=i)
 
-        with ThreadPoolExecutor(1) as thread:  # the event loop stands meanwhile
-            thread.submit(asyncio.run, recreated()).result(DEADLINE)
+        with ThreadPoolExecutor(1) as thread:  # the event loop is blocked meanwhile
+            thread.submit(asyncio.run, recreate_topic()).result(DEADLINE)
 
-    async def take(self) -> None:
+    async def revoke(self) -> None:
         consumer: Any = self._kafka.clients.consumer
         consumer._coordinator.request_rejoin()
 
-        async def taken() -> bool:
+        async def is_revoked() -> bool:
             return not await self.log.bounds()
 
-        await until(taken, "the topic is taken")
+        await until(is_revoked, "the topic is revoked")
 
-    async def give(self) -> None:
+    async def assign(self) -> None:
         self.log.release()
 
-        async def given() -> bool:
+        async def is_assigned() -> bool:
             return bool(await self.log.bounds())
 
-        await until(given, "the topic is given")
+        await until(is_assigned, "the topic is assigned")
 
     async def silence(self, silent: bool) -> None:
         assert self._server.process is not None
         process = psutil.Process(self._server.process.pid)
         process.send_signal(signal.SIGSTOP if silent else signal.SIGCONT)
 
-        async def stopped() -> bool:  # a thread that is running may still answer
+        async def all_stopped() -> bool:  # a thread that is running may still answer
             return all(psutil.Process(t.id).status() == psutil.STATUS_STOPPED for t in process.threads())
 
         if silent:
-            await until(stopped, "all of its threads stand still")
+            await until(all_stopped, "all threads of the broker are stopped")
 
-    async def refuse(self) -> None:
+    async def refuse_letters(self) -> None:
         await create_topic(self._server, topic_of(self._topic), max_message_bytes="1")
 
-    async def accept(self) -> None:
+    async def accept_letters(self) -> None:
         topic = ConfigResource(ConfigResourceType.TOPIC, topic_of(self._topic), {"max.message.bytes": "1000000"})
         async with admin(self._server) as client:
             await client.alter_configs([topic])
@@ -247,19 +247,19 @@ class OfKafka:
 
     async def committed(self) -> dict[int, int]:
         async with admin(self._server) as client:
-            found = await client.list_consumer_group_offsets(f"g-{self._topic}")
-        return {tp.partition: said.offset for tp, said in found.items() if said.offset >= 0}
+            offsets = await client.list_consumer_group_offsets(f"g-{self._topic}")
+        return {tp.partition: position.offset for tp, position in offsets.items() if position.offset >= 0}
 
     def stop(self) -> None:
         self._kafka.stop()
 
 
-Side = OfSimulation | OfKafka
+Side = SimulatedSide | KafkaSide
 
 
 @contextlib.asynccontextmanager
-async def of_kafka(server: Server, topic: str) -> AsyncIterator[OfKafka]:
-    """A new topic on this broker, held by the only member of a new group."""
+async def kafka_side(server: Server, topic: str) -> AsyncIterator[KafkaSide]:
+    """A new topic on this broker, assigned to the only member of a new group."""
     await create_topic(server, topic, PARTITIONS)
     kafka = Kafka(
         Cluster(server.address), f"g-{topic}", [topic], lambda *_, **__: None, session_timeout=SESSION_SECONDS
@@ -268,16 +268,16 @@ async def of_kafka(server: Server, topic: str) -> AsyncIterator[OfKafka]:
         await kafka.connect()
         running = asyncio.create_task(kafka.run(lambda _: None))
 
-        async def led() -> bool:
-            with contextlib.suppress(DependencyError):  # a broker lists a new topic before it leads it
+        async def has_leaders() -> bool:
+            with contextlib.suppress(DependencyError):  # a broker lists a new topic before it is its leader
                 return bool(await kafka.logs[topic].bounds())
             return False
 
         try:
-            await until(led, "the topic is assigned and has leaders")
-            yield OfKafka(server, kafka, producer, topic)
+            await until(has_leaders, "the topic is assigned and has leaders")
+            yield KafkaSide(server, kafka, producer, topic)
             if running.done():
-                running.result()  # which raises
+                running.result()  # raises its exception
         finally:
             kafka.stop()
             kafka.logs[topic].release()

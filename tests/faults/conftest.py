@@ -12,13 +12,13 @@ from tests.faults.proxy import KafkaProxy, Proxy
 from tests.faults.trial import ALL, Trial
 
 
-def repeated(often: int, few: int) -> int:
-    """How often a fault is repeated: `often` with `make test-all`, else `few`."""
-    return often if ALL else few
+def repeated(all_repetitions: int, usual_repetitions: int) -> int:
+    """The number of repetitions of a fault: `often` with `make test-all`, otherwise `few`."""
+    return all_repetitions if ALL else usual_repetitions
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `make test-all` the quickest come first, those with a longer limit later, and all get two hours."""
+    """With `make test-all`, run tests with short time limits first, and give every test two hours."""
     if ALL:
         items.sort(key=lambda item: max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
         for item in items:
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka(own_kafka: Server) -> Server:
-    """A broker of this worker, since trials stop it."""
+    """A broker that only this worker uses, since trials stop it."""
     return own_kafka
 
 

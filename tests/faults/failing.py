@@ -1,7 +1,7 @@
-"""`perceptron` that signals itself at a point: `python -m tests.faults.failing POINT SIGNAL NTH REDIS run …`.
+"""`perceptron` that sends itself a signal: `python -m tests.faults.failing POINT SIGNAL NTH REDIS run …`.
 
 REDIS is the URL of the server itself; the service uses a proxy. SIGUSR1 blocks the event loop for 30 s,
-SIGUSR2 turns the wall clock on by an hour, then back by two.
+SIGUSR2 sets the wall clock an hour ahead, and then two hours back.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def block(*_: object) -> None:
     time.sleep(BLOCK_SECONDS)
 
 
-def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
+def arm(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     """Make the process send itself this signal when it reaches the point for the nth time."""
     from service.learning.learner import Learner
     from service.snapshots import keeper
@@ -46,27 +46,27 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     from service.streaming.kafka.topic import TopicLog
 
     if point in {"before-blobs", "before-commit"}:
-        keeper.MAX_INLINE_BLOB_BYTES = -1  # as if there were much to save: blobs in commands of their own
-    seen = 0
+        keeper.MAX_INLINE_BLOB_BYTES = -1  # as for a large save: blobs in separate commands
+    arrivals = 0
 
-    def here(reached: str) -> None:
-        nonlocal seen
+    def reach(reached: str) -> None:
+        nonlocal arrivals
         if reached == point:
-            seen += 1
-            if seen == nth:
+            arrivals += 1
+            if arrivals == nth:
                 print(f"{number.name} at {point}", file=sys.stderr, flush=True)
                 os.kill(os.getpid(), number)
 
-    def around(owner: type, name: str, before: str, after: str, when: Callable[..., bool] = lambda *_: True) -> None:
+    def surround(owner: type, name: str, before: str, after: str, when: Callable[..., bool] = lambda *_: True) -> None:
         method = getattr(owner, name)
 
         async def failing(self: Any, *arguments: Any) -> Any:
             counts = when(self, *arguments)
             if counts:
-                here(before)
+                reach(before)
             answer = await method(self, *arguments)
             if counts:
-                here(after)
+                reach(after)
             return answer
 
         setattr(owner, name, failing)
@@ -76,30 +76,30 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     learner: Any = Learner
     commit, apply = store.commit, learner.apply
 
-    async def unanswered(self: Any, model: str, new: Any) -> Any:
-        """Reach the point as soon as another connection sees the head, whether or not the reply has come."""
+    async def commit_observed(self: Any, model: str, new: Any) -> Any:
+        """Reach the point as soon as another connection sees the head, whether or not the reply has arrived."""
         if point != "no-reply":
             return await commit(self, model, new)
-        looking = RedisStore(redis)
-        sent = asyncio.create_task(commit(self, model, new))
-        while await looking._redis.hget(key(model), "digest") != new.digest.encode():
+        observer = RedisStore(redis)
+        commit_task = asyncio.create_task(commit(self, model, new))
+        while await observer._redis.hget(key(model), "digest") != new.digest.encode():
             pass
-        here("no-reply")
-        await looking.close()
-        return await sent
+        reach("no-reply")
+        await observer.close()
+        return await commit_task
 
-    store.commit = unanswered
-    around(RedisStore, "put", "before-blobs", "", lambda *given: bool(given[2]))
-    around(RedisStore, "commit", "before-commit", "after-commit")
-    around(TopicLog, "flush", "before-flush", "after-flush", lambda self: bool(self.outbox._letters))
-    around(Kafka, "on_partitions_revoked", "revocation", "", lambda *given: bool(given[1]))
+    store.commit = commit_observed
+    surround(RedisStore, "put", "before-blobs", "", lambda *arguments_: bool(arguments_[2]))
+    surround(RedisStore, "commit", "before-commit", "after-commit")
+    surround(TopicLog, "flush", "before-flush", "after-flush", lambda self: bool(self.outbox._letters))
+    surround(Kafka, "on_partitions_revoked", "revocation", "", lambda *arguments_: bool(arguments_[1]))
 
-    def sliced(self: Learner, *arguments: Any) -> Any:
+    def apply_slice(self: Learner, *arguments: Any) -> Any:
         outcome = apply(self, *arguments)
-        here("slice")
+        reach("slice")
         return outcome
 
-    learner.apply = sliced
+    learner.apply = apply_slice
 
 
 def main() -> None:
@@ -110,7 +110,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR2, Clock().jump)
     if point != "-":
         assert point in POINTS, point
-        armed(point, signal.Signals[name], int(nth), redis)
+        arm(point, signal.Signals[name], int(nth), redis)
     from service.cli.app import main as perceptron
 
     perceptron()

@@ -1,4 +1,4 @@
-"""A TCP proxy with faults of the network: delay, hang, lost replies, refused and cut connections."""
+"""A TCP proxy that simulates network faults: delay, hang, lost replies, refused and cut connections."""
 
 import asyncio
 import contextlib
@@ -56,17 +56,17 @@ class Proxy:
         self.cut()
 
     def cut(self) -> None:
-        """Cut every connection, whatever is being sent."""
+        """Cut every connection, even in the middle of a message."""
         self._call(self._abort)
 
     def heal(self) -> None:
-        """End every fault; what hung is forwarded."""
+        """End every fault, and forward the delayed bytes."""
         self.delay, self.dropping, self.refusing, self.cut_in = 0.0, False, False, None
         self.before = None
         self._call(self._passing.set)
 
-    def _call(self, what: Callable[[], object]) -> None:
-        self._loop.call_soon_threadsafe(what)
+    def _call(self, callback: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(callback)
 
     def _abort(self) -> None:
         for writer in self._writers:
@@ -80,7 +80,7 @@ class Proxy:
         self._listening.set()
         await self._ended.wait()
         server.close()
-        for turn in range(1000):  # connections that were just accepted register themselves, and then all must end
+        for turn in range(1000):  # new connections first register themselves, and then all must end
             self._abort()
             await asyncio.sleep(0 if turn < 10 else 0.005)
             if turn >= 10 and not self._writers:
@@ -94,11 +94,11 @@ class Proxy:
                 if not self.refusing:
                     answers, upstream = await asyncio.open_connection("127.0.0.1", self.upstream)
                     self._writers.add(upstream)
-                    async with asyncio.TaskGroup() as both:
-                        both.create_task(self._requests(reader, upstream))
-                        both.create_task(self._replies(answers, writer))
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(self._requests(reader, upstream))
+                        group.create_task(self._replies(answers, writer))
         except* OSError:
-            pass  # one side has ended, so the other ends too
+            pass  # one side has ended, so the other is closed too
         finally:
             for side in (writer, upstream):
                 if side is not None:
@@ -130,29 +130,29 @@ class Proxy:
 
 
 class KafkaProxy(Proxy):
-    """Tells requests apart, and holds some of them back.
+    """Recognises single requests, and holds some of them back.
 
     Like a broker, which answers in order, it forwards nothing that the client sends after such a request.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[int, bytes] = {}
+        self._held: dict[int, bytes] = {}
         self._healed = asyncio.Event()
-        self._open = self._deaf = 0
-        """Connections are numbered; requests are held back on those up to `_deaf`."""
+        self._open = self._last_held = 0
+        """Connections are numbered; requests are held back on those up to `_last_held`."""
         self.max_idle_seconds = float("inf")
         """After a longer pause a connection stays open but forwards nothing, as if a load balancer had dropped it."""
 
-    def keep(self, requests: Mapping[int, bytes], *, old: bool = False) -> None:
-        """Hold back requests with these keys and bytes; if `old`, only on connections that are open now."""
+    def hold(self, requests: Mapping[int, bytes], *, old: bool = False) -> None:
+        """Hold back requests with these API keys and bytes; if `old`, only on connections that are open now."""
         self._healed.clear()
-        self._deaf = self._open if old else sys.maxsize
-        self._kept = dict(requests)
+        self._last_held = self._open if old else sys.maxsize
+        self._held = dict(requests)
 
     def heal(self) -> None:
-        """End every fault, and forward what was held back."""
-        self._kept = {}
+        """End every fault, and forward the requests that were held back."""
+        self._held = {}
         self._call(self._healed.set)
         super().heal()
 
@@ -166,8 +166,8 @@ class KafkaProxy(Proxy):
                 request = await reader.readexactly(int.from_bytes(size))
                 if time.monotonic() - started > self.max_idle_seconds:
                     await asyncio.sleep(3600)
-                kept = self._kept.get(int.from_bytes(request[:2]))
-                if kept is not None and kept in request and number <= self._deaf:
+                content = self._held.get(int.from_bytes(request[:2]))
+                if content is not None and content in request and number <= self._last_held:
                     await self._healed.wait()
                 await self._passing.wait()
                 upstream.write(size + request)

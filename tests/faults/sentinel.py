@@ -19,18 +19,18 @@ from tests.faults.watcher import Change, Reload, Watcher
 
 SERVICE = "perceptron"
 USER, PASSWORD, RIGHTS = "learner", "secret", "~perceptron:* +@all"
-"""The services' user. A server accepts its connections only while it is watched."""
+"""The user of the services. A server accepts its connections only while a watcher observes that server."""
 WATCHING = f"""
 sentinel monitor {SERVICE} 127.0.0.1 {{primary}} 2
 sentinel down-after-milliseconds {SERVICE} 1500
 sentinel failover-timeout {SERVICE} 2000
 sentinel parallel-syncs {SERVICE} 2
 """
-"""They connect once a second, so with less than a second they would take a new primary for down."""
+"""Sentinels connect once a second, so with a shorter time they would treat a new primary as down."""
 
 
-def asked(server: Server, *command: str) -> Any:
-    """The answer to a command, as text."""
+def execute(server: Server, *command: str) -> Any:
+    """Send a command to a server; returns the answer as text."""
     with Redis(host="127.0.0.1", port=server.port, decode_responses=True, socket_timeout=5) as client:
         return client.execute_command(*command)
 
@@ -39,12 +39,12 @@ class Redundant:
     """Three servers with the same data, one of them the primary, and their sentinels."""
 
     def __init__(self, stack: ExitStack, folder: Path, binary: str) -> None:
-        def started(name: str, settings: str, *flags: str) -> Server:
-            port, own = free_port(), folder / name
-            own.mkdir(parents=True)
-            file = own / "conf"  # the server adds what it learns of the others
-            file.write_text(f"bind 127.0.0.1\nport {port}\ndir {own}\n{settings}")
-            server = Server([binary, str(file), *flags], port, own / "log")
+        def start(name: str, settings: str, *flags: str) -> Server:
+            port, data_folder = free_port(), folder / name
+            data_folder.mkdir(parents=True)
+            file = data_folder / "conf"  # the server adds what it learns about the others
+            file.write_text(f"bind 127.0.0.1\nport {port}\ndir {data_folder}\n{settings}")
+            server = Server([binary, str(file), *flags], port, data_folder / "log")
             stack.callback(server.stop)
             server.start()
             return server
@@ -52,48 +52,48 @@ class Redundant:
         users = folder / "users.acl"  # read at each start; `CONFIG REWRITE` does not change it
         users.parent.mkdir()
         users.write_text(f"user default on nopass ~* &* +@all\nuser {USER} off >{PASSWORD} {RIGHTS}\n")
-        keeping = f'appendonly yes\nsave ""\nrepl-diskless-sync-delay 0\naclfile {users}\n'
-        first = started("redis-0", keeping)
-        following = f"{keeping}replicaof 127.0.0.1 {first.port}\n"
-        self.servers = [first, started("redis-1", following), started("redis-2", following)]
-        watching = WATCHING.format(primary=first.port)
-        self.sentinels = [started(f"sentinel-{i}", watching, "--sentinel") for i in range(3)]
+        common = f'appendonly yes\nsave ""\nrepl-diskless-sync-delay 0\naclfile {users}\n'
+        primary = start("redis-0", common)
+        replica = f"{common}replicaof 127.0.0.1 {primary.port}\n"
+        self.servers = [primary, start("redis-1", replica), start("redis-2", replica)]
+        sentinel = WATCHING.format(primary=primary.port)
+        self.sentinels = [start(f"sentinel-{i}", sentinel, "--sentinel") for i in range(3)]
         for server in self.servers[1:]:
-            self.follows(server, first)
+            self.wait_for_replica(server, primary)
         wait(self._complete, "the sentinels know each other and the replicas")
 
     def _complete(self) -> bool:
-        def known(sentinel: Server) -> tuple[int, int]:
-            about = asked(sentinel, "SENTINEL", "MASTER", SERVICE)
-            return int(about["num-other-sentinels"]), int(about["num-slaves"])
+        def peers(sentinel: Server) -> tuple[int, int]:
+            reply = execute(sentinel, "SENTINEL", "MASTER", SERVICE)
+            return int(reply["num-other-sentinels"]), int(reply["num-slaves"])
 
-        return all(known(sentinel) == (2, 2) for sentinel in self.sentinels)
+        return all(peers(sentinel) == (2, 2) for sentinel in self.sentinels)
 
-    def primary(self, but: Server) -> Server:
-        """Wait for another primary than this server, on which all sentinels and the primary itself agree."""
+    def primary(self, old: Server) -> Server:
+        """Wait for a primary other than `old`, on which all sentinels and the primary itself agree."""
 
-        def agreed() -> Server | None:
+        def find_primary() -> Server | None:
             with contextlib.suppress(RedisError):
-                addresses = {tuple(asked(s, "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)) for s in self.sentinels}
+                addresses = {tuple(execute(s, "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)) for s in self.sentinels}
                 ((_, port),) = addresses if len(addresses) == 1 else {("", 0)}
                 for server in self.servers:
-                    if server is not but and server.port == int(port) and asked(server, "ROLE")[0] == "master":
+                    if server is not old and server.port == int(port) and execute(server, "ROLE")[0] == "master":
                         return server
             return None
 
-        agreed_on: Server = wait(agreed, "the sentinels agree on a primary that is one")
+        agreed_on: Server = wait(find_primary, "the sentinels agree on a primary that is one")
         return agreed_on
 
-    def follows(self, server: Server, primary: Server) -> None:
-        """Wait until it replicates this primary."""
+    def wait_for_replica(self, server: Server, primary: Server) -> None:
+        """Wait until the server replicates this primary."""
 
-        def synchronised() -> bool:
+        def is_synchronised() -> bool:
             with contextlib.suppress(RedisError):
-                role = asked(server, "ROLE")
+                role = execute(server, "ROLE")
                 return bool(role[0] == "slave" and role[2] == primary.port and role[3] == "connected")
             return False
 
-        wait(synchronised, "a replica follows")
+        wait(is_synchronised, "a replica follows")
 
 
 class Primaries:
@@ -109,12 +109,12 @@ class Primaries:
 
     def look_at(self, server: Server, *, current: bool) -> None:
         """Watch this server too. Nothing may write to it until this returns."""
-        watcher = Watcher(server.address, self._model, of=len(self._all) + 1)
+        watcher = Watcher(server.address, self._model, server=len(self._all) + 1)
         watcher.look()
         self._all.append(watcher)
         if current:
             self.catch_up, self.head = watcher.catch_up, watcher.head
-        asked(server, "ACL", "SETUSER", USER, "on")
+        execute(server, "ACL", "SETUSER", USER, "on")
 
     def end(self) -> None:
         """Stop watching."""
@@ -122,13 +122,14 @@ class Primaries:
             watcher.end()
 
     @property
-    def seen(self) -> list[Change | Reload]:
+    def changes(self) -> list[Change | Reload]:
         """The changes of all servers, in order of time."""
-        return sorted((change for watcher in self._all for change in tuple(watcher.seen)), key=lambda change: change.at)
+        changes = (change for watcher in self._all for change in tuple(watcher.changes))
+        return sorted(changes, key=lambda change: change.seconds)
 
 
 class SentinelTrial(Trial):
-    """A trial whose services know the sentinels only."""
+    """A trial whose services know only the sentinels."""
 
     def __init__(
         self, kafka: Server, kafka_proxy: Proxy, redundant: Redundant, unused: Proxy, topic: str, folder: Path
@@ -142,41 +143,41 @@ class SentinelTrial(Trial):
         self._watcher = Primaries(topic, redundant.servers[0])
 
     def perceptron(self, command: str, *flags: str) -> Any:
-        """Run a command with the settings of a service, and so by the sentinels."""
+        """Run a command with the settings of a service, so that it finds the primary by the sentinels."""
         file = str(self.services[0].config)
         return perceptron("-c", file, command, "-t", self.topic, "-b", self.kafka.address, *flags)
 
     @contextmanager
     def unreplicated(self) -> Iterator[None]:
-        """No replica gets what the primary accepts meanwhile: a head and its child."""
-        others = [server.process for server in self.redundant.servers if server is not self.redis and server.process]
-        for process in others:
+        """Within the context, the primary accepts a head and its child, and no replica gets them."""
+        replicas = [server.process for server in self.redundant.servers if server is not self.redis and server.process]
+        for process in replicas:
             process.send_signal(signal.SIGSTOP)
-        asked(self.redis, "CLIENT KILL TYPE replica")
+        execute(self.redis, "CLIENT KILL TYPE replica")
         self._watcher.catch_up()  # a head that is reported late may be on the replicas
-        for lost in ("a head", "its child"):
-            before = self._watcher.head()
-            wait(lambda: self._watcher.head() != before, f"{lost} that is going to be lost")  # noqa: B023 - at once
+        for head_name in ("a head", "its child"):
+            previous = self._watcher.head()
+            wait(lambda: self._watcher.head() != previous, f"{head_name} that will be lost")  # noqa: B023 - called at once
         yield
-        for process in others:
+        for process in replicas:
             process.send_signal(signal.SIGCONT)
 
-    def promoted(self) -> None:
+    def wait_for_promotion(self) -> None:
         """Wait until another server is the primary, and the third one follows it."""
         old = self.redis
-        self.redis = self.redundant.primary(but=old)
+        self.redis = self.redundant.primary(old)
         self._watcher.look_at(self.redis, current=True)
         for server in self.redundant.servers:
             if server not in {self.redis, old}:
-                self.redundant.follows(server, self.redis)
+                self.redundant.wait_for_replica(server, self.redis)
 
-    def back(self, old: Server) -> None:
-        """Start a killed primary again; at first it believes to be one, with its old data."""
+    def restart(self, old: Server) -> None:
+        """Start a killed primary again; at first it still acts as a primary, with its old data."""
         old.start()
         self._watcher.look_at(old, current=False)
 
-    def follows(self, old: Server) -> None:
-        """Wait until it is a replica. It accepts no service until it is watched again."""
-        self.redundant.follows(old, self.redis)
-        asked(old, "ACL", "SETUSER", USER, "off")
-        asked(old, "CLIENT KILL USER", USER)
+    def wait_until_replica(self, old: Server) -> None:
+        """Wait until it is a replica. It refuses services until a watcher observes it again."""
+        self.redundant.wait_for_replica(old, self.redis)
+        execute(old, "ACL", "SETUSER", USER, "off")
+        execute(old, "CLIENT KILL USER", USER)

@@ -1,8 +1,8 @@
 """A real fault fires its alerts and no other: the shipped rules, on a Prometheus that scrapes real processes.
 
-The rules are those of deploy/prometheus/rules.yml, where a minute takes a second: see `quickened`. Timeouts of Kafka,
+The rules are those of deploy/prometheus/rules.yml, where a minute takes a second: see `speed_up`. Timeouts of Kafka,
 Redis and sessions keep their length, so they are long compared with the rules; an alert that fires only for that reason
-is named with its fault. The real minutes are tested by tests/unit/alerts.yml.
+is listed with its fault. The real minutes are tested by tests/unit/alerts.yml.
 """
 
 import asyncio
@@ -30,35 +30,35 @@ pytestmark = pytest.mark.nightly
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
 QUIET, HOUR = 15, 60
-"""Seconds without a fault, before one and in the trial without one: as many minutes of the rules."""
+"""Seconds without a fault, before a fault and in the trial without one; each is a minute of the rules."""
 
 
-def quickened(rules: str) -> str:
-    """The rules with seconds for minutes: `5m` is `5s`, `6h` is `6m`, and `* 60` is `* 1`."""
+def speed_up(rules: str) -> str:
+    """The rules with seconds in place of minutes: `5m` becomes `5s`, `6h` becomes `6m`, and `* 60` becomes `* 1`."""
     for slow, quick in ((r"\b(\d+)m\b", r"\1s"), (r"\b(\d+)h\b", r"\1m"), (r"\* 60\b", "* 1")):
         rules = re.sub(slow, quick, rules)
     return rules
 
 
 @contextmanager
-def watched(trial: Trial) -> Iterator[Prometheus]:
+def scraping_trial(trial: Trial) -> Iterator[Prometheus]:
     """A Prometheus that scrapes the processes of a trial twice a second."""
-    rules = quickened(RULES.read_text())
+    rules = speed_up(RULES.read_text())
     with scraping(trial.folder, trial.services, rules, "500ms", lookback="5s") as prometheus:
-        # It finds its targets within five seconds, which are five minutes here; until then all seem down.
+        # It finds its targets within five seconds, which are five minutes of the rules; until then all seem down.
         wait(lambda: not firing(prometheus), "the processes are found")
         prometheus.since = time.time()
         yield prometheus
 
 
 def fired(prometheus: Prometheus) -> set[str]:
-    """Every alert that fired at some time, with its dependency."""
+    """The alerts that have fired at any time, with their dependency."""
     seconds = max(1, int(time.time() - prometheus.since))
     return _named(prometheus, f'max_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
 
 
 def firing(prometheus: Prometheus) -> set[str]:
-    """Every alert that is firing now."""
+    """The alerts that are firing now."""
     return _named(prometheus, 'ALERTS{alertstate="firing"}')
 
 
@@ -67,7 +67,7 @@ def _named(prometheus: Prometheus, query: str) -> set[str]:
     return {" ".join(filter(None, (alert["alertname"], alert.get("dependency")))) for alert in alerts}
 
 
-def quiet(prometheus: Prometheus, seconds: float) -> None:
+def check_quiet(prometheus: Prometheus, seconds: float) -> None:
     """Wait until Prometheus has scraped for this long, and no alert has fired."""
     lag, end = "model:perceptron_lag_records:sum", prometheus.since + seconds
     wait(lambda: prometheus.value(lag) is not None and time.time() > end, f"{seconds} s are watched", 10 * seconds)
@@ -75,18 +75,18 @@ def quiet(prometheus: Prometheus, seconds: float) -> None:
 
 
 def separable(rng: random.Random) -> tuple[bytes, Any]:
-    """An event of a stream that is learned quickly and well."""
+    """A record of a stream that is learned quickly and well."""
     x = {f"n{i}": round(rng.gauss(0, 1), 3) for i in range(5)}
     return event(x, int(sum(x.values()) > 0)), None
 
 
-def begin(trial: Trial, services: int = 1, **more: Any) -> None:
+def begin(trial: Trial, services: int = 1, **options: Any) -> None:
     """Start a healthy model."""
     trial.kind, trial.make = "plain", separable
-    trial.begin(services=services, **more)
+    trial.begin(services=services, **options)
 
 
-# A fault prepares, yields, breaks something, yields, and if it can repair it, does so and yields again.
+# A fault prepares, yields, breaks something, yields, and, if a repair is possible, repairs it and yields again.
 Broken = Generator[None]
 Fault = Callable[[Trial], Broken]
 
@@ -120,17 +120,17 @@ def stopped(trial: Trial) -> Broken:
 def letters_cannot_be_written(trial: Trial) -> Broken:
     """The dead-letter topic is deleted, and more is rejected than fits in memory: learning waits."""
     begin(trial)
-    letters, left = f"{trial.topic}.dead-letters", iter(range(100))
+    letters, remaining = f"{trial.topic}.dead-letters", iter(range(100))
     yield
     asyncio.run(delete_topic(trial.kafka, letters))
-    trial.make = lambda rng: (b"x" * 900_000, None) if next(left, None) is not None else separable(rng)
+    trial.make = lambda rng: (b"x" * 900_000, None) if next(remaining, None) is not None else separable(rng)
     yield
     asyncio.run(create_topic(trial.kafka, letters))
     yield
 
 
 def hung(server: Server) -> Broken:
-    """SIGSTOP: it accepts connections and answers none."""
+    """SIGSTOP: the server accepts connections and does not answer."""
     yield
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
@@ -156,13 +156,13 @@ def redis_hangs(trial: Trial) -> Broken:
 def replica_cut_off(trial: Trial) -> Broken:
     """A replica cannot reach Redis, and the learner can."""
     begin(trial)
-    with Proxy(trial.redis.port) as its_own:
-        trial.redis_address = its_own.address
+    with Proxy(trial.redis.port) as replica_proxy:
+        trial.redis_address = replica_proxy.address
         trial.up(trial.service("--no-learn"))
         yield
-        its_own.refuse()
+        replica_proxy.refuse()
         yield
-        its_own.heal()
+        replica_proxy.heal()
         yield
 
 
@@ -207,13 +207,13 @@ def large_requests(trial: Trial) -> Broken:
 
 @contextmanager
 def asking(service: Running, instances: int, clients: int = 8) -> Iterator[None]:
-    """This many clients request predictions of this many instances, all the time."""
+    """Let clients request predictions of this many instances, continuously."""
     body = json.dumps({"instances": [{"features": {f"n{i}": 1.5 + n for i in range(20)}} for n in range(instances)]})
-    ended = threading.Event()
+    done = threading.Event()
 
     def ask() -> None:
         with httpx.Client(base_url=service.http.base_url, timeout=60) as client:
-            while not ended.is_set():
+            while not done.is_set():
                 answer = client.post(f"/v1/models/{service.topic}/predict", content=body)
                 assert answer.status_code in {200, 503}, answer.text
 
@@ -223,14 +223,14 @@ def asking(service: Running, instances: int, clients: int = 8) -> Iterator[None]
     try:
         yield
     finally:
-        ended.set()
+        done.set()
         for thread in threads:
             thread.join()
 
 
 FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
     nothing: (set(), set()),
-    # A session of 6 s is longer than two minutes of these rules: no process learns until the standby takes over.
+    # A session of 6 s is longer than two minutes of the rules: no process learns until the standby takes over.
     killed: ({"PerceptronDown"}, {"PerceptronNobodyLearns"}),
     stopped: ({"PerceptronNobodyLearns"}, set()),
     letters_cannot_be_written: (
@@ -255,13 +255,13 @@ FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.timeout(600)
 def test_a_fault_fires_its_alerts_and_no_other(trial: Trial, fault: Fault) -> None:
-    """No alert fires before the fault; then these do, and they end after a repair."""
+    """No alert fires before the fault; then the alerts of the fault do, and they end after a repair."""
     must, may = FAULTS[fault]
     steps = fault(trial)
     with closing(steps), ExitStack() as stack:
         next(steps)
-        prometheus = stack.enter_context(watched(trial))
-        quiet(prometheus, QUIET if must else HOUR)
+        prometheus = stack.enter_context(scraping_trial(trial))
+        check_quiet(prometheus, QUIET if must else HOUR)
         next(steps, None)
         wait(lambda: must <= fired(prometheus), f"{must} fire")
         assert fired(prometheus) <= must | may

@@ -27,7 +27,7 @@ def events(batch: int) -> list[bytes]:
 
 
 async def send(client: AIOKafkaProducer, topic: str, numbers: range) -> None:
-    """A batch for each of these numbers, in the topic's only partition."""
+    """Send a batch for each of these numbers to the topic's only partition."""
     for number in numbers:
         batch = client.create_batch()
         for i, raw in enumerate(events(number)):
@@ -36,7 +36,7 @@ async def send(client: AIOKafkaProducer, topic: str, numbers: range) -> None:
 
 
 def damage(kafka: Server, topic: str, batch: int, byte: int, bit: int) -> None:
-    """Flip one bit of this batch's first bytes, in the broker's own file."""
+    """Flip one bit in the first bytes of a batch, in the broker's log file."""
     [path] = Path(kafka.log).parent.glob(f"kafka/{topic}-0/*.log")
     data = path.read_bytes()
     place = batches(data)[batch][2] + byte
@@ -47,14 +47,14 @@ def damage(kafka: Server, topic: str, batch: int, byte: int, bit: int) -> None:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A broker for this file only: after a kill it does not start with such a log."""
+    """A broker only for this file: after a kill it cannot start with such a log."""
     with servers.start_kafka(tmp_path_factory.mktemp("damaged")) as server:
         yield server
 
 
 @pytest.fixture
 def service(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterator[Any]:
-    """Start a service on several topics; it is killed at the end."""
+    """Start services on several topics; they are killed at the end."""
     started: list[Running] = []
 
     def start(*topics: str, watchdog: float = 60.0) -> Running:
@@ -72,25 +72,25 @@ def service(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterato
 BASES = {
     "4": (7, 4), "28": (7, 3), "beyond": (2, 0), "negative": (0, 7)
 }  # fmt: skip
-"""Byte and bit of the batch that begins at 20, by the base offset that it claims afterwards."""
+"""The byte and bit to flip in the batch that begins at 20, by the base offset that it then states."""
 MISPLACED = "at (19|20) the log(, which ends at 450,)? goes on with a batch of offsets "
 LENGTHS = {"longer": (1, 4), "shorter": (2, 0)}
-"""The same for its length."""
+"""The byte and bit to flip in its length, by the effect."""
 
 
-async def written(client: AIOKafkaProducer, kafka: Server, topic: str, batches: int, policy: str = "delete") -> None:
-    """Make a topic with this number of batches, and its dead-letter topic."""
+async def create(client: AIOKafkaProducer, kafka: Server, topic: str, batches: int, policy: str = "delete") -> None:
+    """Create a topic with this number of batches, and its dead-letter topic."""
     await create_topic(kafka, topic, cleanup_policy=policy)
     await create_topic(kafka, topic_of(topic))
     await send(client, topic, range(batches))
 
 
-def learned(running: Running, topic: str, records: int) -> None:
-    wait(lambda: running.model(topic)["next"]["0"] == records, "the healthy one is learned")
+def wait_until_learned(running: Running, topic: str, records: int) -> None:
+    wait(lambda: running.model(topic)["next"]["0"] == records, "the healthy topic is learned")
 
 
-def stopped(running: Running, topic: str, words: str) -> None:
-    """Wait until this topic stops before the damage, with everything before it saved."""
+def wait_until_stopped(running: Running, topic: str, words: str) -> None:
+    """Wait until learning of a topic stops before the damage, and all earlier records are saved."""
     assert running.process.poll() is None, running.log.read_text()
     wait(lambda: running.model(topic)["stopped"] and not running.model(topic)["ahead"], "it stops and saves")
     model = running.model(topic)
@@ -102,68 +102,68 @@ def stopped(running: Running, topic: str, words: str) -> None:
 async def test_a_flipped_base_offset_stops_learning_before_it(
     service: Any, kafka: Server, redis: Server, topic: str
 ) -> None:
-    """This holds for every false base offset, and for a new process, whose first fetch begins there."""
-    topics = {f"{topic}-{name}": where for name, where in BASES.items()}
+    """This holds for every wrong base offset, and for a new process, whose first fetch begins there."""
+    topics = {f"{topic}-{name}": flip for name, flip in BASES.items()}
     topics |= {f"{topic}-compact-{name}": BASES[name] for name in ("28", "beyond")}
     healthy = f"{topic}-healthy"
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()
     try:
-        await written(client, kafka, healthy, 45)
-        for name, where in topics.items():
-            await written(client, kafka, name, 45, "compact" if "compact" in name else "delete")
-            damage(kafka, name, 2, *where)
+        await create(client, kafka, healthy, 45)
+        for name, flip in topics.items():
+            await create(client, kafka, name, 45, "compact" if "compact" in name else "delete")
+            damage(kafka, name, 2, *flip)
     finally:
         await client.stop()
     running = service(healthy, *topics)
-    for fresh in (False, True):
-        if fresh:
+    for restarted in (False, True):
+        if restarted:
             assert await asyncio.to_thread(running.stop) == 0
             running.start(running.command)
         await asyncio.to_thread(running.up)
-        await asyncio.to_thread(learned, running, healthy, 450)
+        await asyncio.to_thread(wait_until_learned, running, healthy, 450)
         for name in topics:
-            if fresh and "compact" in name:  # a compacted topic may lack records before the first fetch
+            if restarted and "compact" in name:  # a compacted topic may lack records before the first fetch
                 continue
-            await asyncio.to_thread(stopped, running, name, rf"cannot be read \({MISPLACED}")
+            await asyncio.to_thread(wait_until_stopped, running, name, rf"cannot be read \({MISPLACED}")
             assert running.metrics()[f'perceptron_unexplained_gaps_total{{model="{name}"}}'] == 1
         assert running.model(healthy)["stopped"] is None
     damage(kafka, healthy, 2, *BASES["4"])
-    done = perceptron("verify", "-t", healthy, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
-    assert done.returncode == 1
-    assert re.search(f"{MISPLACED}4 to 13", one_line(done.stderr))
+    result = perceptron("verify", "-t", healthy, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
+    assert result.returncode == 1
+    assert re.search(f"{MISPLACED}4 to 13", one_line(result.stderr))
 
 
 async def test_a_damaged_length_stops_its_topic_alone(service: Any, kafka: Server, topic: str) -> None:
-    """The broker returns nothing from there on. The process continues, and so do other topics."""
-    topics = {f"{topic}-{name}": where for name, where in LENGTHS.items()}
+    """The broker returns nothing after the damage. The process and its other topics continue."""
+    topics = {f"{topic}-{name}": flip for name, flip in LENGTHS.items()}
     healthy = [f"{topic}-healthy-{i}" for i in range(2)]
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()
     try:
         for name in (*healthy, *topics):
-            await written(client, kafka, name, 5)
+            await create(client, kafka, name, 5)
         for name, (byte, bit) in topics.items():
             damage(kafka, name, 2, 8 + byte, bit)
         running = await asyncio.to_thread(service(*healthy, *topics, watchdog=3.0).up)
-        waiting, sent, answered, began = set(topics), 5, 0, time.monotonic()
-        while waiting or answered < 200:
+        waiting, batch_count, answers, began = set(topics), 5, 0, time.monotonic()
+        while waiting or answers < 200:
             assert running.process.poll() is None, running.log.read_text()
             assert time.monotonic() < began + DEADLINE, waiting
             waiting = {name for name in waiting if not running.model(name)["stopped"]}
             for name in healthy:
                 answer = running.http.post(f"/v1/models/{name}/predict", json={"features": {"n1": 1}})
                 assert answer.status_code == 200
-                answered += 1
-                await send(client, name, range(sent, sent + 1))
-            sent += 1
-        for fresh in range(2):  # the second process begins where the first stopped
-            if fresh:
+                answers += 1
+                await send(client, name, range(batch_count, batch_count + 1))
+            batch_count += 1
+        for restarted in range(2):  # the second process begins where the first stopped
+            if restarted:
                 assert await asyncio.to_thread(running.stop) == 0
                 await asyncio.to_thread(running.start(running.command).up)
             for name in topics:
-                await asyncio.to_thread(stopped, running, name, r"cannot be read \(")
+                await asyncio.to_thread(wait_until_stopped, running, name, r"cannot be read \(")
             for name in healthy:
-                await asyncio.to_thread(learned, running, name, sent * RECORDS)
+                await asyncio.to_thread(wait_until_learned, running, name, batch_count * RECORDS)
     finally:
         await client.stop()

@@ -1,4 +1,4 @@
-"""Clients that never read, send slowly or without end, or only hold connections, as in docs/security.md.
+"""Clients that never read, send slowly or without end, or only hold connections open, as in docs/security.md.
 
 The trial requests predictions all the time, and each is answered.
 """
@@ -27,17 +27,17 @@ POST = "POST /v1/models/{}/predict HTTP/1.1\r\nhost: x\r\ncontent-type: applicat
 MIB = 1 << 20
 
 
-class Door(NamedTuple):
-    """How a service is reached: its `[http]` settings, and the authority of its certificate, if it has one."""
+class Endpoint(NamedTuple):
+    """The `[http]` settings of a service, and the authority of its certificate, if it has one."""
 
     settings: str = "[http]\n"
     ca: str | None = None
 
 
 @pytest.fixture(params=["plain", "tls"])
-def door(request: pytest.FixtureRequest, certificates: Certificates) -> Door:
-    tls = Door(f'[http]\nssl_certfile = "{certificates.server}"\n', certificates.ca)
-    return tls if request.param == "tls" else Door()
+def endpoint(request: pytest.FixtureRequest, certificates: Certificates) -> Endpoint:
+    tls = Endpoint(f'[http]\nssl_certfile = "{certificates.server}"\n', certificates.ca)
+    return tls if request.param == "tls" else Endpoint()
 
 
 class Clients:
@@ -57,7 +57,7 @@ class Clients:
         self._stack.close()
 
     def connect(self, text: bytes = b"", buffer: int = 0) -> socket.socket:
-        """Connect and send this; `buffer` is the size of the receive buffer, in bytes."""
+        """Connect and send a text; `buffer` is the size of the receive buffer, in bytes."""
         connection = self._stack.enter_context(socket.socket())
         if buffer:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
@@ -65,18 +65,18 @@ class Clients:
         connection.connect(("127.0.0.1", self.service.port))
         if self._tls:
             connection = self._stack.enter_context(self._tls.wrap_socket(connection, server_hostname="localhost"))
-        with contextlib.suppress(ConnectionError, ssl.SSLError):  # refused before all was sent
+        with contextlib.suppress(ConnectionError, ssl.SSLError):  # the service refused before everything was sent
             connection.sendall(text)
         return connection
 
 
 def answer(connection: socket.socket, seconds: float = 20) -> str:
-    """All bytes until the connection ends, or nothing comes for this time."""
+    """All bytes until the connection ends, or until nothing arrives for this time."""
     connection.settimeout(seconds)
     received = b""
     with contextlib.suppress(OSError):
-        while part := connection.recv(1 << 16):
-            received += part
+        while chunk := connection.recv(1 << 16):
+            received += chunk
     return received.decode()
 
 
@@ -91,8 +91,8 @@ def ended(service: Running, cause: str) -> float:
     return service.metrics().get(f'perceptron_http_connections_ended_total{{cause="{cause}"}}', 0.0)
 
 
-def quietly_stopped(service: Running) -> None:
-    """SIGTERM ends it with a few lines of log and no traceback."""
+def stop_quietly(service: Running) -> None:
+    """Check that SIGTERM ends a service with a few lines of log and without a traceback."""
     assert service.stop() == 0
     log = service.log.read_text()
     assert "Traceback" not in log
@@ -107,87 +107,87 @@ async def send(trial: Trial, *records: bytes) -> None:
 
 @contextlib.contextmanager
 def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
-    """Assert that meanwhile it answers all others, and that its memory grows by less than this."""
+    """Assert that the service answers other clients meanwhile, and that its memory grows by less than this."""
     memory = psutil.Process(service.process.pid).memory_info
-    before, first = memory().rss, len(trial.answers)
+    memory_before, answers_before = memory().rss, len(trial.answers)
     with trial.answering(10):
         yield
         for path in PROBES:
             assert service.http.get(path).status_code == 200
-        wait(lambda: len(trial.answers) >= first + 20, "predictions go on")
+        wait(lambda: len(trial.answers) >= answers_before + 20, "predictions continue")
     assert not trial.failures, trial.failures[:3]
-    assert (memory().rss - before) / MIB < mib
+    assert (memory().rss - memory_before) / MIB < mib
 
 
-def test_readers_that_never_read(trial: Trial, door: Door) -> None:
-    """More than may be in flight: their time ends. It also stops cleanly under them."""
+def test_readers_that_never_read(trial: Trial, endpoint: Endpoint) -> None:
+    """More readers than requests may be in flight: they time out. The service also stops cleanly with them."""
     readers = 150
     limits = f"max_in_flight = {100}\nanswer_timeout = 20.0\n"
-    trial.begin(settings=door.settings + limits, ca=door.ca)
+    trial.begin(settings=endpoint.settings + limits, ca=endpoint.ca)
     service = trial.live[0]
     asyncio.run(send(trial, *(event({f"{i}-{'wide' * 60}-{j}": 1.0 for j in range(4000)}, 1) for i in range(3))))
     wait(lambda: service.model()["columns"] > 12_000, "answers are large: 3 MB")
-    with Clients(service, door.ca) as clients:
+    with Clients(service, endpoint.ca) as clients:
 
         def readers_are_stuck() -> None:
             before, label = requests(service, "weights", 200), "&label=1" if trial.kind == "classes" else ""
             for _ in range(readers):
                 request = f"GET /v1/models/{trial.topic}/weights?limit=10000{label} HTTP/1.1\r\nhost: x\r\n\r\n"
                 clients.connect(request.encode() * 8, 4096)
-            wait(lambda: requests(service, "weights", 200) >= before + readers, "their first answers are under way")
+            wait(lambda: requests(service, "weights", 200) >= before + readers, "their first answers are on the way")
 
         with unharmed(trial, service, 150):
             readers_are_stuck()
-        wait(lambda: ended(service, "unread") + ended(service, "unread-bytes") == readers, "their time is over")
-        assert ended(service, "unread-bytes") > 0, "they were more than may be kept for them"
+        wait(lambda: ended(service, "unread") + ended(service, "unread-bytes") == readers, "they have timed out")
+        assert ended(service, "unread-bytes") > 0, "their answers exceeded the buffer limit"
         readers_are_stuck()
         trial.hide(service)
-        quietly_stopped(service)
+        stop_quietly(service)
     assert "Cancel" not in service.log.read_text(), "uvicorn had to give up requests"
 
 
-def test_bodies_that_do_not_arrive(trial: Trial, door: Door) -> None:
-    """They are not in flight, and the bytes that are kept of them have a limit.
+def test_bodies_that_do_not_arrive(trial: Trial, endpoint: Endpoint) -> None:
+    """They do not count as in flight, and the bytes that are buffered for them have a limit.
 
-    Requests that wait for Redis are in flight. It stops cleanly under all of these.
+    Requests that wait for Redis count as in flight. The service stops cleanly with all of these.
     """
     limits = "max_in_flight = 20\nmax_body_bytes = 1048576\n[snapshots]\nkeep_every = 0.1\n"
-    trial.begin(settings=door.settings + limits, ca=door.ca)
+    trial.begin(settings=endpoint.settings + limits, ca=endpoint.ca)
     service = trial.live[0]
     post = POST.format(trial.topic) + f"content-length: {MIB}\r\n\r\n"
-    with Clients(service, door.ca) as clients:
+    with Clients(service, endpoint.ca) as clients:
         for _ in range(200):
             clients.connect(post.encode() + b"{")
         with unharmed(trial, service, 100):
             large = [clients.connect(post.encode() + b" " * 900_000) for _ in range(40)]
-            # The bytes of eight largest bodies are kept, which is nine of these.
+            # Bytes of eight largest bodies are buffered, which is nine of these.
             wait(lambda: requests(service, "predict", 503) >= 31, "the others are refused")
             answers = [text for connection in large if (text := answer(connection, 0.1))]
-            for refused in answers:
-                assert refused.startswith("HTTP/1.1 503 ")
-                assert "retry-after: 1\r\n" in refused
-                assert "too many bytes of request bodies at a time" in refused
+            for response in answers:
+                assert response.startswith("HTTP/1.1 503 ")
+                assert "retry-after: 1\r\n" in response
+                assert "too many bytes of request bodies at a time" in response
             assert len(answers) == 31
         trial.hide(service)
         trial.redis_proxy.hang()
         for _ in range(20):
             clients.connect(f"GET /v1/models/{trial.topic}/versions HTTP/1.1\r\n\r\n".encode())
-        busy = wait(lambda: (a := service.predict({"features": {}})).status_code == 503 and a, "all places are taken")
+        busy = wait(lambda: (a := service.predict({"features": {}})).status_code == 503 and a, "the limit is reached")
         assert (busy.headers["retry-after"], busy.json()["detail"]) == ("1", "too many requests at a time")
         for path in PROBES:
             assert service.http.get(path).status_code == 200
-        quietly_stopped(service)
+        stop_quietly(service)
 
 
-def test_connections_that_are_only_held(trial: Trial, door: Door) -> None:
-    """More than file descriptors: the longest idle ones end, and Kafka and Redis can be reached again."""
-    trial.begin(settings=door.settings, ca=door.ca)
+def test_connections_that_are_only_held(trial: Trial, endpoint: Endpoint) -> None:
+    """More than the file descriptors: the longest idle ones are closed, and Kafka and Redis can be reached again."""
+    trial.begin(settings=endpoint.settings, ca=endpoint.ca)
     service = trial.live[0]
     resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
-    with Clients(service, door.ca) as clients, unharmed(trial, service, 64):
+    with Clients(service, endpoint.ca) as clients, unharmed(trial, service, 64):
         for _ in range(1100):
             clients.connect()
-        wait(lambda: ended(service, "too-many") > 100, "those that waited longest are ended")
+        wait(lambda: ended(service, "too-many") > 100, "the longest idle connections are closed")
         trial.redis_proxy.cut()
         trial.kafka_proxy.cut()
         trial.progress(1000)

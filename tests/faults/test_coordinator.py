@@ -1,4 +1,4 @@
-"""A Kafka that answers only some requests: no coordinator, a silent one, a client that hangs, a standby."""
+"""A Kafka that answers only some requests: no coordinator, a silent coordinator, a hanging client, a standby."""
 
 import asyncio
 import contextlib
@@ -27,27 +27,27 @@ FETCH, LIST_OFFSETS, FIND_COORDINATOR, JOIN_GROUP = 1, 2, 10, 11
 
 
 class Member:
-    """A member of a group without the rest of a process; it keeps what it reports."""
+    """A member of a group without the rest of a process, which keeps its reports."""
 
     def __init__(self, address: str, group: str, topics: list[str], watchdog: float = 60.0) -> None:
-        self.said: list[str] = []
+        self.reports: list[str] = []
         self.kafka = Kafka(
             Cluster(address), group, topics, self._say, session_timeout=SESSION_SECONDS, watchdog=watchdog
         )
 
     def _say(self, text: str, **_: object) -> None:
-        self.said.append(text)
+        self.reports.append(text)
 
-    def about(self, words: str) -> list[str]:
-        """The reports with these words."""
-        return [text for text in self.said if words in text]
+    def reports_with(self, words: str) -> list[str]:
+        """The reports that contain these words."""
+        return [text for text in self.reports if words in text]
 
     @property
     def holds(self) -> int:
-        """The number of topics that it holds."""
+        """The number of topics assigned to it."""
         return sum(bool(log.assigned) for log in self.kafka.logs.values())
 
-    def well(self) -> bool:
+    def is_well(self) -> bool:
         """Whether it holds a topic and Kafka answers."""
         return bool(self.holds) and not self.kafka.missing_since
 
@@ -64,11 +64,11 @@ class Member:
             await self.kafka.close()
 
 
-async def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> float:
+async def until(condition: Callable[[], object], description: str, seconds: float = DEADLINE) -> float:
     """Wait until the condition holds; return how long that took, in seconds."""
     started = time.monotonic()
     while not condition():
-        assert time.monotonic() - started < seconds, f"not within {seconds} s: {what}"
+        assert time.monotonic() - started < seconds, f"not within {seconds} s: {description}"
         await asyncio.sleep(0.02)
     return time.monotonic() - started
 
@@ -80,12 +80,12 @@ async def both_topics(kafka: Server, topic: str) -> None:
 
 @contextlib.contextmanager
 def service_of_another_kafka(
-    redis: Server, topic: str, folder: Path, was: str, then: str, session: float
+    redis: Server, topic: str, folder: Path, old_property: str, new_property: str, session: float
 ) -> Iterator[Running]:
-    """A service on a broker of its own, with one changed property."""
-    assert was in PROPERTIES
+    """A service on a separate broker, with one changed property."""
+    assert old_property in PROPERTIES
     (folder / "kafka").mkdir()
-    with servers.start_kafka(folder / "kafka", properties=PROPERTIES.replace(was, then)) as kafka:
+    with servers.start_kafka(folder / "kafka", properties=PROPERTIES.replace(old_property, new_property)) as kafka:
         service = Running(topic, kafka.address, redis.address, folder, "", "--create-topics", session_timeout=session)
         try:
             yield service
@@ -94,25 +94,25 @@ def service_of_another_kafka(
             service.http.close()
 
 
-def checked(service: Running) -> tuple[int, str]:
+def run_check(service: Running) -> tuple[int, str]:
     """The exit code and output of `check` with the settings of a service."""
-    done = perceptron("-c", str(service.config), "check", *service.command[service.command.index("-g") : -3])
-    return done.returncode, done.stdout
+    result = perceptron("-c", str(service.config), "check", *service.command[service.command.index("-g") : -3])
+    return result.returncode, result.stdout
 
 
 def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str, tmp_path: Path) -> None:
     """With Kafka's default on one broker no group has a coordinator. Log, metric and `check` name the setting."""
     factor = "offsets.topic.replication.factor="
     with service_of_another_kafka(redis, topic, tmp_path, f"{factor}1", f"{factor}3", SESSION_SECONDS) as service:
-        why = (
+        message = (
             f"group g-{topic} cannot be joined: no coordinator: its topic __consumer_offsets does not exist or has no "
             "leader, as if offsets.topic.replication.factor is larger than the number of brokers"
         )
-        wait(lambda: why in service.log.read_text(), "it says why")
+        wait(lambda: message in service.log.read_text(), "the log names the cause")
         missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
-        wait(lambda: service.metrics()[missing], "the metric says so")
-        code, printed = checked(service)
-        assert (code, f"{why}\n" in printed) == (3, True), printed
+        wait(lambda: service.metrics()[missing], "the metric shows it")
+        code, printed = run_check(service)
+        assert (code, f"{message}\n" in printed) == (3, True), printed
         assert service.log.read_text().count("cannot be joined") == 1
         assert service.stop() == 0
         assert "Traceback" not in service.log.read_text()
@@ -123,27 +123,27 @@ def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp
     minimum = "group.min.session.timeout.ms="
     with service_of_another_kafka(redis, topic, tmp_path, f"{minimum}1000", f"{minimum}6000", 1.5) as service:
         assert service.process.wait(DEADLINE) == 3
-        why = "its group.min.session.timeout.ms, by default 6 s, allows no such kafka.session_timeout"
-        assert service.log.read_text().splitlines()[-1].endswith(f", group g-{topic}: {why}")
-        code, printed = checked(service)
-        assert (code, f"group g-{topic} cannot be joined at broker 1: {why}\n" in printed) == (3, True), printed
+        message = "its group.min.session.timeout.ms, by default 6 s, allows no such kafka.session_timeout"
+        assert service.log.read_text().splitlines()[-1].endswith(f", group g-{topic}: {message}")
+        code, printed = run_check(service)
+        assert (code, f"group g-{topic} cannot be joined at broker 1: {message}\n" in printed) == (3, True), printed
 
 
 async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
     """FindCoordinator or JoinGroup gets no answer: the member and `check` say so, with the broker's number."""
     await both_topics(kafka, topic)
-    kept = {FIND_COORDINATOR: "FindCoordinator", JOIN_GROUP: "JoinGroup"}
-    members = {name: Member(kafka_proxy.address, f"{name}-{topic}", [topic]) for name in kept.values()}
-    kafka_proxy.keep({key: f"{name}-{topic}".encode() for key, name in kept.items()})
+    requests = {FIND_COORDINATOR: "FindCoordinator", JOIN_GROUP: "JoinGroup"}
+    members = {name: Member(kafka_proxy.address, f"{name}-{topic}", [topic]) for name in requests.values()}
+    kafka_proxy.hold({key: f"{name}-{topic}".encode() for key, name in requests.items()})
     try:
         async with contextlib.AsyncExitStack() as stack:
             for member in members.values():
                 await stack.enter_async_context(member.running())
             for name, member in members.items():
-                await until(partial(member.about, "no answer in time"), f"{name} is missed")
-                (text,) = member.about("no answer in time")
-                where = " at broker 1" if name == "JoinGroup" else ""
-                assert f"group {name}-{topic} cannot be joined{where}: no answer in time" in text
+                await until(partial(member.reports_with, "no answer in time"), f"{name} is missed")
+                (text,) = member.reports_with("no answer in time")
+                place = " at broker 1" if name == "JoinGroup" else ""
+                assert f"group {name}-{topic} cannot be joined{place}: no answer in time" in text
                 assert member.kafka.missing_since
             # `check` calls the same function.
             checks = [
@@ -154,13 +154,13 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
                 assert str(error).endswith("no answer in time")
             kafka_proxy.heal()
             for name, member in members.items():
-                await until(member.well, f"{name}: it is in its group")
-                assert member.said[-1] == "Kafka answers again"
+                await until(member.is_well, f"{name}: it is in its group")
+                assert member.reports[-1] == "Kafka answers again"
     finally:
         kafka_proxy.heal()
 
 
-async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
+async def test_a_member_without_a_topic_reports_an_outage(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
     """Three members, two topics: each reports an outage once, and its end; otherwise a standby reports nothing."""
     topics = [topic, f"{topic}-b"]
     for name in topics:
@@ -175,14 +175,14 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
                 while state != "Stable":
                     _, state = await find_coordinator(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)
                 await until(lambda: sorted(m.holds for m in members) == [0, 1, 1], "two hold a topic each")
-            await asyncio.sleep(SESSION_SECONDS)  # longer than a member may be outside its group
-            assert [m.said for m in members] == [[], [], []]
+            await asyncio.sleep(SESSION_SECONDS)  # longer than a member may be out of its group
+            assert [m.reports for m in members] == [[], [], []]
             kafka_proxy.refuse()
             await until(lambda: all(m.kafka.missing_since for m in members), "each notices")
-            assert [len(m.about(f"Kafka at {kafka_proxy.address}: ")) for m in members] == [1, 1, 1]
+            assert [len(m.reports_with(f"Kafka at {kafka_proxy.address}: ")) for m in members] == [1, 1, 1]
             kafka_proxy.heal()
             await until(lambda: not any(m.kafka.missing_since for m in members), "each notices that it is back")
-            assert all(m.about("Kafka answers again") for m in members)
+            assert all(m.reports_with("Kafka answers again") for m in members)
     finally:
         kafka_proxy.heal()
 
@@ -209,14 +209,14 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
     try:
         member = Member(kafka.address, f"g-{topic}", [topic])
         async with member.running():
-            took = await until(lambda: member.said, "it says what it waits for")
-            (text,) = member.said
-            assert took > SESSION_SECONDS, "a killed member is waited for this long, which is normal"
+            took = await until(lambda: member.reports, "it reports its reason")
+            (text,) = member.reports
+            assert took > SESSION_SECONDS, "waiting this long for a killed member is normal"
             assert "it is PreparingRebalance, in Kafka's words, so another member is slow" in text
             assert member.kafka.missing_since == 0
             go_on.set()
             await until(lambda: member.holds or not member.kafka.awaits_assignment(topic), "it is in its group")
-            assert len(member.said) == 1
+            assert len(member.reports) == 1
     finally:
         go_on.set()
         await slow.stop()
@@ -229,10 +229,10 @@ async def test_connections_that_are_silent_are_replaced(kafka: Server, kafka_pro
     try:
         async with member.running() as task:
             await until(lambda: member.holds, "it holds the topic")
-            kafka_proxy.keep({FETCH: b"", LIST_OFFSETS: b""}, old=True)
+            kafka_proxy.hold({FETCH: b"", LIST_OFFSETS: b""}, old=True)
             async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
                 await client.send_and_wait(topic, b"new")
-            await until(lambda: member.kafka.logs[topic].ends == {0: 1}, "its looks succeed")
+            await until(lambda: member.kafka.logs[topic].ends == {0: 1}, "its requests succeed")
             assert not task.done()
     finally:
         kafka_proxy.heal()
@@ -245,12 +245,12 @@ async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, kafka
     try:
         async with member.running() as task:
             await until(lambda: member.holds, "it holds the topic")
-            kafka_proxy.keep({FETCH: b"", LIST_OFFSETS: b""})
-            await until(lambda: member.kafka.missing_since, "it is said")
-            await asyncio.sleep(20.0)  # the fault itself: more than three times the watchdog's
+            kafka_proxy.hold({FETCH: b"", LIST_OFFSETS: b""})
+            await until(lambda: member.kafka.missing_since, "it is reported")
+            await asyncio.sleep(20.0)  # the fault itself: more than three times the watchdog's limit
             assert not task.done()
-            assert member.said == [f"Kafka at {kafka_proxy.address}: no answer in time"]
+            assert member.reports == [f"Kafka at {kafka_proxy.address}: no answer in time"]
             kafka_proxy.heal()
-            await until(lambda: not member.kafka.missing_since, "its looks succeed")
+            await until(lambda: not member.kafka.missing_since, "its requests succeed")
     finally:
         kafka_proxy.heal()

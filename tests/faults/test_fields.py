@@ -1,6 +1,6 @@
-"""Damage of every field that is read from Redis, and every program that reads it.
+"""Damage of every field that programs read from Redis, tested with every program that reads it.
 
-Each kind of damage has a model of its own, next to an undamaged one: the service names what is damaged, and only that.
+Each kind of damage has a separate model, next to an undamaged one: the service reports the damaged ones and no other.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def field(name: str, value: bytes) -> Damage:
     return lambda client, k: client.hset(k, name, value)
 
 
-def retyped(client: Any, k: str) -> None:
+def replace_type(client: Any, k: str) -> None:
     """A string in place of the hash."""
     client.delete(k)
     client.set(k, "x")
@@ -41,19 +41,19 @@ def head(value: bytes) -> Damage:
     return lambda client, k: client.hset(k, mapping={"head": value, "digest": hashlib.sha256(value).hexdigest()})
 
 
-def newer(client: Any, k: str) -> None:
+def write_newer_head(client: Any, k: str) -> None:
     """A head that a newer release wrote."""
-    written = json.loads(client.hget(k, "head"))
-    written["identity"]["fold"] += 1
-    head(json.dumps(written).encode())(client, k)
+    content = json.loads(client.hget(k, "head"))
+    content["identity"]["fold"] += 1
+    head(json.dumps(content).encode())(client, k)
 
 
-def version(client: Any, k: str) -> None:
+def damage_version(client: Any, k: str) -> None:
     """Other bytes in the last kept version."""
     client.hset(k, f"v:{json.loads(client.hget(k, 'head'))['kept'][-1]['version']}", b"\xff\xfe")
 
 
-def blob(client: Any, k: str) -> None:
+def damage_blob(client: Any, k: str) -> None:
     """Other bytes in the first blob of the weights."""
     client.hset(k, f"b:{json.loads(client.hget(k, 'head'))['arrays']['w']['base'][0]}", b"\xff")
 
@@ -61,41 +61,41 @@ def blob(client: Any, k: str) -> None:
 HEADLESS: dict[str, Damage] = {
     "digest-bytes": field("digest", b"\xff\xfe\x80"),
     "both-list": head(b"[]"),
-    "string": retyped,
-    "newer": newer,
+    "string": replace_type,
+    "newer": write_newer_head,
 }
-"""Damage that a running learner finds too."""
+"""Damage that even a running learner finds."""
 UNREAD: dict[str, Damage] = {
     "head-bytes": field("head", b"\xff\xfe{}"),
     "head-gone": lambda client, k: client.hdel(k, "head"),
-    "blob-bytes": blob,
+    "blob-bytes": damage_blob,
 }
-"""Damage that a start finds; a running learner does not read the field, and its next save writes it again."""
-KEPT: dict[str, Damage] = {"kept-bytes": version}
-"""Damage that stops nothing."""
+"""Damage that a starting process finds; a running learner does not read the field, and its next save rewrites it."""
+KEPT: dict[str, Damage] = {"kept-bytes": damage_version}
+"""Damage that does not stop a service."""
 KINDS = HEADLESS | UNREAD | KEPT
 STRANGE = b"\xff\xfe"
 SETTINGS = "[snapshots]\nkeep_every = 0.1\nkeep = 50\n"
 
 
-def named(service: Running, models: dict[str, str]) -> None:
-    """Wait until the log names each of these models as damaged, once; no dependency is missing."""
+def wait_until_named(service: Running, models: dict[str, str]) -> None:
+    """Wait until the log reports each of these models as damaged, once, and no missing dependency."""
 
-    def said(what: str) -> list[str]:
+    def lines_with(words: str) -> list[str]:
         lines = service.log.read_text().splitlines()
-        return [line for line in lines if what in line and ("not usable" in line or "learning stopped" in line)]
+        return [line for line in lines if words in line and ("not usable" in line or "learning stopped" in line)]
 
     for name in models.values():
-        wait(partial(said, f"model {name}: "), f"{name} is named")
+        wait(partial(lines_with, f"model {name}: "), f"{name} is named")
     for name in models.values():
-        assert len(said(f"model {name}: ")) <= 2, "by who follows and by who learns"
+        assert len(lines_with(f"model {name}: ")) <= 2, "a follower and a learner report it once each"
     assert "Traceback" not in service.log.read_text()
     assert service.process.poll() is None
     assert service.metrics()['perceptron_missing_since_timestamp_seconds{dependency="redis"}'] == 0
 
 
-def says(service: Running, what: str) -> bool:
-    return what in service.log.read_text()
+def log_has(service: Running, words: str) -> bool:
+    return words in service.log.read_text()
 
 
 def answers(service: Running, model: str) -> bool:
@@ -104,25 +104,25 @@ def answers(service: Running, model: str) -> bool:
 
 @both_stores
 async def test_damage_of_any_field_is_of_its_model_alone(run: Run, redis: Server, producer: Any, topic: str) -> None:
-    """A learner and a replica, running and starting, by list and by pattern."""
+    """With a learner and a replica, running and starting, with topics by list and by pattern."""
     models = {kind: f"{topic}-{kind}" for kind in KINDS}
     every = [f"{topic}-whole", *models.values()]
     headless = {kind: models[kind] for kind in KINDS if kind in HEADLESS}
     damaged = {kind: models[kind] for kind in KINDS if kind not in KEPT}
-    whole = [model for model in every if model not in damaged.values()]
+    undamaged = [model for model in every if model not in damaged.values()]
     client: Any = Redis.from_url(f"redis://{redis.address}/0")
 
-    async def more() -> None:
+    async def produce() -> None:
         for name in every:
             await producer.send_and_wait(name, event({"a": 1}, 1))
 
-    def learned(service: Running, names: list[str], events: int) -> None:
-        def saved(name: str) -> bool:
+    def wait_until_learned(service: Running, names: list[str], events: int) -> None:
+        def is_saved(name: str) -> bool:
             model = service.http.get(f"/v1/models/{name}").json()
             return (model.get("events"), model.get("ahead")) == (events, 0)
 
         for name in names:
-            wait(partial(saved, name), f"{name} is learned")
+            wait(partial(is_saved, name), f"{name} is learned")
 
     def damage() -> None:
         for kind, change in KINDS.items():
@@ -131,32 +131,32 @@ async def test_damage_of_any_field_is_of_its_model_alone(run: Run, redis: Server
     def replica() -> Running:
         return run("", "--no-learn", topic=f"^{topic}-", create=False)
 
-    listed = [flag for name in every[1:] for flag in ("-t", name)]
-    learner, following = run(SETTINGS, *listed, topic=every[0]), replica()
+    topic_flags = [flag for name in every[1:] for flag in ("-t", name)]
+    learner, following = run(SETTINGS, *topic_flags, topic=every[0]), replica()
     await asyncio.to_thread(learner.up)
     for events in (1, 2):
-        await more()
-        await asyncio.to_thread(learned, learner, every, events)
+        await produce()
+        await asyncio.to_thread(wait_until_learned, learner, every, events)
     await asyncio.to_thread(wait, lambda: all(answers(following, name) for name in every), "the replica follows")
     client.sadd(MODELS, STRANGE)
     good = {name: client.dump(key(name)) for name in every}
 
     # Running.
     damage()
-    await asyncio.to_thread(named, following, headless)
-    await more()
-    await asyncio.to_thread(named, learner, headless)
-    await asyncio.to_thread(learned, learner, [name for name in every if name not in headless.values()], 3)
+    await asyncio.to_thread(wait_until_named, following, headless)
+    await produce()
+    await asyncio.to_thread(wait_until_named, learner, headless)
+    await asyncio.to_thread(wait_until_learned, learner, [name for name in every if name not in headless.values()], 3)
     for service in (learner, following):
-        assert all(answers(service, name) for name in every), "what answered goes on answering"
+        assert all(answers(service, name) for name in every), "a model that answered must still answer"
         for name in headless.values():
             assert f"model {name}: " in service.model(name)["stopped"]
             assert service.http.get(f"/v1/models/{name}/versions").status_code in {200, 503}
     # The old key is put back: learning continues.
     for name in headless.values():
         client.restore(key(name), 0, good[name], replace=True)
-    await asyncio.to_thread(learned, learner, every, 3)
-    await asyncio.to_thread(learned, following, every, 3)
+    await asyncio.to_thread(wait_until_learned, learner, every, 3)
+    await asyncio.to_thread(wait_until_learned, following, every, 3)
     for service in (learner, following):
         assert not any(service.model(name)["stopped"] for name in every)
         assert await asyncio.to_thread(service.stop) == 0
@@ -164,31 +164,27 @@ async def test_damage_of_any_field_is_of_its_model_alone(run: Run, redis: Server
     # Starting, by list and by pattern; a replica too.
     damage()
     expected = 3
-    by_list, by_pattern = partial(run, SETTINGS, *listed, topic=every[0]), partial(run, SETTINGS, topic=f"^{topic}-")
-    for start in (by_list, by_pattern, replica):
+    by_list = partial(run, SETTINGS, *topic_flags, topic=every[0])
+    for start in (by_list, partial(run, SETTINGS, topic=f"^{topic}-"), replica):
         service = start()
-        await more()
+        await produce()
         expected += start is not replica
-        await asyncio.to_thread(named, service, damaged)
-        await asyncio.to_thread(learned, service, whole, expected)
-        assert all(answers(service, name) for name in whole)
+        await asyncio.to_thread(wait_until_named, service, damaged)
+        await asyncio.to_thread(wait_until_learned, service, undamaged, expected)
+        assert all(answers(service, name) for name in undamaged)
         for name in damaged.values():
             answer = service.http.get(f"/v1/models/{name}")
             assert (answer.status_code, f"model {name}: " in answer.json()["detail"]) == (503, True)
-        assert all(service.http.get(f"/v1/models/{name}/versions").status_code == 200 for name in whole)
+        assert all(service.http.get(f"/v1/models/{name}/versions").status_code == 200 for name in undamaged)
         assert await asyncio.to_thread(service.stop) == 0
     client.close()
 
 
 @both_stores
 def test_each_command_says_in_one_line_what_is_damaged(
-    redis: Server,
-    topic: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    redis: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A reset is the way out. Kafka is not asked, since the damage is found before."""
+    """A reset repairs the model. Kafka gets no request, since the damage is found before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", clean_environment())
     url = f"redis://{redis.address}/0"
@@ -196,9 +192,9 @@ def test_each_command_says_in_one_line_what_is_damaged(
 
     def command(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["perceptron", *arguments, "--redis", url])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main()
-        code, error = ended.value.code or 0, capsys.readouterr().err
+        code, error = exit_info.value.code or 0, capsys.readouterr().err
         assert "Traceback" not in error
         return int(code), error
 
@@ -219,7 +215,7 @@ def test_each_command_says_in_one_line_what_is_damaged(
                 assert code == expected, error
                 assert tool[0] != "rollback" or "kept version 2 is damaged" in error
             elif kind.startswith("blob") and tool[0] == "rollback":
-                assert code in {1, 3}, error  # the kept version may be without that blob
+                assert code in {1, 3}, error  # the kept version may not use that blob
             else:
                 assert code == 1, (kind, tool, error)
                 assert error.startswith(f"perceptron: model {name}: ")
@@ -231,22 +227,22 @@ def test_each_command_says_in_one_line_what_is_damaged(
 
 
 def test_a_set_of_models_that_is_none_holds_up_new_models_alone(run: Run, redis: Server, topic: str) -> None:
-    """A replica with a pattern reports it, and a process that would begin a model."""
+    """A replica with a pattern and a process that would begin a model report it."""
     client: Any = Redis.from_url(f"redis://{redis.address}/0")
-    before = client.smembers(MODELS)
-    first = run("", topic=f"{topic}-1").up()
+    members = client.smembers(MODELS)
+    running = run("", topic=f"{topic}-1").up()
     try:
         client.delete(MODELS)
         client.set(MODELS, "x")
         second, replica = run("", "-t", f"{topic}-1", topic=f"{topic}-2"), run("", "--no-learn", topic=f"^{topic}")
         for service in (second, replica):
-            wait(partial(says, service, f"{MODELS} is not a set"), "it is said")
+            wait(partial(log_has, service, f"{MODELS} is not a set"), "it is reported")
             assert "Traceback" not in service.log.read_text()
-        assert answers(first, f"{topic}-1")
+        assert answers(running, f"{topic}-1")
         client.delete(MODELS)
-        client.sadd(MODELS, f"{topic}-1", *before)
+        client.sadd(MODELS, f"{topic}-1", *members)
         second.up()
-        wait(lambda: all(answers(replica, f"{topic}-{n}") for n in (1, 2)), "they are found")
+        wait(lambda: all(answers(replica, f"{topic}-{n}") for n in (1, 2)), "the models are found")
     finally:
         if client.type(MODELS) != b"set":
             client.delete(MODELS)

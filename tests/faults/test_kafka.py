@@ -31,7 +31,7 @@ def test_broker_killed_and_started_again(trial: Trial) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["stopped", "refuses"])
 def test_broker_away(trial: Trial, fault: str) -> None:
-    """It is stopped or takes no connection for longer than the session timeout. Each process says so."""
+    """It is stopped or accepts no connection for longer than the session timeout. Each process reports it."""
     trial.begin(rate=500, services=2)
     missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
     broker = trial.kafka.process
@@ -63,7 +63,7 @@ def test_connections_cut(trial: Trial) -> None:
 
 @pytest.mark.nightly
 def test_partitions_added(trial: Trial) -> None:
-    """They are learned from their first record."""
+    """New partitions are learned from their first record."""
     trial.begin(rate=2000, settings=IN_ORDER_OF_ARRIVAL)
 
     async def add() -> None:
@@ -95,7 +95,7 @@ def test_three_partitions_and_sigkill(trial: Trial) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
 def test_rebalance_storm(trial: Trial) -> None:
-    """One process, four, and one again; any of them ends by SIGTERM or SIGKILL, also the learner."""
+    """One process, four, and one again; any of them ends by SIGTERM or SIGKILL, even the learner."""
     rng = random.Random(3)
     trial.begin(rate=500)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""Faults of the log: trimmed, recreated, damaged, open transactions; and of the dead-letter topic."""
+"""Faults of the log (trimmed, recreated, damaged, open transactions) and of the dead-letter topic."""
 
 import asyncio
 from pathlib import Path
@@ -16,8 +16,8 @@ from tests.faults.trial import Trial
 pytestmark = pytest.mark.nightly
 
 
-def stopped(service: Running, *words: str) -> None:
-    """Wait until it stops learning, and says why with these words."""
+def wait_until_stopped(service: Running, *words: str) -> None:
+    """Wait until a service stops learning, and its reason contains these words."""
     wait(lambda: service.model()["stopped"], "it stops learning")
     model = service.model()
     for word in words:
@@ -25,14 +25,14 @@ def stopped(service: Running, *words: str) -> None:
     assert model["learning_here"] is False
 
 
-def more_sent(trial: Trial, records: int) -> None:
+def wait_for_sent(trial: Trial, records: int) -> None:
     """Wait until the stream has sent this many more records."""
     enough = trial.sent + records
     wait(lambda: trial.sent > enough, f"{records} more are sent")
 
 
-def reset_decides(trial: Trial) -> None:
-    """After `perceptron reset` the running process learns from scratch."""
+def learn_after_reset(trial: Trial) -> None:
+    """Reset the model, and wait until the running process learns from scratch."""
     trial.reset()
     trial.learning()
     trial.go_on()
@@ -40,7 +40,7 @@ def reset_decides(trial: Trial) -> None:
 
 
 def test_records_deleted(trial: Trial) -> None:
-    """Deleting learned records changes nothing. Deleting others stops learning, and reset decides."""
+    """Deleting learned records changes nothing. Deleting other records stops learning until a reset."""
     trial.begin(rate=2000, settings="[snapshots]\nkeep = 0")  # the judge assumes that a kept version began at 0
     trial.hold()
     trial.read_log()
@@ -49,16 +49,16 @@ def test_records_deleted(trial: Trial) -> None:
     trial.progress(1000)
     service = trial.live[0]
     trial.kill(service)
-    more_sent(trial, 1000)
+    wait_for_sent(trial, 1000)
     trial.hold()
     trial.read_log()
-    last = trial.logs[-1].partitions[0].end
-    asyncio.run(trim(trial.kafka, trial.topic, last - 100))
+    end = trial.logs[-1].partitions[0].end
+    asyncio.run(trim(trial.kafka, trial.topic, end - 100))
     trial.again(service)
-    stopped(service, f"partition 0 holds offsets {last - 100} to {last}, but the snapshot continues at ",
+    wait_until_stopped(service, f"partition 0 holds offsets {end - 100} to {end}, but the snapshot continues at ",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
     trial.outage(1)
-    trial.judged()
+    trial.judge()
     trial.reset()
     wait(lambda: "say where with --start-at" in str(service.model()["stopped"]), "it asks where to begin")
     trial.hide(service)
@@ -70,27 +70,27 @@ def test_records_deleted(trial: Trial) -> None:
 
 
 def recreate(trial: Trial, records: int) -> None:
-    """Make another topic of the same name, with at least this many records."""
+    """Replace the topic by a new one with at least this many records."""
     asyncio.run(delete_topic(trial.kafka, trial.topic))
     asyncio.run(create_topic(trial.kafka, trial.topic))
-    trial.recreated()
+    trial.note_recreated_topic()
     trial.go_on()
-    more_sent(trial, records)
+    wait_for_sent(trial, records)
     trial.hold()
 
 
 def test_topic_recreated_behind_its_back(trial: Trial) -> None:
-    """The broker could not be reached meanwhile; the new log is longer than what was learned of the old one."""
+    """The broker cannot be reached meanwhile; the new log is longer than the learned part of the old one."""
     trial.begin(rate=2000)
     trial.settle()
     trial.read_log()
     trial.kafka_proxy.hang()
-    recreate(trial, trial.saved() + 2000)
+    recreate(trial, trial.saved_offset() + 2000)
     trial.outage(3)
     trial.kafka_proxy.heal()
-    stopped(trial.live[0], "so the topic was recreated", f"perceptron reset -t {trial.topic} --yes")
-    trial.judged()
-    reset_decides(trial)
+    wait_until_stopped(trial.live[0], "so the topic was recreated", f"perceptron reset -t {trial.topic} --yes")
+    trial.judge()
+    learn_after_reset(trial)
     trial.finish()
 
 
@@ -110,8 +110,8 @@ def test_transactions(trial: Trial) -> None:
                 for _ in range(50):
                     await client.send(trial.topic, event({"n2": 1}, 1))
                 await client.flush()
-                await asyncio.to_thread(more_sent, trial, 2000)
-                # Longer than the watchdog's time: records of an open transaction are not a standstill.
+                await asyncio.to_thread(wait_for_sent, trial, 2000)
+                # Longer than the watchdog's limit: an open transaction does not count as a stall.
                 await asyncio.to_thread(trial.outage, 70)
                 assert trial.covered() == trial.live[0].model()["next"]["0"] == first.offset
                 await ends()
@@ -124,7 +124,7 @@ def test_transactions(trial: Trial) -> None:
 
 
 def batches(data: bytes) -> list[tuple[int, int, int, int]]:
-    """First and last offset, first and last byte of each record batch in a segment file."""
+    """The first and last offset, first byte and end of each record batch in a segment file."""
     places, start = [], 0
     while start < len(data):
         first, size = int.from_bytes(data[start : start + 8]), 12 + int.from_bytes(data[start + 8 : start + 12])
@@ -134,7 +134,7 @@ def batches(data: bytes) -> list[tuple[int, int, int, int]]:
 
 
 def segment(trial: Trial) -> Path:
-    """The only segment file of a young topic."""
+    """The only segment file of a new topic."""
     [path] = Path(trial.kafka.log).parent.glob(f"kafka/{trial.topic}-0/*.log")
     return path
 
@@ -148,8 +148,8 @@ def flip(path: Path, place: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def mended(trial: Trial, service: Running, place: int) -> None:
-    """Repair the byte; a new process continues, as the message of the stop says."""
+def repair(trial: Trial, service: Running, place: int) -> None:
+    """Repair the byte; a new process continues, as the error message says."""
     flip(segment(trial), place)
     trial.hide(service)
     assert service.stop() == 0
@@ -160,74 +160,74 @@ def mended(trial: Trial, service: Running, place: int) -> None:
 
 
 def test_flipped_byte(trial: Trial) -> None:
-    """The checksum shows it: learning stops at that batch, everything before it is saved, and predictions continue."""
+    """The checksum fails: learning stops at that batch, all earlier records are saved, and predictions continue."""
     trial.begin(rate=2000)
     service = trial.live[0]
     trial.kill(service)
-    more_sent(trial, 3000)
+    wait_for_sent(trial, 3000)
     trial.hold()
     trial.read_log()
-    learned = trial.saved()
-    damaged = [batch for batch in batches(segment(trial).read_bytes()) if batch[0] > learned + 1000][5]
-    first, _, begins, ends = damaged
-    flip(segment(trial), (begins + ends) // 2)
+    saved_offset = trial.saved_offset()
+    damaged = [batch for batch in batches(segment(trial).read_bytes()) if batch[0] > saved_offset + 1000][5]
+    first_offset, _, start, end = damaged
+    flip(segment(trial), (start + end) // 2)
     trial.again(service)
-    stopped(service, f"the record at offset {first} of partition 0 cannot be read", "checksum",
+    wait_until_stopped(service, f"the record at offset {first_offset} of partition 0 cannot be read", "checksum",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
-    assert trial.saved() == first
+    assert trial.saved_offset() == first_offset
     trial.outage(1)
-    trial.judged(read=False)
-    mended(trial, service, (begins + ends) // 2)
+    trial.judge(read=False)
+    repair(trial, service, (start + end) // 2)
 
 
 def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
-    """A new process cannot compare the last record learned: it stops and names it."""
+    """A new process cannot compare the last learned record: it stops and names the record."""
     trial.begin(rate=2000)
     trial.settle()
     trial.read_log()
-    service, last = trial.live[0], trial.saved() - 1
+    service, last_offset = trial.live[0], trial.saved_offset() - 1
     trial.kill(service)
-    [damaged] = [batch for batch in batches(segment(trial).read_bytes()) if batch[0] <= last <= batch[1]]
+    [damaged] = [batch for batch in batches(segment(trial).read_bytes()) if batch[0] <= last_offset <= batch[1]]
     flip(segment(trial), (damaged[2] + damaged[3]) // 2)
     trial.again(service)
-    stopped(service, f"the record at offset {last} of partition 0 cannot be read", "checksum",
+    wait_until_stopped(service, f"the record at offset {last_offset} of partition 0 cannot be read", "checksum",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
-    trial.judged(read=False)
-    mended(trial, service, (damaged[2] + damaged[3]) // 2)
+    trial.judge(read=False)
+    repair(trial, service, (damaged[2] + damaged[3]) // 2)
 
 
 def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
-    """The broker cuts its log there at its start, before what was learned: learning stops, and reset decides."""
+    """At its start the broker truncates its log at the damage, before learned records: learning stops until a reset."""
     trial.begin(rate=2000)
     trial.settle()
-    written = batches(segment(trial).read_bytes())
-    first, _, begins, ends = written[len(written) // 2]
+    batches_ = batches(segment(trial).read_bytes())
+    first, _, start, end = batches_[len(batches_) // 2]
     trial.kafka.kill()
-    flip(segment(trial), (begins + ends) // 2)
+    flip(segment(trial), (start + end) // 2)
     trial.kafka.start()
-    stopped(trial.live[0], f"holds offsets 0 to {first}, but the snapshot continues at {trial.covered()}",
+    wait_until_stopped(trial.live[0], f"holds offsets 0 to {first}, but the snapshot continues at {trial.covered()}",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
-    trial.judged(read=False)
-    trial.recreated()
-    reset_decides(trial)
+    trial.judge(read=False)
+    trial.note_recreated_topic()
+    learn_after_reset(trial)
     trial.finish()
 
 
 def test_dead_letter_topic_missing(trial: Trial) -> None:
-    """Saves wait at the first bad event, and the log says so; a crash meanwhile loses nothing."""
+    """Saves wait at the first bad event, and the log reports it; a crash meanwhile loses nothing."""
     trial.stream(dead_letters=False)
     service = trial.service()
     trial.up(service)
     trial.ask()
-    trial.says(service, "no dead-letter topic: saves will wait at the first rejected event")
+    trial.wait_for_log(service, "no dead-letter topic: saves will wait at the first rejected event")
     for _ in range(5):
-        trial.says(service, "dead letters cannot be written")
-        wait(lambda: service.model()["ahead"] > 2000, "learning goes on")
+        trial.wait_for_log(service, "dead letters cannot be written")
+        wait(lambda: service.model()["ahead"] > 2000, "learning continues")
         trial.outage(2)
         trial.kill(service)
         service.log.rename(service.log.with_suffix(".before"))
         trial.again(service)
-    assert trial.saved() < 1000
+    assert trial.saved_offset() < 1000
     asyncio.run(create_topic(trial.kafka, f"{trial.topic}.dead-letters"))
     trial.progress(1000)
     trial.finish()
@@ -246,15 +246,15 @@ async def configure(kafka: Server, topic: str, **configs: Any) -> None:
 
 
 def test_dead_letter_topic_refuses(trial: Trial) -> None:
-    """Saves wait and the log says so; learning and predictions continue. When the topic is repaired, saves continue."""
+    """Saves wait and the log reports it; learning and predictions continue. After a repair saves continue."""
     trial.begin(rate=2000)
     asyncio.run(configure(trial.kafka, f"{trial.topic}.dead-letters", max_message_bytes=100))
     service = trial.live[0]
-    trial.says(service, "dead letters cannot be written")
-    saved = trial.saved()
-    wait(lambda: service.model()["ahead"] > 2000, "learning goes on")
+    trial.wait_for_log(service, "dead letters cannot be written")
+    saved_offset = trial.saved_offset()
+    wait(lambda: service.model()["ahead"] > 2000, "learning continues")
     trial.outage(60)
-    assert trial.saved() == saved
+    assert trial.saved_offset() == saved_offset
     asyncio.run(configure(trial.kafka, f"{trial.topic}.dead-letters"))
     trial.progress(1000)
     trial.finish()

@@ -1,4 +1,4 @@
-"""Faults of processes: killed at random and at each point of a save, stopped, hung, with a wrong clock."""
+"""Faults of processes: killed at random and at each point of a save, stopped, blocked, with a wrong clock."""
 
 import random
 import signal
@@ -50,9 +50,9 @@ def test_ended_at_a_point_of_a_save(trial: Trial, point: str, number: signal.Sig
     """A restart continues after blobs without a head, a head without a reply, or letters without a save."""
     trial.stream(rate=1000)
     service = trial.failing(point, number, nth=4 if point != "slice" else 30)
-    ended = service.process.wait(DEADLINE)  # saves may be 10 s apart
+    exit_code = service.process.wait(DEADLINE)  # saves may be 10 s apart
     assert f"{number.name} at {point}" in service.log.read_text()
-    assert ended == (-signal.SIGKILL if number == signal.SIGKILL else 0)
+    assert exit_code == (-signal.SIGKILL if number == signal.SIGKILL else 0)
     trial.again(service)
     trial.ask()
     trial.progress(1000)
@@ -81,46 +81,46 @@ def test_sigterm_in_a_revocation(trial: Trial) -> None:
 def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) -> None:
     """SIGSTOP for longer than the session timeout, or an event loop that is blocked for 30 s.
 
-    It had learned more than its last save, so its next save is refused. The other process answers meanwhile.
+    It has learned records since its last save, so its next save is refused. The other process answers meanwhile.
     """
     trial.stream(rate=1000)
     services = [trial.failing("-") for _ in range(2)]
     trial.up(*services)
     trial.ask()
     rounds = 0
-    # A process that hangs just after an accepted save has nothing that could be refused.
-    while rounds < repeated(3, 1) or (not refused(trial) and rounds < 6):
+    # A process that hangs just after an accepted save has no save that could be refused.
+    while rounds < repeated(3, 1) or (not count_refusals(trial) and rounds < 6):
         rounds += 1
         hung = trial.learning()
         trial.progress(500)
         wait(lambda: hung.model()["ahead"], "it has learned records that no save covers")  # noqa: B023
         trial.hide(hung)
-        before = ended(hung)
+        stops_before = count_stops(hung)
         hung.process.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGUSR1)
-        other = trial.learning()
-        assert other is not hung
+        successor = trial.learning()
+        assert successor is not hung
         trial.progress(1000)
         if how == "stopped":
             hung.process.send_signal(signal.SIGCONT)
         trial.up(hung)
-        wait(lambda: ended(hung) > before, "it finds out", DEADLINE)  # noqa: B023 - it is called at once
+        wait(lambda: count_stops(hung) > stops_before, "it stops learning", DEADLINE)  # noqa: B023 - called at once
     trial.finish(repeated(2, 1))
-    assert refused(trial), "no save was refused: those that hung found out without having learned anything"
+    assert count_refusals(trial), "no save was refused: the processes that hung had nothing to save"
 
 
-def ended(service: Running) -> int:
-    """How often it ended learning."""
+def count_stops(service: Running) -> int:
+    """How often a service has stopped learning, by its log."""
     return service.log.read_text().count("no longer learning")
 
 
-def refused(trial: Trial) -> int:
-    """How many saves were refused so far."""
+def count_refusals(trial: Trial) -> int:
+    """The number of saves refused so far, by the logs."""
     return sum(service.log.read_text().count("cause=refused") for service in trial.services)
 
 
 @pytest.mark.nightly
 def test_the_wall_clock_jumps(trial: Trial) -> None:
-    """An hour on, then two back, under a learner that keeps versions: saves do not depend on the clock."""
+    """An hour ahead, then two hours back, with a learner that keeps versions: saves do not depend on the clock."""
     trial.stream(rate=1000)
     service = trial.failing("-", settings="[snapshots]\nkeep_every = 0.5\nkeep = 4\n")
     trial.up(service)
@@ -128,6 +128,6 @@ def test_the_wall_clock_jumps(trial: Trial) -> None:
     for shift in ("3600", "-3600"):
         trial.progress(1000)
         service.process.send_signal(signal.SIGUSR2)
-        trial.says(service, f"is off by {shift} s")
+        trial.wait_for_log(service, f"is off by {shift} s")
     trial.progress(1000)
     trial.finish()

@@ -1,4 +1,4 @@
-"""Faults of Redis: killed, cut short, restored from an old copy, stopped, emptied, full."""
+"""Faults of Redis: killed, truncated, restored from an old copy, stopped, emptied, full."""
 
 import asyncio
 import contextlib
@@ -18,16 +18,16 @@ from tests.faults.store import (
     EMPTIED,
     appendfsync,
     at_commit,
-    away,
     client,
-    copied,
+    copy_files,
+    count_in_logs,
     current,
     cut_off,
-    heard,
-    put_back,
-    said,
-    save_fails,
+    killed_redis,
+    restore_files,
     saves,
+    wait_for_failed_saves,
+    wait_for_log,
 )
 from tests.faults.trial import Trial
 
@@ -43,20 +43,20 @@ from tests.faults.trial import Trial
 )
 @pytest.mark.timeout(900)
 def test_killed(trial: Trial, policy: str) -> None:
-    """SIGKILL and a restart, several times; the last time it is away for 3 s, and predictions continue.
+    """SIGKILL and a restart, several times; the last time Redis is down for 3 s, and predictions continue.
 
-    With `always` Redis keeps what it confirmed, so no save is refused: one that was under way is looked up.
+    With `always` Redis keeps all confirmed saves, so no save is refused: the keeper looks up an unconfirmed one.
     """
     appendfsync(trial, policy)
     trial.begin(services=2)
     for _ in range(repeated(20, 2)):
-        with away(trial, policy):
+        with killed_redis(trial, policy):
             pass
         trial.progress(100)
-    with away(trial, policy):
+    with killed_redis(trial, policy):
         trial.outage(3)
     trial.finish()
-    assert policy != "always" or said(trial, DROPPED) == 0
+    assert policy != "always" or count_in_logs(trial, DROPPED) == 0
 
 
 @pytest.mark.nightly
@@ -66,12 +66,12 @@ def test_killed_as_a_save_arrives(trial: Trial) -> None:
     for _ in range(20):
         failed = saves(trial, "failed")
         at_commit(trial, trial.redis.kill)
-        save_fails(trial, failed + 1)
-        with away(trial):
+        wait_for_failed_saves(trial, failed + 1)
+        with killed_redis(trial):
             pass
         trial.progress(100)
     trial.finish()
-    assert said(trial, DROPPED) == 0
+    assert count_in_logs(trial, DROPPED) == 0
 
 
 @pytest.mark.nightly
@@ -79,41 +79,41 @@ def test_killed_as_a_save_arrives(trial: Trial) -> None:
 def test_an_old_copy_is_restored(trial: Trial) -> None:
     """An old copy replaces the files under a running learner: its save is refused, and it rewinds and learns again."""
     trial.begin(services=2, session_timeout=HELD_SECONDS)
-    copy, _ = copied(trial)
+    copy, _ = copy_files(trial)
     for _ in range(10):
         trial.progress(1000)
-        # A learner that does not know of its newest save would continue from the copy, and drop nothing.
+        # A learner without the reply to its newest save would continue from the copy, and drop nothing.
         wait(lambda: trial.learning().model()["digest"] == current(trial), "the owner knows of its newest save")
-        dropped = said(trial, DROPPED)
-        with away(trial) as folder:
-            put_back(copy, folder)
-        heard(trial, DROPPED, dropped + 1, "the owner rewinds")
+        dropped = count_in_logs(trial, DROPPED)
+        with killed_redis(trial) as folder:
+            restore_files(copy, folder)
+        wait_for_log(trial, DROPPED, dropped + 1, "the owner rewinds")
     trial.finish(10)
-    assert said(trial, EMPTIED) == 0
+    assert count_in_logs(trial, EMPTIED) == 0
 
 
 @pytest.mark.nightly
 def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
-    """The learner of what Redis lost is gone. The standby continues from the old head."""
+    """The learner whose heads Redis lost is killed. The standby continues from the old head."""
     trial.begin(services=2)
     owner = trial.learning()
     (standby,) = (service for service in trial.services if service is not owner)
-    copy, old = copied(trial)
+    copy, old = copy_files(trial)
     trial.progress(1000)
-    with away(trial) as folder:
-        put_back(copy, folder)
+    with killed_redis(trial) as folder:
+        restore_files(copy, folder)
         trial.kill(owner)
     assert trial.learning() is standby
     judge = trial.finish()
-    assert said(trial, EMPTIED) == 0
-    twice = [v for v in judge.known.values() if v.version == judge.known[old].version + 1]
-    assert len(twice) == 2, "two heads are children of the old one"
+    assert count_in_logs(trial, EMPTIED) == 0
+    children = [v for v in judge.heads.values() if v.version == judge.heads[old].version + 1]
+    assert len(children) == 2, "two heads are children of the old one"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seconds", [1, 20])
 def test_stopped(trial: Trial, seconds: int) -> None:
-    """SIGSTOP, and SIGCONT later: commands are carried out late, and twice; predictions continue."""
+    """SIGSTOP, and SIGCONT later: commands run late, and twice; predictions continue."""
     trial.begin()
     assert trial.redis.process is not None
     for _ in range(3):
@@ -122,14 +122,14 @@ def test_stopped(trial: Trial, seconds: int) -> None:
         trial.redis.process.send_signal(signal.SIGCONT)
         trial.progress(100)
     trial.finish()
-    assert said(trial, DROPPED) == 0
+    assert count_in_logs(trial, DROPPED) == 0
 
 
 @pytest.mark.nightly
 def test_emptied(trial: Trial) -> None:
     """After FLUSHALL, or a deleted key, the log is learned again from 0, and the log says so.
 
-    An idle learner notices it too: it looks whether its head is still current.
+    An idle learner notices it too, since it checks whether its head is still current.
     """
     trial.begin()
     for turn in range(1, 21):
@@ -137,23 +137,23 @@ def test_emptied(trial: Trial) -> None:
             trial.settle()
         with client(trial) as redis:
             _ = redis.flushall() if turn % 2 else redis.delete(key(trial.topic))
-        heard(trial, EMPTIED, turn, "it begins again")
+        wait_for_log(trial, EMPTIED, turn, "it begins again")
         trial.go_on()
         trial.progress(100)
     judge = trial.finish(20)
-    assert sum(judged.version == 1 for judged in judge.known.values()) == 21
+    assert sum(judged.version == 1 for judged in judge.heads.values()) == 21
 
 
 @pytest.mark.nightly
 def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
-    """The log does not have the lost records any more: learning stops, and the last version answers.
+    """The log no longer has the records of the lost model: learning stops, and the last version answers.
 
-    --start-at is for new models; a lost one is learned again from 0 or not at all.
+    --start-at is for new models; a lost model is learned again from 0 or not at all.
     """
     trial.begin("--start-at", "earliest")
     trial.settle()
     (service,) = trial.services
-    last = service.model()["version"]
+    last_version = service.model()["version"]
     asyncio.run(trim(trial.kafka, trial.topic, 300))
     with client(trial) as redis:
         redis.flushall()
@@ -161,10 +161,10 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
     end = trial.logs[-1].partitions[0].end
     assert f"learning would begin at offset 0 of partition 0, which holds 300 to {end}" in reason
     assert "say where with --start-at earliest" in reason
-    seen = len(trial.answers)
-    wait(lambda: len(trial.answers) >= seen + 10, "predictions go on")
-    assert set(trial.answers[-10:]) == {last}
-    trial.judged(dropped=1)
+    answer_count = len(trial.answers)
+    wait(lambda: len(trial.answers) >= answer_count + 10, "predictions go on")
+    assert set(trial.answers[-10:]) == {last_version}
+    trial.judge(dropped=1)
     # A new process, which never had the model, begins where --start-at says.
     trial.kill(service)
     trial.again(service)
@@ -178,72 +178,72 @@ def test_full(trial: Trial) -> None:
     trial.begin()
     with client(trial) as redis:
         redis.config_set("maxmemory", redis.info()["used_memory"] + (1 << 20))
-        before = saves(trial, "failed")
+        failed_before = saves(trial, "failed")
 
-        def filled() -> bool:
+        def fill_until_failure() -> bool:
             with contextlib.suppress(OutOfMemoryError):
                 while True:
                     redis.append("another", b"x" * 4096)
-            return saves(trial, "failed") >= before + 3
+            return saves(trial, "failed") >= failed_before + 3
 
         with trial.answering(3):
-            wait(filled, "saves fail")
+            wait(fill_until_failure, "saves fail")
         digest, (service,) = current(trial), trial.services
         wait(lambda: service.model()["ahead"] > 1000, "learning goes on")
         assert current(trial) == digest
-        assert said(trial, "maxmemory") >= 1
+        assert count_in_logs(trial, "maxmemory") >= 1
         redis.config_set("maxmemory", 0)
     trial.finish()
-    assert said(trial, "answers again") >= 1
-    assert said(trial, DROPPED) == 0
+    assert count_in_logs(trial, "answers again") >= 1
+    assert count_in_logs(trial, DROPPED) == 0
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_one_after_another(trial: Trial, seed: int) -> None:
-    """Any of these faults at any time, several at once, also while the result of a save is unknown."""
+    """Any of these faults at any time, several at once, even while the result of a save is unknown."""
     rng = random.Random(seed)
     trial.begin(services=2)
-    copy, _ = copied(trial)
+    copy, _ = copy_files(trial)
 
     def kill() -> None:
-        with away(trial):
+        with killed_redis(trial):
             pass
 
-    def cut() -> None:
-        with away(trial) as folder:
+    def truncate() -> None:
+        with killed_redis(trial) as folder:
             cut_off(folder, rng.choice([0.0, 0.2, 0.9]))
 
-    def old() -> None:
-        with away(trial) as folder:
-            put_back(copy, folder)
+    def restore() -> None:
+        with killed_redis(trial) as folder:
+            restore_files(copy, folder)
 
-    def other_owner() -> None:
+    def replace_owner() -> None:
         owner = trial.learning()
         trial.kill(owner)
         trial.redis_proxy.heal()
         trial.again(owner)
 
-    def given(*command: str) -> Callable[[], None]:
-        def carried_out() -> None:
+    def run_command(*command: str) -> Callable[[], None]:
+        def execute() -> None:
             with client(trial) as redis:
                 redis.execute_command(*command)
 
-        return carried_out
+        return execute
 
-    def unheard() -> None:
+    def lose_save() -> None:
         at_commit(trial, lambda: setattr(trial.redis_proxy, "dropping", True))
         wait(lambda: trial.redis_proxy.dropping, "a save is on its way")
-        time.sleep(rng.random() / 10)  # it arrives, or does not: its sender cannot know
+        time.sleep(rng.random() / 10)  # the save may arrive or not: its sender cannot know
         trial.redis_proxy.refuse()
 
-    others = [kill, cut, old, other_owner, trial.redis_proxy.hang]
-    others += [given("DEL", key(trial.topic)), given("FLUSHALL"), given("SCRIPT", "FLUSH")]
+    faults = [kill, truncate, restore, replace_owner, trial.redis_proxy.hang]
+    faults += [run_command("DEL", key(trial.topic)), run_command("FLUSHALL"), run_command("SCRIPT", "FLUSH")]
     for _ in range(40):
-        for fault in [unheard] * (rng.random() < 0.4) + [rng.choice(others)]:
+        for fault in [lose_save] * (rng.random() < 0.4) + [rng.choice(faults)]:
             fault()
-        time.sleep(rng.random())  # how long the fault of the proxy lasts
+        time.sleep(rng.random())  # the duration of the proxy's fault
         trial.redis_proxy.heal()
         if rng.random() < 0.7:
             trial.progress(rng.choice([1, 200]))

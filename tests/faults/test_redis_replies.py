@@ -3,7 +3,7 @@
 import pytest
 
 from tests.conftest import wait
-from tests.faults.store import COMMIT, DROPPED, accepted_unheard, said, save_fails, saves
+from tests.faults.store import COMMIT, DROPPED, count_in_logs, lose_reply_to_save, saves, wait_for_failed_saves
 from tests.faults.trial import Trial
 
 pytestmark = pytest.mark.nightly
@@ -11,25 +11,25 @@ pytestmark = pytest.mark.nightly
 
 @pytest.mark.parametrize("trial", ["redis-server", "valkey"], indirect=True)
 def test_the_reply_to_a_save_is_lost(trial: Trial) -> None:
-    """The client sends an accepted save again and gets OK, or gives up, and the next save looks it up.
+    """The client repeats an accepted save and gets OK, or gives up, and the next save looks it up.
 
     The connection is cut, the server cannot be reached, or no reply comes in time. No save is refused.
     """
     trial.begin()
     for turn in range(40):
         failed = saves(trial, "failed")
-        accepted_unheard(trial)
+        lose_reply_to_save(trial)
         if turn % 3 == 0:
             trial.redis_proxy.cut()
         else:
             if turn % 3 == 1:
                 trial.redis_proxy.refuse()
-            save_fails(trial, failed + 1)
+            wait_for_failed_saves(trial, failed + 1)
         trial.redis_proxy.heal()
         trial.progress(100)
     trial.finish()
-    assert said(trial, DROPPED) == 0
-    assert said(trial, "no answer in time") >= 1
+    assert count_in_logs(trial, DROPPED) == 0
+    assert count_in_logs(trial, "no answer in time") >= 1
 
 
 def test_slow_replies(trial: Trial) -> None:
@@ -41,7 +41,7 @@ def test_slow_replies(trial: Trial) -> None:
     assert saves(trial, "failed") == 0
     trial.redis_proxy.heal()
     trial.finish()
-    assert said(trial, DROPPED) == 0
+    assert count_in_logs(trial, DROPPED) == 0
 
 
 def test_cut_inside_a_save(trial: Trial) -> None:
@@ -51,4 +51,4 @@ def test_cut_inside_a_save(trial: Trial) -> None:
         trial.redis_proxy.cut_in = COMMIT if turn % 2 else b"EVALSHA"
         wait(lambda: trial.redis_proxy.cut_in is None, "a message is cut")
     trial.finish()
-    assert said(trial, DROPPED) == 0
+    assert count_in_logs(trial, DROPPED) == 0

@@ -1,4 +1,4 @@
-"""The primary fails, and Sentinel promotes a replica: saves that no replica had are learned again."""
+"""The primary fails, and Sentinel promotes a replica: events of saves that no replica had are learned again."""
 
 import os
 import shutil
@@ -32,36 +32,36 @@ def trial(kafka: Server, kafka_proxy: KafkaProxy, topic: str, tmp_path: Path) ->
 
 
 def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> None:
-    """Every other time it had heads that no replica has; it comes back with them, for a while as a primary."""
-    trial.begin(services=2, session_timeout=HELD_SECONDS)  # the learner of lost heads must stay, to drop them
-    lost = 0
+    """Every other time it has heads that no replica has; it restarts with them, at first as a primary."""
+    trial.begin(services=2, session_timeout=HELD_SECONDS)  # the learner of lost heads must keep its topic, to drop them
+    lost_turns = 0
     for turn in range(20):
         old = trial.redis
         if turn % 2:
             with trial.unreplicated():
                 old.kill()
-            lost += 1
+            lost_turns += 1
         else:
             old.kill()
-        trial.promoted()
+        trial.wait_for_promotion()
         trial.progress(500)
-        trial.back(old)
+        trial.restart(old)
         trial.progress(500)
-        trial.follows(old)
-    trial.finish(lost)
-    done = trial.perceptron("verify", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+        trial.wait_until_replica(old)
+    trial.finish(lost_turns)
+    result = trial.perceptron("verify", "--json")
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_a_primary_hangs_and_is_one_still_when_it_wakes(trial: SentinelTrial) -> None:
-    """For some seconds there are two primaries: a process that was sent to the new one uses no other."""
+    """For some seconds there are two primaries: a process that uses the new one does not return to the old one."""
     trial.begin(services=2)
     for _ in range(5):
         old = trial.redis
         assert old.process is not None
         old.process.send_signal(signal.SIGSTOP)
-        trial.promoted()
+        trial.wait_for_promotion()
         old.process.send_signal(signal.SIGCONT)
         trial.progress(500)
-        trial.follows(old)
+        trial.wait_until_replica(old)
     trial.finish()

@@ -1,6 +1,6 @@
-"""Every change of a model in a real Redis, as the server reports it, for the simulator's judge.
+"""Records every change of a model in a real Redis, as the server reports it, for the simulator's judge.
 
-`MONITOR` shows each command in order, also those of a script. So a copy of the model's hash is kept here, and each
+`MONITOR` shows each command in order, including those of scripts. So a copy of the model's hash is kept, and each
 accepted head is judged in the state in which it was accepted.
 """
 
@@ -31,48 +31,48 @@ class Change(NamedTuple):
     command: bytes
     arguments: list[bytes]
     by_script: bool
-    at: float = 0.0
+    seconds: float = 0.0
     """Seconds since 1970."""
-    of: int = 0
+    server: int = 0
     """The number of the server, if several are watched."""
 
     @property
     def accepts(self) -> bool:
-        """Whether it makes another head current."""
+        """Whether the command makes another head current."""
         return self.command == b"HSET" and self.by_script and b"head" in self.arguments[1::2]
 
 
 class Reload(NamedTuple):
-    """The whole hash when watching began; `at` and `of` are as in Change."""
+    """The whole hash when watching began; `seconds` and `server` are as in Change."""
 
     fields: dict[bytes, bytes]
-    at: float = 0.0
-    of: int = 0
+    seconds: float = 0.0
+    server: int = 0
 
 
-def parsed(line: bytes) -> Change | None:
+def parse_line(line: bytes) -> Change | None:
     """The change in a line of MONITOR, if there is one."""
-    about, _, command = line.partition(b"] ")
+    context, _, command = line.partition(b"] ")
     arguments = [codecs.escape_decode(argument)[0] for argument in ARGUMENT.findall(command)]
     if not arguments:
         return None
-    return Change(arguments[0].upper(), arguments[1:], about.endswith(b"lua"), float(about.split()[0]))
+    return Change(arguments[0].upper(), arguments[1:], context.endswith(b"lua"), float(context.split()[0]))
 
 
 class Watcher:
     """Watches one model on one Redis, from `look` until `end` or the end of the server."""
 
-    def __init__(self, address: str, model: str, of: int = 0) -> None:
-        self._of = of
+    def __init__(self, address: str, model: str, server: int = 0) -> None:
+        self._server = server
         self._host, _, port = address.partition(":")
         self._port, self._key = int(port), key(model).encode()
-        self.seen: list[Change | Reload] = []
+        self.changes: list[Change | Reload] = []
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
         self._echoed = b""
 
     def look(self) -> None:
-        """Begin, also after the server was away; nothing may write until this returns."""
+        """Begin to watch, or begin again after the server was down; nothing may write until this returns."""
         self.end()
         self._socket = socket.create_connection((self._host, self._port), timeout=10)
         self._socket.settimeout(None)
@@ -82,7 +82,7 @@ class Watcher:
         with Client(host=self._host, port=self._port) as client:
             now = time.time()
             fields: dict[bytes, bytes] = client.hgetall(self._key.decode())
-        self.seen.append(Reload(fields, now, self._of))
+        self.changes.append(Reload(fields, now, self._server))
         self._thread = threading.Thread(target=self._read, args=(lines,), daemon=True)
         self._thread.start()
 
@@ -90,22 +90,22 @@ class Watcher:
         writing = (b"HSET", b"HDEL", b"DEL", b"UNLINK", b"FLUSHALL", b"FLUSHDB")
         with contextlib.suppress(OSError, ValueError):
             for line in lines:
-                change = parsed(line) if line.endswith(b"\n") else None  # else the server died within the line
+                change = parse_line(line) if line.endswith(b"\n") else None  # otherwise the server died within the line
                 if change and change.command == b"ECHO":
                     self._echoed = change.arguments[0]
                 if change and change.command in writing and (self._key in change.arguments or not change.arguments):
-                    self.seen.append(change._replace(of=self._of))
+                    self.changes.append(change._replace(server=self._server))
 
     def catch_up(self) -> None:
-        """Wait until every change up to now is seen: Redis reports a little later than it answers."""
+        """Wait until every change up to now is recorded: Redis reports a little later than it answers."""
         token = uuid.uuid4().bytes
         with Client(host=self._host, port=self._port) as client:
             client.echo(token)
-        wait(lambda: self._echoed == token, "Redis has reported all that it did")
+        wait(lambda: self._echoed == token, "Redis has reported all commands")
 
     def head(self) -> bytes:
-        """The newest head that was seen; b"" if there is none."""
-        for change in reversed(self.seen):
+        """The newest recorded head; b"" if there is none."""
+        for change in reversed(self.changes):
             if isinstance(change, Reload):
                 return change.fields.get(b"head", b"")
             if change.accepts:
@@ -124,8 +124,8 @@ class Watcher:
             self._thread.join()
 
 
-class Seen:
-    """The judge's view of what happened, like `simulation.world.World`."""
+class WatchedWorld:
+    """The world that the judge reads, like `simulation.world.World`, rebuilt from recorded changes."""
 
     def __init__(self, name: str, topics: list[Topic], letters: dict[bytes, set[bytes | None]]) -> None:
         self.name, self.topics, self.letters = name, topics, letters
@@ -139,29 +139,29 @@ class Seen:
         """Judge each accepted head; return the judge and the accepted digests in order. Raises Violation."""
         judge, accepted, copies = Judge(self), list[str](), {0: self.redis}
         for change in changes:
-            self.redis = copies.setdefault(change.of, world.Redis())
+            self.redis = copies.setdefault(change.server, world.Redis())
             state = self.redis.state
-            before = state.get("digest", b"").decode()
+            previous = state.get("digest", b"").decode()
             if isinstance(change, Reload):
                 state.clear()
                 state.update({name.decode(): value for name, value in change.fields.items()})
-                after = state.get("digest", b"").decode()
-                if after and after not in judge.known:
-                    before = before or (accepted[-1] if change.of else "")
-                    # The server wrote this head to its file and died before it reported it.
-                    judge.accepted(before, state["head"], None)
-                    accepted.append(after)
+                reloaded = state.get("digest", b"").decode()
+                if reloaded and reloaded not in judge.heads:
+                    previous = previous or (accepted[-1] if change.server else "")
+                    # The server wrote this head to its file, and died before it reported the command.
+                    judge.check_accepted(previous, state["head"], None)
+                    accepted.append(reloaded)
             elif change.command == b"HSET":
                 fields = change.arguments[1:]
                 state.update(zip((name.decode() for name in fields[::2]), fields[1::2], strict=True))
                 if change.accepts:
-                    judge.accepted(before, state["head"], None)
+                    judge.check_accepted(previous, state["head"], None)
                     accepted.append(state["digest"].decode())
             elif change.command == b"HDEL":
                 for name in change.arguments[1:]:
                     state.pop(name.decode(), None)
             else:
                 state.clear()
-        self.redis.whole()
-        judge.letters()
+        self.redis.check_blobs()
+        judge.check_letters()
         return judge, accepted

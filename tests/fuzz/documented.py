@@ -1,6 +1,6 @@
-"""Schemathesis asks the application what `/openapi.json` says, and validates every answer against it.
+"""Schemathesis sends requests that `/openapi.json` describes, and validates every response against it.
 
-`test_schema` runs it in a process of its own: to collect its cases takes seconds, and each worker would.
+`test_schema` runs it in a separate process: collecting its cases takes seconds, and every worker would do it.
 """
 
 from collections import Counter
@@ -19,40 +19,36 @@ APP, LEARNERS = application()
 
 
 async def answer(scope: Any, receive: Any, send: Any) -> None:
-    """The application as a coroutine function, by which schemathesis knows that it is ASGI."""
+    """The application as a coroutine function, which schemathesis recognises as ASGI."""
     await APP(scope, receive, send)
 
 
 DOCUMENTED = schemathesis.openapi.from_asgi("/openapi.json", answer, config=CONFIG)
 PREDICT = "POST /v1/models/{name}/predict"
-"""Which features a model takes depends on its settings: the schema of a request allows those of all."""
+"""The valid features depend on the settings of a model: the schema of a request allows those of all models."""
 
-answered = Counter[tuple[str, int]]()
+responses = Counter[tuple[str, int]]()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _both() -> Iterator[None]:
-    """Each operation that was asked has answered, and those with parameters have refused too."""
+def _check_statuses() -> Iterator[None]:
+    """Check that each called operation has succeeded, and that operations with parameters have also refused one."""
     yield
-    for label in {label for label, _ in answered}:
-        assert answered[label, 200], label
-        assert "{" not in label or answered[label, 404], label
+    for label in {label for label, _ in responses}:
+        assert responses[label, 200], label
+        assert "{" not in label or responses[label, 404], label
 
 
 @DOCUMENTED.parametrize()
-@settings(
-    max_examples=60,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=60, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 def test_answers_are_as_documented(case: Any) -> None:
-    """No 500, no status, media type or shape that is not documented; and what the schema allows is answered."""
+    """No 500, and no undocumented status, media type or shape; a request that the schema allows succeeds."""
     if len(case.path_parameters.get("name", "none")) % 4:
         case.path_parameters["name"] = f"m{len(str(case.body)) % len(LEARNERS)}"
     response = case.call()
-    answered[case.operation.label, response.status_code] += 1
-    # `default` would allow any; a method that is not there is no operation's own.
+    responses[case.operation.label, response.status_code] += 1
+    # `default` would allow any status; 405, for a missing method, does not belong to an operation.
     assert str(response.status_code) in {*case.operation.definition.raw["responses"], "405"}
-    # Which features and labels there are is each model's own.
-    beyond = case.operation.label == PREDICT or '"?label"' in response.text
-    case.validate_response(response, excluded_checks=[positive_data_acceptance] if beyond else [])
+    # The valid features and labels depend on the model.
+    model_specific = case.operation.label == PREDICT or '"?label"' in response.text
+    case.validate_response(response, excluded_checks=[positive_data_acceptance] if model_specific else [])

@@ -1,9 +1,9 @@
 """Mutated events through the decoder and the learner, against the judge: `python -m tests.fuzz.events 1000000 [SEED]`.
 
-Each seed is one stream under one identity. What must hold of it: no exception; a record is accepted if and only if
-the judge accepts it, with its features, label and weight bit for bit; a rejected one has a reason that it deserves
-and changes nothing but its counter, and never a column; nothing depends on how the stream is cut into slices;
-weights stay within their limit, and learning stops where they would not; every record is counted once.
+Each seed is one stream under one identity. It asserts: no exception; a record is accepted if and only if the judge
+accepts it, with its features, label and weight bit for bit; a rejected record has one of its faults as the reason and
+changes only its counter, never a column; nothing depends on the division of the stream into slices; weights stay
+within their limit, and learning stops before they exceed it; every record is counted once.
 """
 
 import copy
@@ -26,7 +26,7 @@ from service.learning.records import Records
 from tests import formulas
 from tests.fuzz import judge
 from tests.fuzz.texts import Texts
-from tests.oracle import standard, take_in
+from tests.oracle import standard, update_sums
 
 STREAM = 250
 TIGHT: dict[str, Any] = {"max_record_bytes": 300, "max_features": 4, "max_name_bytes": 8}
@@ -54,43 +54,43 @@ LABELS = (
 
 
 def nested(texts: Texts, names: list[str], text: str) -> tuple[str, str]:
-    """A member through which a value is reached by these names."""
-    first, *rest = names
-    return first, texts.object([nested(texts, rest, text)]) if rest else text
+    """A member, with nested objects, in which these names lead to a value."""
+    name, *inner_names = names
+    return name, texts.object([nested(texts, inner_names, text)]) if inner_names else text
 
 
 def shaped(texts: Texts, places: Places, parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The members of a record in which these parts stand where a model looks for them; "" is one that is whole."""
-    (_, features), *others = parts
+    """The members of a record with these parts where a model reads them; "" names a part that is the whole record."""
+    (_, features), *other_parts = parts
     members = []
-    for pointer, text in others:
+    for pointer, text in other_parts:
         inside = pointer.startswith(places.features + "/")
-        inner = judge.names(pointer[len(places.features) :] if inside else pointer)
+        inner_names = judge.names(pointer[len(places.features) :] if inside else pointer)
         if inside and features.startswith("{"):
-            name, value = nested(texts, inner, text)
+            name, value = nested(texts, inner_names, text)
             comma = "," if features[1:].strip() != "}" else ""
             features = f"{{{texts.string(name)}:{value}{comma}{features[1:]}"
         else:
-            members.append(nested(texts, inner, text))
-    own = judge.names(places.features)
-    return [nested(texts, own, features), *members] if own else [("", features), *members]
+            members.append(nested(texts, inner_names, text))
+    feature_names = judge.names(places.features)
+    return [nested(texts, feature_names, features), *members] if feature_names else [("", features), *members]
 
 
 def record(texts: Texts, identity: Identity) -> bytes | None:
-    """One record's value: an event of this model's form, with an accident perhaps."""
+    """The value of a record: an event for this model, sometimes mutated."""
     if texts.chance(0.005):
         odd = (None, b"", b" ", b"{}", b"[]", b"null", b'"', texts.random.randbytes(20))
         return texts.random.choice(odd)
-    return texts.failed_check(event(texts, identity))
+    return texts.mutate(event(texts, identity))
 
 
 def event(texts: Texts, identity: Identity) -> bytes:
-    """An event of this model's form with something odd about it, perhaps."""
+    """An event for this model, sometimes with an unusual part."""
     random, chance = texts.random, texts.chance
     places = identity.event
     members = [(places.features, texts.features(identity.features == "positional", identity.dimension or 3))]
-    known = [text for text in LABELS if judge.sign(judge.parsed(text.encode())[0], identity.labels) is not None]
-    members.append((places.label, random.choice(known if known and chance(0.9) else LABELS)))
+    model_labels = [text for text in LABELS if judge.sign(judge.parse(text.encode())[0], identity.labels) is not None]
+    members.append((places.label, random.choice(model_labels if model_labels and chance(0.9) else LABELS)))
     if chance(0.03):
         members[-1] = (places.label, texts.value())
     if chance(0.25):
@@ -114,15 +114,15 @@ def event(texts: Texts, identity: Identity) -> bytes:
 
 
 def cuts(random: Random, length: int) -> Iterator[tuple[int, int]]:
-    at = 0
-    while at < length:
-        end = min(length, at + random.choice((0, 1, 1, 2, 7, 64, length)))
-        yield at, end
-        at = end
+    start = 0
+    while start < length:
+        end = min(length, start + random.choice((0, 1, 1, 2, 7, 64, length)))
+        yield start, end
+        start = end
 
 
 def placed(identity: Identity, names: list[str], i: int, item: Any) -> tuple[int | None, float]:
-    """The column of feature i, None where its name has none, and its value, which hashing may turn."""
+    """The column of feature i, or None if its name has none, and its value, whose sign hashing may change."""
     name, value = item if isinstance(item, tuple) else (str(i), item)
     if identity.features == "named":
         return 1 + names.index(name) if name in names else None, value
@@ -133,15 +133,15 @@ def placed(identity: Identity, names: list[str], i: int, item: Any) -> tuple[int
 
 
 def merged(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Values of equal columns added up, in the order in which columns first come."""
-    found: dict[int, float] = {}
+    """The sums of the values of equal columns, in the order in which the columns occur first."""
+    sums: dict[int, float] = {}
     for column, value in pairs:
-        found[column] = found[column] + value if column in found else value
-    return list(found.items())
+        sums[column] = sums[column] + value if column in sums else value
+    return list(sums.items())
 
 
-class Judged:
-    """A stream as the judge has it: what every way through the service must come to."""
+class JudgedStream:
+    """A stream as the judge reads it: the expected result of every path through the service."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -150,8 +150,8 @@ class Judged:
         self.events = self.ignored = self.rejected = 0
 
     def entries(self, features: judge.Features) -> list[tuple[int, float]]:
-        """Columns and values of an accepted event; a new name takes the next column."""
-        found = []
+        """The columns and values of an accepted event; a new name gets the next column."""
+        entries = []
         for i, item in enumerate(features):
             column, value = placed(self.identity, self.names, i, item)
             if column is None:
@@ -160,18 +160,18 @@ class Judged:
                     continue
                 self.names.append(item[0] if isinstance(item, tuple) else "")
                 column = len(self.names)
-            found.append((column, value))
-        return found
+            entries.append((column, value))
+        return entries
 
     def pairs(self, features: judge.Features) -> list[tuple[int, float]]:
-        """The values that an event's weights are multiplied by: scaled if the model scales, equal columns merged."""
-        found = self.entries(features)
+        """The values that are multiplied by the weights: scaled if the model scales, with equal columns merged."""
+        entries = self.entries(features)
         if self.identity.scale == "standard":
-            for column, value in found:
+            for column, value in entries:
                 if isinstance(value, float):
-                    take_in(self.sums, column, value)
-            found = [(c, standard(v, *self.sums[c]) if isinstance(v, float) else v) for c, v in found]
-        return merged(found)
+                    update_sums(self.sums, column, value)
+            entries = [(c, standard(v, *self.sums[c]) if isinstance(v, float) else v) for c, v in entries]
+        return merged(entries)
 
 
 def bits(values: Any) -> bytes:
@@ -179,113 +179,112 @@ def bits(values: Any) -> bytes:
 
 
 def run(seed: int, length: int = STREAM) -> Counter[str]:
-    """One stream; returns how many of its records were accepted, and rejected by reason."""
+    """Run one stream; returns how many records were accepted, skipped, and rejected for each reason."""
     random = Random(seed)
     identity = IDENTITIES[seed % len(IDENTITIES)]
     texts = Texts(random)
-    # By either reader, in turns.
+    # The compiled and the careful reader, in turns.
     use_compiled_reader(bool(seed // len(IDENTITIES) % 2))
     records = [record(texts, identity) for _ in range(length)]
     verdicts = [judge.event(raw, identity) for raw in records]
 
-    def hold(condition: Any, what: str, at: int | None = None) -> None:
+    def hold(condition: Any, message: str, row: int | None = None) -> None:
         if not condition:
-            raise AssertionError(f"seed {seed}, {identity}: {what}" + ("" if at is None else f": {records[at]!r}"))
+            raise AssertionError(f"seed {seed}, {identity}: {message}" + ("" if row is None else f": {records[row]!r}"))
 
     # The decoder, slice by slice.
-    columns, judged, counted = columns_for(identity), Judged(identity), Counter[str]()
+    columns, judged, totals = columns_for(identity), JudgedStream(identity), Counter[str]()
     decoder = Decoder(identity, columns)
     for start, end in cuts(random, length):
-        known = len(columns.names)
+        column_count = len(columns.names)
         batch, rejects = decoder.decode(records[start:end])
-        hold(len(columns.names) == known, "reading gave columns", start)
+        hold(len(columns.names) == column_count, "the decoder added columns", start)
         columns.extend(batch.names)
         reasons = {start + r.record: r.reason for r in rejects}
         places = {start + r: i for i, r in enumerate(batch.records)}
-        hold(list(places) == sorted(places) and len(reasons) == len(rejects), "in order, each once", start)
-        before = judged.ignored
-        for at in range(start, end):
-            event, faults = verdicts[at]
-            hold((at in places) + (at in reasons) + (at - start in batch.skipped) == 1, "none, or more than one", at)
+        hold(list(places) == sorted(places) and len(reasons) == len(rejects), "not in order, or repeated", start)
+        ignored_before = judged.ignored
+        for row in range(start, end):
+            event, faults = verdicts[row]
+            hold((row in places) + (row in reasons) + (row - start in batch.skipped) == 1, "no single result", row)
             if event is None and not faults:
-                hold(at - start in batch.skipped, "not passed over", at)
-                counted["skipped"] += 1
+                hold(row - start in batch.skipped, "not skipped", row)
+                totals["skipped"] += 1
                 continue
             if event is None:
-                hold(at in reasons, f"accepted in spite of {faults}", at)
-                hold(reasons[at] in faults and reasons[at] in REASONS, f"{reasons[at]} instead of {faults}", at)
-                counted[reasons[at]] += 1
+                hold(row in reasons, f"accepted in spite of {faults}", row)
+                hold(reasons[row] in faults and reasons[row] in REASONS, f"{reasons[row]} instead of {faults}", row)
+                totals[reasons[row]] += 1
                 continue
-            hold(at in places, f"rejected as {reasons.get(at)}", at)
-            counted["accepted"] += 1
-            i = places[at]
+            hold(row in places, f"rejected as {reasons.get(row)}", row)
+            totals["accepted"] += 1
+            i = places[row]
             pairs = judged.pairs(event.features) if identity.scale == "none" else judged.entries(event.features)
-            part = slice(int(batch.starts[i]), int(batch.starts[i + 1]))
-            hold(batch.columns[part].tolist() == [c for c, _ in pairs], "other columns", at)
-            hold(bits(batch.values[part]) == bits([v for _, v in pairs]), "other values", at)
+            span = slice(int(batch.starts[i]), int(batch.starts[i + 1]))
+            hold(batch.columns[span].tolist() == [c for c, _ in pairs], "other columns", row)
+            hold(bits(batch.values[span]) == bits([v for _, v in pairs]), "other values", row)
             if identity.scale == "standard":
-                hold(batch.numbers[part].tolist() == [isinstance(v, float) for _, v in pairs], "other numbers", at)
-            hold(bits([batch.labels[i], batch.weights[i]]) == bits([event.y, event.weight]), "other label, weight", at)
-        hold(len(batch.ignored) == judged.ignored - before, "ignored features", start)
+                hold(batch.numbers[span].tolist() == [isinstance(v, float) for _, v in pairs], "other numbers", row)
+            hold(bits([batch.labels[i], batch.weights[i]]) == bits([event.y, event.weight]), "other label, weight", row)
+        hold(len(batch.ignored) == judged.ignored - ignored_before, "ignored features", start)
         hold(columns.names == judged.names, f"names {columns.names}, judged {judged.names}", end - 1)
-    hold(counted.total() == length, "records lost")
+    hold(totals.total() == length, "records lost")
 
-    # The learner, cut two ways.
-    (learner, stops), (other, others_stops) = [
-        learned(identity, records, way) for way in ([(i, i + 1) for i in range(length)], cuts(random, length))
-    ]
+    # The learner, with two divisions into slices.
+    learner, stops = learn_slices(identity, records, [(i, i + 1) for i in range(length)])
+    second, second_stops = learn_slices(identity, records, cuts(random, length))
     hold(learner.squared_norm <= 1e30 * (1.0 + 1e-9), "weights beyond their limit")
     counts = learner.counts
     hold(counts.records == length - len(stops), "not every record is counted")
-    hold(counts.skipped == sum(not event and not faults for event, faults in verdicts), "passed over")
+    hold(counts.skipped == sum(not event and not faults for event, faults in verdicts), "skipped records")
     hold(sum(to - start for start, to in learner.covered[0]) == length - len(stops), "covered")
-    rest = Judged(identity)
-    folded, w = 0, [0.0] * len(learner.columns)
-    for at, (event, _) in enumerate(verdicts):
-        hold(event or at not in stops, "it stops at what is no event", at)
-        if event and at not in stops:
-            folded += 1
-            formulas.learn(w, rest.pairs(event.features), event.y, event.weight, identity)
+    expected = JudgedStream(identity)
+    fold_events, w = 0, [0.0] * len(learner.columns)
+    for row, (event, _) in enumerate(verdicts):
+        hold(event or row not in stops, "it stops at a record that is not an event", row)
+        if event and row not in stops:
+            fold_events += 1
+            formulas.learn(w, expected.pairs(event.features), event.y, event.weight, identity)
         elif event:
-            after = [*w, *[0.0] * len(event.features)]
-            formulas.learn(after, copy.deepcopy(rest).pairs(event.features), event.y, event.weight, identity)
-            hold(not sum(v * v for v in after) <= 1e30, "it stops without need", at)
-    hold(counts.events == folded, "events learned")
-    hold(learner.columns.names == rest.names, "the learner's names")
-    hold(counts.ignored_features == rest.ignored, "the learner's ignored features")
-    if identity.rule != "logistic-delta":  # whose exp is outside the promise of bits
+            next_weights = [*w, *[0.0] * len(event.features)]
+            formulas.learn(next_weights, copy.deepcopy(expected).pairs(event.features), event.y, event.weight, identity)
+            hold(not sum(v * v for v in next_weights) <= 1e30, "it stops without need", row)
+    hold(counts.events == fold_events, "events learned")
+    hold(learner.columns.names == expected.names, "the learner's names")
+    hold(counts.ignored_features == expected.ignored, "the learner's ignored features")
+    if identity.rule != "logistic-delta":  # its exp need not be equal bit for bit
         hold(bits(learner.weights) == bits(w), "weights are not the fold's")
-    hold(others_stops == stops and other.counts == counts, "another cut, other counts")
-    hold(other.columns.names == learner.columns.names, "another cut, other names")
+    hold(second_stops == stops and second.counts == counts, "other slices, other counts")
+    hold(second.columns.names == learner.columns.names, "other slices, other names")
     for name, array in learner.arrays.items():
-        hold(bits(array) == bits(other.arrays[name]), f"another cut, another {name}")
-    hold((other.covered, other.runs) == (learner.covered, learner.runs), "another cut, other offsets")
-    counted["diverged"] += len(stops)
-    return counted
+        hold(bits(array) == bits(second.arrays[name]), f"other slices, another {name}")
+    hold((second.covered, second.runs) == (learner.covered, learner.runs), "other slices, other offsets")
+    totals["diverged"] += len(stops)
+    return totals
 
 
-def learned(identity: Identity, records: list[bytes | None], way: Any) -> tuple[Learner, list[int]]:
-    """A learner of these slices, and the records at which it diverged: they are left out, as by `--resume-at`."""
+def learn_slices(identity: Identity, records: list[bytes | None], slices: Any) -> tuple[Learner, list[int]]:
+    """A learner of these slices, and the records at which it diverged, which it skipped, as with `--resume-at`."""
     learner, stops = Learner(identity), list[int]()
     learner.begin({0: 0})
-    for start, end in way:
-        at = start
-        while at < end:
-            outcome = learner.apply(0, Records.of(at, records[at:end]))
-            at += outcome.consumed
+    for start, end in slices:
+        offset = start
+        while offset < end:
+            outcome = learner.apply(0, Records.of(offset, records[offset:end]))
+            offset += outcome.consumed
             if outcome.diverged:
-                stops.append(at)
-                at += 1
-                learner.skip(0, at)
+                stops.append(offset)
+                offset += 1
+                learner.skip(0, offset)
     return learner, stops
 
 
 def fuzz(events: int, seed: int = 0) -> Counter[str]:
-    """Run streams of the seeds from `seed` on, until they had this many events."""
-    counted = Counter[str]()
+    """Run streams of the seeds from `seed` on, until they have had this many events."""
+    counts = Counter[str]()
     for i in range(-(-events // STREAM)):
-        counted += run(seed + i)
-    return counted
+        counts += run(seed + i)
+    return counts
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Mutated requests to the application in process, against the judge: `python -m tests.fuzz.requests 100000 [SEED]`.
 
-What must hold of each: an answer, never 500, with a status and a schema that `/openapi.json` has; JSON without NaN, or
-a problem document; 200 if and only if the judge accepts the body; and then the score is w·x over the judge's features,
+It asserts for each: a response, never 500, with a status and a schema in `/openapi.json`; JSON without NaN, or a
+problem document; 200 if and only if the judge accepts the body; and then the score is w·x over the judge's features,
 bit for bit.
 """
 
@@ -26,7 +26,7 @@ from service.serving.models import static_model
 from service.serving.request_parser import LARGE_BODY_BYTES
 from tests import formulas
 from tests.fuzz import judge
-from tests.fuzz.events import IDENTITIES, event, learned, merged, placed, record
+from tests.fuzz.events import IDENTITIES, event, learn_slices, merged, placed, record
 from tests.fuzz.texts import Texts
 from tests.oracle import standard
 from tests.unit.applications import serving
@@ -38,7 +38,7 @@ VALUES = (
     "NaN", "9" * 30, "9" * 5000,
     "0x1", " 1", "1 ", "a", "a,b", ",", ",,,", "0,1,2,99999999999", "é", "\ufffd", "\0", "١",
 )  # fmt: skip
-YES, NO = {"1", "true", "yes", "on", "t", "y"}, {"0", "false", "no", "off", "f", "n"}
+TRUE_TEXTS, FALSE_TEXTS = {"1", "true", "yes", "on", "t", "y"}, {"0", "false", "no", "off", "f", "n"}
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "X")
 MEDIA = (
     b"application/json", b"application/json; charset=utf-8", b"APPLICATION/JSON", b"application/problem+json", b"",
@@ -46,17 +46,17 @@ MEDIA = (
 )  # fmt: skip
 
 
-class Asked(NamedTuple):
+class HttpRequest(NamedTuple):
     method: str
     path: str
     query: str
     media: bytes | None
     body: bytes
     cut: bool = False
-    """Whether the client goes away before the end of the body."""
+    """Whether the client disconnects before the end of the body."""
 
 
-class Answered(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     media: str
     body: bytes
@@ -68,40 +68,40 @@ class _NoStore:
 
 
 def application() -> tuple[Application, list[Learner]]:
-    """The application over one model of each identity, which have learned mutated events. Their names are m0, m1, …"""
+    """The application with one model of each identity, which has learned mutated events. Their names are m0, m1, …"""
     learners = []
     for i, identity in enumerate(IDENTITIES):
         texts = Texts(Random(i))
-        learner, _ = learned(identity, [record(texts, identity) for _ in range(100)], [(0, 100)])
-        learner.diverged = None  # what it diverged at is left out
+        learner, _ = learn_slices(identity, [record(texts, identity) for _ in range(100)], [(0, 100)])
+        learner.diverged = None  # the records at which it diverged were skipped
         learners.append(learner)
     models = [static_model(f"m{i}", learner, 0.0) for i, learner in enumerate(learners)]
     return serving(*models, store=_NoStore(), limits=LIMITS), learners
 
 
-async def ask(app: Application, asked: Asked, parts: Iterable[bytes] = ()) -> Answered:
-    """The answer of the application, which gets the request as uvicorn would give it."""
-    chunks = list(parts) or [asked.body]
+async def ask(app: Application, request: HttpRequest, body_parts: Iterable[bytes] = ()) -> HttpResponse:
+    """Send a request to the application as uvicorn does; returns its response."""
+    chunks = list(body_parts) or [request.body]
     messages: list[Any] = [{"type": "http.request", "body": c, "more_body": True} for c in chunks]
-    messages += [{"type": "http.disconnect"}] if asked.cut else [{"type": "http.request", "body": b""}]
-    sent: list[Any] = []
+    messages += [{"type": "http.disconnect"}] if request.cut else [{"type": "http.request", "body": b""}]
+    replies: list[Any] = []
 
     async def receive() -> Any:
         return messages.pop(0) if messages else {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        replies.append(message)
 
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": asked.method, "scheme": "http",
-        "path": unquote(asked.path), "raw_path": asked.path.encode(), "query_string": asked.query.encode(),
-        "root_path": "", "headers": [] if asked.media is None else [(b"content-type", asked.media)],
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": request.method, "scheme": "http",
+        "path": unquote(request.path), "raw_path": request.path.encode(), "query_string": request.query.encode(),
+        "root_path": "", "headers": [] if request.media is None else [(b"content-type", request.media)],
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8000),
     }  # fmt: skip
     await app(scope, receive, send)
-    headers = dict(sent[0]["headers"])
-    body = b"".join(message.get("body", b"") for message in sent[1:])
-    return Answered(sent[0]["status"], headers.get(b"content-type", b"").decode(), body)
+    headers = dict(replies[0]["headers"])
+    body = b"".join(message.get("body", b"") for message in replies[1:])
+    return HttpResponse(replies[0]["status"], headers.get(b"content-type", b"").decode(), body)
 
 
 def features(texts: Texts, learner: Learner) -> str:
@@ -109,36 +109,36 @@ def features(texts: Texts, learner: Learner) -> str:
 
 
 def body(texts: Texts, learner: Learner) -> bytes:
-    """A request's body: of this model's form, with something odd about it, perhaps."""
+    """The body of a request for this model, sometimes with an unusual part."""
     chance, random = texts.chance, texts.random
-    whole = chance(0.3)
+    as_event = chance(0.3)
 
     def instance() -> str:
-        if whole:
+        if as_event:
             raw = record(texts, learner.identity) if chance(0.1) else event(texts, learner.identity)
             return (raw or b"").decode(errors="surrogateescape")
-        own = [("features", features(texts, learner))]
+        members_ = [("features", features(texts, learner))]
         if chance(0.05):
-            own.append((texts.name(), texts.value()))
-        return texts.object(own) if chance(0.98) else texts.value()
+            members_.append((texts.name(), texts.value()))
+        return texts.object(members_) if chance(0.98) else texts.value()
 
     if chance(0.5):
-        members = [("event", instance())] if whole else [("features", features(texts, learner))]
+        members = [("event", instance())] if as_event else [("features", features(texts, learner))]
     else:
         rows = [instance() for _ in range(random.choice((0, 1, 2, 3, 4, 5)))]
-        members = [("events" if whole else "instances", texts.list(rows) if chance(0.98) else texts.value())]
+        members = [("events" if as_event else "instances", texts.list(rows) if chance(0.98) else texts.value())]
     if chance(0.1):
         members.append((texts.name(), texts.value()))
     if chance(0.02):
         members.pop()
     random.shuffle(members)
     text = texts.object(members) + texts.space()
-    raw = texts.failed_check(text.encode(errors="surrogateescape" if whole else "surrogatepass"))
+    raw = texts.mutate(text.encode(errors="surrogateescape" if as_event else "surrogatepass"))
     return raw if chance(0.995) else raw + b" " * random.choice((LARGE_BODY_BYTES, LIMITS.body_bytes))
 
 
-def request(texts: Texts, learners: list[Learner]) -> tuple[Asked, int]:
-    """A request, and which model it is about."""
+def random_request(texts: Texts, learners: list[Learner]) -> tuple[HttpRequest, int]:
+    """A request, and the number of its model."""
     chance, random = texts.chance, texts.random
     i = random.randrange(len(learners))
     name = f"m{i}" if chance(0.97) else quote(texts.name() or "x", safe="")
@@ -157,17 +157,17 @@ def request(texts: Texts, learners: list[Learner]) -> tuple[Asked, int]:
     if predicts:
         method = "POST" if chance(0.98) else random.choice(METHODS)
         raw = body(texts, learners[i])
-        return Asked(method, f"/v1/models/{name}/predict", query, media, raw, chance(0.01)), i
+        return HttpRequest(method, f"/v1/models/{name}/predict", query, media, raw, chance(0.01)), i
     path = random.choice(("", "/weights", "/weights", "/weights", "/versions", "/predict", "/", "/nothing", "//"))
     path = f"/v1/models/{name}{path}"
     if chance(0.1):
         path = random.choice(("/v1/models", "/livez", "/readyz", "/openapi.json", "/v1", "/v1/models/", "/%00", "/%ff"))
     method = "GET" if chance(0.9) else random.choice(METHODS)
-    return Asked(method, path, query, media, b"" if chance(0.9) else body(texts, learners[i])), i
+    return HttpRequest(method, path, query, media, b"" if chance(0.9) else body(texts, learners[i])), i
 
 
 def strict(raw: bytes) -> Any:
-    """JSON as everybody reads it."""
+    """Parse JSON strictly: NaN and infinities raise ValueError."""
 
     def refuse(text: str) -> None:
         raise ValueError(text)
@@ -176,7 +176,7 @@ def strict(raw: bytes) -> Any:
 
 
 def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
-    """w·x in record order over the weights that are shown, and how many features have none."""
+    """w·x in record order, and the number of features without a weight."""
     pairs, unknown, sums = list[tuple[int, float]](), 0, learner.arrays
     for i, item in enumerate(row):
         column, value = placed(learner.identity, list(learner.columns.names), i, item)
@@ -190,46 +190,47 @@ def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
     return formulas.score(learner.weights.tolist(), merged(pairs)), unknown
 
 
-def expected(asked: Asked, learner: Learner, known: bool) -> tuple[set[int], list[judge.Features], bool]:
-    """The statuses that a prediction may get, and the instances and their form where that is 200."""
-    explain = {p.partition("=")[2].lower() for p in asked.query.split("&") if p.startswith("explain")}
-    top = {p.partition("=")[2] for p in asked.query.split("&") if p.startswith("top")}
-    if {p.partition("=")[0] for p in asked.query.split("&") if p} - {"explain", "top", "candidate"}:
-        return {422} if known else {404, 422}, [], False  # a model called "/" is another path
-    strange = "%" in asked.query or len(explain) > 1 or not explain <= YES | NO or not top <= {"1", "2", "10"}
-    if not known:
+def expected(request: HttpRequest, learner: Learner, model_exists: bool) -> tuple[set[int], list[judge.Features], bool]:
+    """The statuses that a prediction may get; if 200 is one, its instances, and whether they are in a list."""
+    explain = {p.partition("=")[2].lower() for p in request.query.split("&") if p.startswith("explain")}
+    top = {p.partition("=")[2] for p in request.query.split("&") if p.startswith("top")}
+    if {p.partition("=")[0] for p in request.query.split("&") if p} - {"explain", "top", "candidate"}:
+        return {422} if model_exists else {404, 422}, [], False  # a model called "/" is another path
+    flags = TRUE_TEXTS | FALSE_TEXTS
+    strange = "%" in request.query or len(explain) > 1 or not explain <= flags or not top <= {"1", "2", "10"}
+    if not model_exists:
         return {404, 422}, [], False
-    media = (asked.media if asked.media is not None else b"application/json").decode("latin-1").split(";")[0]
+    media = (request.media if request.media is not None else b"application/json").decode("latin-1").split(";")[0]
     media = media.strip().lower()
     if media != "application/json" and not media.endswith("+json"):
         return {415, 422} if strange else {415}, [], False
-    if asked.cut:
+    if request.cut:
         return {400, 413, 422}, [], False
-    if len(asked.body) > LIMITS.body_bytes:
+    if len(request.body) > LIMITS.body_bytes:
         return {413, 422} if strange else {413}, [], False
-    rows, many, faults = judge.request(asked.body, learner.identity, LIMITS.instances)
+    rows, is_list, faults = judge.request(request.body, learner.identity, LIMITS.instances)
     if not faults:
         faults = {"not-finite"} if not all(math.isfinite(score(learner, row)[0]) for row in rows) else set()
     if faults:
         return {422}, [], False
-    return {200, 422} if strange else {200}, rows, many
+    return {200, 422} if strange else {200}, rows, is_list
 
 
-def check_documented(document: Any, asked: Asked, status: int, media: str, value: Any) -> None:
-    """Raise an error where `/openapi.json` has another schema for the answer, or has no such status."""
+def check_documented(document: Any, request: HttpRequest, status: int, media: str, value: Any) -> None:
+    """Raise an error if `/openapi.json` has another schema for the response, or does not have its status."""
     for path, routes in document["paths"].items():
-        route = routes.get(asked.method.lower())
-        if route and re.fullmatch(re.sub(r"{\w+}", "[^/]+", path), asked.path):
+        route = routes.get(request.method.lower())
+        if route and re.fullmatch(re.sub(r"{\w+}", "[^/]+", path), request.path):
             schema = route["responses"][str(status)]["content"][media]["schema"]
             Draft202012Validator(schema | {"components": document["components"]}).validate(value)
 
 
-def check(document: Any, asked: Asked, answered: Answered) -> None:
-    """Raise an error where the answer is not as it must be."""
-    status, media, raw = answered
+def check(document: Any, request: HttpRequest, response: HttpResponse) -> None:
+    """Raise an error if the response is not as documented."""
+    status, media, raw = response
     assert status < 500, status
     value = strict(raw)
-    check_documented(document, asked, status, media, value)
+    check_documented(document, request, status, media, value)
     if status >= 400:
         assert media == "application/problem+json"
         assert set(value) == {"type", "title", "status", "detail", "errors"}
@@ -237,17 +238,17 @@ def check(document: Any, asked: Asked, answered: Answered) -> None:
         assert "\n" not in value["detail"]
         return
     assert (status, media) == (200, "application/json")
-    assert b":null" not in raw.replace(b'"next":null', b"") or not asked.path.endswith(("/predict", "/weights"))
+    assert b":null" not in raw.replace(b'"next":null', b"") or not request.path.endswith(("/predict", "/weights"))
 
 
-def check_prediction(asked: Asked, answered: Answered, learner: Learner, known: bool) -> None:
-    """Raise AssertionError where a prediction is not what the judge expects."""
-    statuses, rows, many = expected(asked, learner, known)
-    assert answered.status in statuses, f"{answered.status} instead of {statuses}"
-    if answered.status != 200:
+def check_prediction(request: HttpRequest, response: HttpResponse, learner: Learner, model_exists: bool) -> None:
+    """Raise AssertionError if a prediction is not what the judge expects."""
+    statuses, rows, is_list = expected(request, learner, model_exists)
+    assert response.status in statuses, f"{response.status} instead of {statuses}"
+    if response.status != 200:
         return
-    value = json.loads(answered.body)
-    answers = value["predictions"] if many else [value]
+    value = json.loads(response.body)
+    answers = value["predictions"] if is_list else [value]
     assert len(answers) == len(rows)
     identity = learner.identity
     for answer, row in zip(answers, rows, strict=True):
@@ -261,24 +262,24 @@ def check_prediction(asked: Asked, answered: Answered, learner: Learner, known: 
 
 
 async def fuzz(requests: int, seed: int = 0) -> Counter[int]:
-    """Send this many requests of one seed; returns how many got each status."""
+    """Send this many requests of one seed; returns the number of responses by status."""
     app, learners = application()
     document = json.loads(json.dumps(app.api.openapi()))
-    texts, counted = Texts(Random(seed)), Counter[int]()
+    texts, counts = Texts(Random(seed)), Counter[int]()
     for _ in range(requests):
-        asked, i = request(texts, learners)
-        known = asked.path.startswith(f"/v1/models/m{i}/")
-        half = texts.random.randint(0, len(asked.body))
+        request, i = random_request(texts, learners)
+        model_exists = request.path.startswith(f"/v1/models/m{i}/")
+        half = texts.random.randint(0, len(request.body))
         try:
-            answered = await ask(app, asked, [asked.body[:half], asked.body[half:]])
-            check(document, asked, answered)
-            if asked.path.endswith("/predict") and asked.method == "POST" and asked.path.count("/") == 4:
-                check_prediction(asked, answered, learners[i], known)
+            response = await ask(app, request, [request.body[:half], request.body[half:]])
+            check(document, request, response)
+            if request.path.endswith("/predict") and request.method == "POST" and request.path.count("/") == 4:
+                check_prediction(request, response, learners[i], model_exists)
         except Exception as error:
-            error.add_note(f"seed {seed}, {learners[i].identity}: {asked}")
+            error.add_note(f"seed {seed}, {learners[i].identity}: {request}")
             raise
-        counted[answered.status] += 1
-    return counted
+        counts[response.status] += 1
+    return counts
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The fuzzer of events finds nothing. EVENTS=1000000 for a long run."""
+"""Runs of the fuzzer of events, which must find no violation. EVENTS=1000000 makes a long run."""
 
 import os
 from collections.abc import Iterator
@@ -20,34 +20,34 @@ COMPLETIONS = (
     b"}", b"]}", b'"}', b'":1}', b"\n}", b"\n\n}abcd", b" }", b'},"label":1}', b',"label":1}', b'"a":1},"label":1}',
     b"0", b"e5}", b"\xa9", b"1}", b":1}", b"alse}", b'\n,"label":true}',
 )  # fmt: skip
-"""Bytes that would complete a value that was cut short, if they were read."""
+"""Bytes that would complete a truncated value if the reader read beyond its end."""
 
 
 @pytest.fixture(autouse=True)
 def reading() -> Iterator[None]:
-    """The reader of a stream is forgotten: later tests in this process have their own."""
+    """Reset the reader afterwards: later tests in this process use the default."""
     yield
     use_compiled_reader(False)
 
 
 def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
-    counted = fuzz(int(os.environ.get("EVENTS", "12000")))
-    # Worth something only where both happen, in every way.
-    assert 0.3 < counted["accepted"] / counted.total() < 0.8
-    assert set(counted) >= {*REASONS, "skipped"} - {"not-msgpack"}  # what is mutated is JSON
+    counts = fuzz(int(os.environ.get("EVENTS", "12000")))
+    # The test is meaningful only if both occur, for every reason.
+    assert 0.3 < counts["accepted"] / counts.total() < 0.8
+    assert set(counts) >= {*REASONS, "skipped"} - {"not-msgpack"}  # only JSON is mutated
 
 
 def test_the_careful_reader_reads_as_the_compiled_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same streams by one of them alone: the same events, for the same reasons."""
-    found = []
+    """The same streams, read by one reader only, have the same events and the same reasons."""
+    counts = []
     for compiled in (True, False):
         monkeypatch.setattr(events, "use_compiled_reader", lambda _, use=compiled: use_compiled_reader(use))
-        found.append(fuzz(2500, 77))
-    assert found[0] == found[1]
+        counts.append(fuzz(2500, 77))
+    assert counts[0] == counts[1]
 
 
 def test_bytes_after_a_value_change_nothing() -> None:
-    """Each value of the fuzzers in front of random bytes, and cut short in front of what would complete it."""
+    """Each value before random bytes, and truncated before bytes that would complete it."""
     random = Random(4)
     for identity in IDENTITIES:
         texts = Texts(random)
@@ -57,8 +57,8 @@ def test_bytes_after_a_value_change_nothing() -> None:
         tails = [
             random.choice((random.randbytes(9), random.choice(COMPLETIONS), random.choice(TOKENS))) for _ in values
         ]
-        alone, followed = (_batch(identity, values, some) for some in ([b"\0"] * len(values), tails))
-        assert alone == followed, identity
+        expected, actual = (_batch(identity, values, suffixes) for suffixes in ([b"\0"] * len(values), tails))
+        assert expected == actual, identity
 
 
 def _buffer(values: list[bytes], tails: list[bytes]) -> ValueBuffer:
@@ -69,7 +69,7 @@ def _buffer(values: list[bytes], tails: list[bytes]) -> ValueBuffer:
 
 
 def _batch(identity: Identity, values: list[bytes], tails: list[bytes]) -> list[Any]:
-    """The decoder's result for values that stand in front of these bytes."""
+    """The decoder's result for values that are followed by these bytes."""
     use_compiled_reader(True)
     batch, rejects = Decoder(identity, columns_for(identity)).decode(_buffer(values, tails))
     arrays = (batch.starts, batch.columns, batch.values, batch.labels, batch.weights)

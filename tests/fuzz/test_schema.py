@@ -1,4 +1,4 @@
-"""The application does what `/openapi.json` says, and the examples there are requests that it takes."""
+"""The application behaves as `/openapi.json` says, and accepts the examples of requests there."""
 
 import json
 from pathlib import Path
@@ -8,26 +8,26 @@ import pytest
 
 from tests import template
 from tests.conftest import clean_environment
-from tests.fuzz.requests import Asked, application, ask
+from tests.fuzz.requests import HttpRequest, application, ask
 
 
 @pytest.mark.nightly
 def test_answers_are_as_documented() -> None:
-    """A test for each operation: `documented` has them."""
+    """Run the tests of `documented`, one for each operation."""
     command = ["pytest", *template.PYTEST, "-p", "schemathesis.pytest.plugin", "tests/fuzz/documented.py"]
     environment = {k: v for k, v in clean_environment().items() if not k.startswith("PYTEST_")}
-    done = template.run(command, environment, Path(__file__).parents[2])
-    assert done.returncode == 0, done.stdout
+    result = template.run(command, environment, Path(__file__).parents[2])
+    assert result.returncode == 0, result.stdout
 
 
 async def test_the_examples_of_requests_are_requests() -> None:
-    """A model of named features takes each of them, and the schema allows them."""
+    """A model of named features accepts each example, and the schema allows it."""
     app, _ = application()
-    document = json.loads((await ask(app, Asked("GET", "/openapi.json", "", None, b""))).body)
+    document = json.loads((await ask(app, HttpRequest("GET", "/openapi.json", "", None, b""))).body)
     operation = document["paths"]["/v1/models/{name}/predict"]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     for example in schema["examples"]:
         jsonschema.validate(example, schema | {"components": document["components"]})
         body = json.dumps(example).encode()
-        answered = await ask(app, Asked("POST", "/v1/models/m0/predict", "", b"application/json", body))
-        assert answered.status == 200, (example, answered.body)
+        response = await ask(app, HttpRequest("POST", "/v1/models/m0/predict", "", b"application/json", body))
+        assert response.status == 200, (example, response.body)

@@ -1,4 +1,4 @@
-"""JSON texts as a careless, an odd and a hostile producer would write them. All choices come from one seed."""
+"""JSON texts as careless, unusual and hostile producers would write them. All choices come from one seed."""
 
 import json
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Texts:
         return "".join(map(chr, self.random.choices(characters, k=self.random.randrange(70))))
 
     def string(self, text: str) -> str:
-        """A JSON string of this text: plain, escaped here and there, or wrong."""
+        """A JSON string of this text: plain, partly escaped, or malformed."""
         if self.chance(0.75):
             return json.dumps(text, ensure_ascii=self.chance(0.3))
         parts = [self._character(c) for c in text]
@@ -86,7 +86,7 @@ class Texts:
         return self.random.choice(NUMBERS)
 
     def value(self, depth: int = 0) -> str:
-        """Any JSON value, or what somebody took for one."""
+        """Any JSON value, or a text that a producer might mistake for one."""
         roll = self.random.random()
         if roll < 0.3:
             return self.number()
@@ -113,12 +113,12 @@ class Texts:
             "{" + ",".join(f"{space()}{self.string(name)}{space()}:{space()}{v}{space()}" for name, v in members) + "}"
         )
 
-    def features(self, listed: bool, dimension: int) -> str:
-        """Features that are mostly well-formed: each part is wrong once in a while."""
+    def features(self, positional: bool, dimension: int) -> str:
+        """Features that are mostly well-formed: each part is malformed once in a while."""
         if self.chance(0.02):
             return self.value()
         odd = 0.03
-        if listed != self.chance(0.02):
+        if positional != self.chance(0.02):
             n = dimension if self.chance(0.95) else self.random.randrange(6)
             return self.list([self.value() if self.chance(odd) else self.number() for _ in range(n)])
         n = self.random.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 8))
@@ -146,25 +146,25 @@ class Texts:
         names = [self.name() for _ in range(random.randrange(3))]
         return self.object([(name, self.feature(depth + 1)) for name in names])
 
-    def failed_check(self, raw: bytes) -> bytes:
-        """The same bytes, sometimes after an accident or two."""
+    def mutate(self, raw: bytes) -> bytes:
+        """Return the bytes, sometimes with one or more mutations."""
         if self.chance(0.02):
             raw = self.random.choice(self._past)
         if self.chance(0.7):
             self._past = [*self._past[-20:], raw]
             return raw
         for _ in range(self.random.choice((1, 1, 1, 2, 5))):
-            raw = self._accident(raw)
+            raw = self._mutate_once(raw)
         return raw
 
     def cut(self, raw: bytes) -> tuple[bytes, bytes, bytes]:
-        """Three parts, the middle one short."""
-        at = self.random.randint(0, len(raw))
-        end = min(len(raw), at + self.random.choice((0, 1, 1, 2, 5, 20)))
-        return raw[:at], raw[at:end], raw[end:]
+        """Split the bytes into three parts, of which the middle one is short."""
+        start = self.random.randint(0, len(raw))
+        end = min(len(raw), start + self.random.choice((0, 1, 1, 2, 5, 20)))
+        return raw[:start], raw[start:end], raw[end:]
 
-    def _accident(self, raw: bytes) -> bytes:
-        """The same bytes, some of them flipped, replaced, removed or doubled, or with others between or after them."""
+    def _mutate_once(self, raw: bytes) -> bytes:
+        """Return the bytes with some flipped, replaced, removed or doubled, or with others inserted or appended."""
         before, middle, after = self.cut(raw)
         flipped = bytes(b ^ 1 << self.random.randrange(8) for b in middle)
         token, past = self.random.choice(TOKENS), self.random.choice(self._past)

@@ -19,7 +19,7 @@ from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from tests.conftest import Running, event, perceptron
-from tests.saving import FakeClock, fresh, keeper
+from tests.saving import FakeClock, keeper, new_learner
 
 KEEP_OFTEN = "[snapshots]\nkeep_every = 0.2\n"
 RNG = random.Random(11)

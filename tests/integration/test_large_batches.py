@@ -7,7 +7,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.batches import CODECS, packed_values, send_packed
+from tests.batches import CODECS, build_batch_of_values, send_batch
 from tests.conftest import Run, Running, create_topic, event, perceptron, wait
 from tests.integration.kept import constant_requests
 
@@ -41,7 +41,7 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
     base = memory(service)
     with constant_requests(service):
         for codec, name in names.items():
-            raw = packed_values(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
+            raw = build_batch_of_values(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
             assert len(raw) < (4 * MIB if codec == "snappy" else MIB // 2)
             for _ in range(1 if codec == "snappy" else BATCHES):
                 await send_packed(client, name, raw)

@@ -14,7 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from service.embedded import servers
 from service.embedded.servers import Server
 from tests.conftest import DEADLINE, Run, Running, create_topic, event, read_all, wait
-from tests.oracle import Fold, same
+from tests.oracle import Fold, assert_model_is_fold
 
 pytestmark = pytest.mark.nightly
 

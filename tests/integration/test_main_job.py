@@ -16,7 +16,7 @@ from service.embedded.servers import Server
 from tests.conftest import Run, create_topic, event, perceptron, read_all, wait
 from tests.integration.kept import random_events
 from tests.kinds import BAD_NAMED
-from tests.oracle import Fold, same
+from tests.oracle import Fold, assert_model_is_fold
 
 
 def test_a_file_is_learned_over_a_restart(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_file_is_learned_over_a_restart(run: Run, kafka: Server, topic: str, t
     model, weights = second.wait_for(2 * rows), second.weights()
 
     events = [event(list(map(float, x)), int(y)) for x, y in zip(data.data, data.target, strict=True)]
-    same(Fold().fold(events * 20), model, weights)
+    assert_model_is_fold(Fold().fold(events * 20), model, weights)
 
 
 async def test_bad_events_become_dead_letters_and_the_good_are_learned(
@@ -63,7 +63,7 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
     await producer.flush()
     model = await asyncio.to_thread(service.wait_for, len(records))
 
-    same(Fold().fold(good), model, service.weights())
+    assert_model_is_fold(Fold().fold(good), model, service.weights())
     expected = {i: kind for i, kind in enumerate(records) if kind[1] is not None}
     counts: dict[str, int] = {}
     for _, reason in expected.values():

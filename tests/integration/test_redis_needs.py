@@ -16,7 +16,7 @@ from service.errors import ConfigurationError, DependencyError
 from service.snapshots.redis import preflight
 from service.snapshots.redis.store import RedisStore, key
 from tests.conftest import both_stores
-from tests.saving import fresh, keeper, learn, save
+from tests.saving import keeper, learn, new_learner, save
 
 pytestmark = pytest.mark.nightly
 
@@ -72,7 +72,7 @@ async def test_a_missing_right_to_save_is_reported_at_the_start(user: User, raw_
 @both_stores
 async def test_a_save_whose_sweeping_is_refused_is_accepted(user: User, raw_redis: Any, topic: str) -> None:
     store = await user("~perceptron:*", "+@all", "-hdel")
-    k, state = keeper(store, topic), fresh()
+    k, state = keeper(store, topic), new_learner()
     for name in "abc":
         learn(state, name)
         accepted = await save(k, state)
@@ -91,7 +91,7 @@ async def test_a_renamed_command_is_refused_and_hello_is_not_needed(
                     await store.check()
             else:
                 assert await store.check() == []
-                await save(keeper(store, "t"), fresh())
+                await save(keeper(store, "t"), new_learner())
 
 
 def client(server: Server) -> Any:

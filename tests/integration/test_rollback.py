@@ -38,7 +38,7 @@ async def test_a_rewind_without_a_hole_learns_the_same_bits(
     service.process.send_signal(signal.SIGCONT)
     await send(producer, topic, events[900:])
     model = await asyncio.to_thread(service.wait_for, 1000)
-    same(Fold().fold(events), model, service.weights())
+    assert_model_is_fold(Fold().fold(events), model, service.weights())
     assert model["covered"] == {"0": [[0, 1000]]}
     assert "state dropped" in service.log.read_text()
     assert (await tool.verify())["replayed_events"] == 1000
@@ -72,7 +72,7 @@ async def test_records_in_a_hole_are_never_learned(
     await asyncio.to_thread(wait_for_covered, service, [0, a], [650, 700])
     await send(producer, topic, events[700:])
     await asyncio.to_thread(service.wait_for, 900)
-    same(Fold().fold([*events[:a], *events[650:]]), service.model(), service.weights())
+    assert_model_is_fold(Fold().fold([*events[:a], *events[650:]]), service.model(), service.weights())
     await tool.verify()
     # A restart continues after the hole, with kept versions of two histories.
     service.kill()

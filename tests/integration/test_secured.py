@@ -16,7 +16,7 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.security import ClientCredentials, Security
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, create_topic, event, perceptron, wait
-from tests.secured import LISTENERS, MECHANISMS, Secured, password, secured
+from tests.secured import LISTENERS, MECHANISMS, SecuredKafka, password, secured_kafka
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
 OTHER_PROTOCOL = "nothing speaks Kafka over {} there: look at kafka.security_protocol and the port"
@@ -28,10 +28,10 @@ SEE_SETTINGS = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Secured]:
+def broker(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[SecuredKafka]:
     folder = tmp_path_factory.mktemp("secured")
     # The broker ends a connection by token after two seconds, unless it authenticates again.
-    with secured(folder, certificates, ["listener.name.sasl.connections.max.reauth.ms=2000"]) as broker:
+    with secured_kafka(folder, certificates, ["listener.name.sasl.connections.max.reauth.ms=2000"]) as broker:
         yield broker
 
 
@@ -59,7 +59,7 @@ async def refusal(cluster: Cluster) -> str:
 
 
 @pytest.mark.nightly
-async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> None:
+async def test_every_listener_says_at_which_step_it_refuses(broker: SecuredKafka) -> None:
     """Each kind of wrong protocol, certificate and secret is refused; the right ones are accepted."""
     certificates = broker.certificates
 
@@ -114,7 +114,7 @@ def documented_rights() -> dict[str, list[str]]:
 
 @pytest.mark.nightly
 async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
-    broker: Secured, redis: Server, topic: str, tmp_path: Path, run: Run
+    broker: SecuredKafka, redis: Server, topic: str, tmp_path: Path, run: Run
 ) -> None:
     """Each command works with exactly its rights; without one of them it names that right."""
     for name in (topic, f"{topic}.dead-letters"):

@@ -7,7 +7,7 @@ import pytest
 from service.errors import ConfigurationError
 from service.snapshots.redis.store import RedisStore, key
 from tests.conftest import both_stores
-from tests.saving import FakeClock, fresh, keeper, learn, save
+from tests.saving import FakeClock, keeper, learn, new_learner, save
 
 pytestmark = both_stores
 
@@ -15,7 +15,7 @@ pytestmark = both_stores
 async def test_unreferenced_blobs_are_swept(store: RedisStore, raw_redis: Any, topic: str) -> None:
     """Blobs of this head, its parent and the kept versions stay; all others are removed, those of a killed save too."""
     clock = FakeClock()
-    k, learner = keeper(store, topic, clock, keep_every=10.0, keep=2), fresh()
+    k, learner = keeper(store, topic, clock, keep_every=10.0, keep=2), new_learner()
     await save(k, learner)
     heads = {}
     for i in range(30):

@@ -8,11 +8,11 @@ from tests.simulation.run import Simulation
 from tests.simulation.world import Violation
 
 
-def main(wanted: str) -> int:
+def main(selection: str) -> int:
     """The exit code: 1 where a promise was broken."""
-    first, many, last = wanted.partition(":")
+    first_seed, separator, end = selection.partition(":")
     started, counts = time.monotonic(), Counter[str]()
-    seeds = range(int(first or 0), int(last)) if many else [int(first)]
+    seeds = range(int(first_seed or 0), int(end)) if separator else [int(first_seed)]
     for seed in seeds:
         simulation = Simulation(seed)
         try:
@@ -21,9 +21,9 @@ def main(wanted: str) -> int:
             print(violation)
             print(f"reproduce it: make simulate SEED={seed}")
             return 1
-        if not many:
+        if not separator:
             print("\n".join(simulation.world.history))
-    print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
+    print(", ".join(f"{name}: {count}" for name, count in sorted(counts.items())))
     print(f"{len(seeds)} seeds, no violation, {time.monotonic() - started:.0f} s")
     return 0
 

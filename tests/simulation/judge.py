@@ -33,13 +33,13 @@ class Candidate(NamedTuple):
     margins: tuple[float, float]
 
     @classmethod
-    def all_of(cls, said: Any) -> "dict[str, Candidate]":
-        found = {}
-        for name, one in said.get("candidates", {}).items():
-            identity, since = one["identity"], {int(p): offset for p, offset in one["since"].items()}
+    def from_head(cls, head: Any) -> "dict[str, Candidate]":
+        candidates = {}
+        for name, state in head.get("candidates", {}).items():
+            identity, since = state["identity"], {int(p): offset for p, offset in state["since"].items()}
             margins = tuple(identity.get("margin", (0.0, 0.0)))
-            found[name] = cls(since, identity["eta"], identity["half_life"], margins)
-        return found
+            candidates[name] = cls(since, identity["eta"], identity["half_life"], margins)
+        return candidates
 
 
 class State:
@@ -53,26 +53,26 @@ class State:
 
     def copy(self) -> "State":
         new = State(_copied(self.fold))
-        new.candidates = {name: (one, _copied(fold)) for name, (one, fold) in self.candidates.items()}
+        new.candidates = {name: (candidate, _copied(fold)) for name, (candidate, fold) in self.candidates.items()}
         new.rejected, new.next = self.rejected, dict(self.next)
         return new
 
     def learn(
-        self, topic: Topic, runs: Iterable[tuple[int, int, int]], wanted: dict[str, Candidate], starts: dict[int, int]
+        self, topic: Topic, runs: Iterable[tuple[int, int, int]], expected: dict[str, Candidate], starts: dict[int, int]
     ) -> "State":
         new = self.copy()
         new.candidates = {
-            name: (wanted[name], fold)
-            for name, (one, fold) in new.candidates.items()  # partitions may have been added since
-            if name in wanted and one._replace(since=starts | one.since) == wanted[name]
+            name: (expected[name], fold)
+            for name, (candidate, fold) in new.candidates.items()  # partitions may have been added since
+            if name in expected and candidate._replace(since=starts | candidate.since) == expected[name]
         }
-        for p, start, to in runs:
+        for p, start, end in runs:
             if new.next.setdefault(p, start) != start:
                 raise Violation(f"a run of partition {p} begins at {start}, not at {new.next[p]}")
             records = topic.partitions[p].records if p < len(topic.partitions) else {}
-            for offset in range(start, to):
+            for offset in range(start, end):
                 new.next[p] = offset
-                new.add_due(wanted, starts)
+                new.begin_candidates(expected, starts)
                 if (record := records.get(offset)) and record.good:
                     assert record.value is not None
                     new.fold.learn(record.value)
@@ -80,38 +80,38 @@ class State:
                         if not new.fold.diverged:
                             fold.learn(record.value)
                 new.rejected += record is not None and not record.good
-            new.next[p] = to
-        new.add_due(wanted, starts)
+            new.next[p] = end
+        new.begin_candidates(expected, starts)
         return new
 
-    def add_due(self, wanted: dict[str, Candidate], starts: dict[int, int]) -> None:
-        """Add the candidates that begin here."""
-        for name in wanted.keys() - self.candidates.keys():
-            one = wanted[name]
-            if all(self.next.get(p, starts[p]) >= offset for p, offset in one.since.items()):
-                fold = Fold(one.eta, one.half_life, self.fold.scaled, one.margins)
+    def begin_candidates(self, expected: dict[str, Candidate], starts: dict[int, int]) -> None:
+        """Add the candidates that begin at the present offsets."""
+        for name in expected.keys() - self.candidates.keys():
+            candidate = expected[name]
+            if all(self.next.get(p, starts[p]) >= offset for p, offset in candidate.since.items()):
+                fold = Fold(candidate.eta, candidate.half_life, self.fold.scaled, candidate.margins)
                 fold.sums = dict(self.fold.sums)  # values are scaled by the model's
-                self.candidates[name] = one, fold
+                self.candidates[name] = candidate, fold
 
 
 def _copied(fold: Fold) -> Fold:
-    new = copy.copy(fold)
-    new.w = dict(fold.w)
-    return new
+    copied = copy.copy(fold)
+    copied.w = dict(fold.w)
+    return copied
 
 
-class Judged(NamedTuple):
+class JudgedHead(NamedTuple):
     """An accepted head that is correct."""
 
     version: int
     next: dict[int, int]
-    begun: State
+    base: State
     """The state of the last kept version, from which the runs of its children continue."""
     runs: Runs
     """The runs since the last kept version."""
     state: State
     topics: list[Topic]
-    """The logs that it and its ancestors may have been learned from: two can begin with the same records."""
+    """The logs from which the head and its ancestors may have been learned: two can begin with the same records."""
     source: Any
     """The source in the head. No child may have another one."""
 
@@ -121,7 +121,7 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.known: dict[str, Judged] = {}
+        self.heads: dict[str, JudgedHead] = {}
 
     def _array(self, array: Any, columns: int) -> list[float]:
         state = self._world.redis.state
@@ -133,110 +133,116 @@ class Judge:
                 values[column] = value
         return values
 
-    def _weights(self, said: Any, name: str) -> list[float]:
+    def _weights(self, head: Any, name: str) -> list[float]:
         """An array of weights; with classes, the weights of a column are next to each other."""
-        labels = said["identity"]["labels"] or ()
+        labels = head["identity"]["labels"] or ()
         names = [f"{name}/{k}" for k in range(len(labels))] if len(labels) > 2 else [name]
-        found = [self._array(said["arrays"][one], said["columns"]) for one in names]
-        return [weight for column in zip(*found, strict=True) for weight in column]
+        arrays = [self._array(head["arrays"][array_name], head["columns"]) for array_name in names]
+        return [weight for column in zip(*arrays, strict=True) for weight in column]
 
-    def accepted(self, before: str, head: bytes, cut: Runs | None) -> None:
-        """Raise Violation unless this head, just accepted in place of `before`, is correct.
+    def check_accepted(self, previous: str, data: bytes, cut: Runs | None) -> None:
+        """Raise Violation unless this head, just accepted in place of `previous`, is correct.
 
-        `cut` are the runs that it records if it is kept; None if they are known only for a single partition.
+        `cut` are the runs that the head records if it is kept; None if they are known only for a single partition.
         """
-        redis, digest = self._world.redis, hashlib.sha256(head).hexdigest()
-        said = json.loads(head)
-        if redis.state["head"] != head or redis.state["digest"].decode() != digest:
-            raise Violation("the store holds another head than it accepted")
-        if said["parent"] != before:
-            raise Violation(f"accepted on {before[:6]}, which is not its parent {said['parent'][:6]}")
-        redis.whole()
-        if missing := [k["version"] for k in said["kept"] if f"v:{k['version']}" not in redis.state]:
-            raise Violation(f"kept versions {missing} are not there")
-        begun = State(_nothing(said["identity"]))
-        if before and before not in self.known:
-            raise Violation(f"{before[:6]} was continued, and no process of this release wrote it")
-        source = said["source"]
+        redis, digest = self._world.redis, hashlib.sha256(data).hexdigest()
+        head = json.loads(data)
+        if redis.state["head"] != data or redis.state["digest"].decode() != digest:
+            raise Violation("the store holds a different head from the one that it accepted")
+        if head["parent"] != previous:
+            raise Violation(f"accepted on {previous[:6]}, which is not its parent {head['parent'][:6]}")
+        redis.check_blobs()
+        if missing := [k["version"] for k in head["kept"] if f"v:{k['version']}" not in redis.state]:
+            raise Violation(f"kept versions {missing} are missing")
+        empty = State(_empty_fold(head["identity"]))
+        if previous and previous not in self.heads:
+            raise Violation(f"{previous[:6]} was continued, but no process of this release wrote it")
+        source = head["source"]
         parent = (
-            self.known[before] if before else Judged(0, {}, begun, [], begun, self._world.topics_of(source), source)
+            self.heads[previous]
+            if previous
+            else JudgedHead(0, {}, empty, [], empty, self._world.topics_of(source), source)
         )
-        if said["source"] != parent.source:
-            raise Violation(f"a head of {parent.source} was continued in {said['source']}")
-        ours = {int(p): position["offset"] for p, position in said["next"].items()}
-        if said["version"] != parent.version + 1:
-            raise Violation(f"version {said['version']} follows on {parent.version}")
+        if head["source"] != parent.source:
+            raise Violation(f"a head of {parent.source} was continued in {head['source']}")
+        offsets = {int(p): position["offset"] for p, position in head["next"].items()}
+        if head["version"] != parent.version + 1:
+            raise Violation(f"version {head['version']} follows version {parent.version}")
         for p, offset in parent.next.items():
-            if ours.get(p, -1) < offset:
-                raise Violation(f"partition {p} went back from {offset} to {ours.get(p)}")
-        stored = b"".join(redis.state[f"b:{name}"] for name in said["run_blobs"])
-        runs: Runs = [*struct.iter_unpack("<IQQ", stored), *map(tuple, said["runs"])]
-        is_kept = bool(said["kept"]) and said["kept"][-1]["version"] == said["version"]
+            if offsets.get(p, -1) < offset:
+                raise Violation(f"partition {p} went back from {offset} to {offsets.get(p)}")
+        stored = b"".join(redis.state[f"b:{name}"] for name in head["run_blobs"])
+        runs: Runs = [*struct.iter_unpack("<IQQ", stored), *map(tuple, head["runs"])]
+        is_kept = bool(head["kept"]) and head["kept"][-1]["version"] == head["version"]
         if is_kept:
             if runs:
                 raise Violation("a kept version has runs of its own")
-            runs = [(p, parent.begun.next.get(p, 0), to) for p, to in ours.items()] if cut is None else cut
-            if cut is None and len(ours) > 1:
+            runs = [(p, parent.base.next.get(p, 0), end) for p, end in offsets.items()] if cut is None else cut
+            if cut is None and len(offsets) > 1:
                 raise Violation("nobody knows in which order a kept version learned")
-        wrong, fitting, right = "", list[Topic](), begun
-        with_ = Candidate.all_of(said), {int(p): ranges[0][0] for p, ranges in said["covered"].items()}
-        for name, (one, _) in parent.state.candidates.items():
-            now = with_[0].get(name, one)
-            if now._replace(since={}) == one._replace(since={}) and not one.since.items() <= now.since.items():
-                raise Violation(f"candidate {name} begins from scratch at {now.since}, and nothing of it is changed")
+        difference, matching, end_state = "", list[Topic](), empty
+        candidates = Candidate.from_head(head)
+        starts = {int(p): ranges[0][0] for p, ranges in head["covered"].items()}
+        for name, (candidate, _) in parent.state.candidates.items():
+            continued = candidates.get(name, candidate)
+            same = continued._replace(since={}) == candidate._replace(since={})
+            if same and not candidate.since.items() <= continued.since.items():
+                raise Violation(f"candidate {name} begins again at {continued.since}, its settings being the same")
         for topic in parent.topics:
-            state = parent.state.learn(topic, more, *with_) if (more := _more(parent.runs, runs)) is not None else None
-            state = state or parent.begun.learn(topic, runs, *with_)
-            if differs := self._differs(said, ours, state) or self._unsaid(topic, said["covered"], parent.next):
-                wrong = differs
+            continuation = _continuation(parent.runs, runs)
+            state, to_learn = (parent.base, runs) if continuation is None else (parent.state, continuation)
+            state = state.learn(topic, to_learn, candidates, starts)
+            differs = self._differs(head, offsets, state)
+            if mismatch := differs or self._missing_letter(topic, head["covered"], parent.next):
+                difference = mismatch
             else:
-                fitting, right = [*fitting, topic], state
-        if not fitting:
-            raise Violation(f"version {said['version']}: {wrong}")
-        begun, since = (right, list[tuple[int, int, int]]()) if is_kept else (parent.begun, runs)
-        self.known[digest] = Judged(said["version"], ours, begun, since, right, fitting, source)
+                matching, end_state = [*matching, topic], state
+        if not matching:
+            raise Violation(f"version {head['version']}: {difference}")
+        base, new_runs = (end_state, list[tuple[int, int, int]]()) if is_kept else (parent.base, runs)
+        self.heads[digest] = JudgedHead(head["version"], offsets, base, new_runs, end_state, matching, source)
 
-    def _differs(self, said: Any, ours: dict[int, int], state: State) -> str:
-        """How the head differs from this state; "" if it does not."""
-        fold, counts = state.fold, said["counts"]
-        for p, ranges in said["covered"].items():
-            if ranges[-1][1] != ours[int(p)] or state.next.get(int(p), ranges[0][0]) != ours[int(p)]:
-                return f"partition {p} covers {ranges}, goes on at {ours[int(p)]}, runs end at {state.next.get(int(p))}"
-        names = [n for name in said["names"] for n in json.loads(self._world.redis.state[f"b:{name}"])]
+    def _differs(self, head: Any, offsets: dict[int, int], state: State) -> str:
+        """Describe how the head differs from this state; "" if it does not."""
+        fold, counts = state.fold, head["counts"]
+        for p, ranges in head["covered"].items():
+            if ranges[-1][1] != offsets[int(p)] or state.next.get(int(p), ranges[0][0]) != offsets[int(p)]:
+                return f"partition {p} covers {ranges}, is at {offsets[int(p)]}, runs end at {state.next.get(int(p))}"
+        names = [n for name in head["names"] for n in json.loads(self._world.redis.state[f"b:{name}"])]
         if names != list(fold.w):
             return f"names are {names}, not {list(fold.w)}"
         for i, name in enumerate(("count", "mean", "m2") if fold.scaled else ()):
             sums = [fold.sums.get(feature, (0.0,) * 3)[i] for feature in ("", *fold.w)]
-            if (scale := self._array(said["arrays"][name], said["columns"])) != sums:
+            if (scale := self._array(head["arrays"][name], head["columns"])) != sums:
                 return f"{name} is {scale}, not {sums}"
         if isinstance(fold, Classes) and counts["confusion"] != fold.confusion:
             return f"the confusion is {counts['confusion']}, not {fold.confusion}"
         if (rejected := sum(counts["rejected"].values())) != state.rejected:
             return f"{rejected} are rejected, not {state.rejected}"
-        for name, one in said.get("candidates", {}).items():
+        for name, candidate_state in head.get("candidates", {}).items():
             if name not in state.candidates:
                 return f"candidate {name} began nowhere"
             candidate = state.candidates[name][1]
-            if (one["diverged_at"] is not None) != candidate.diverged:
-                return f"candidate {name} diverged at {one['diverged_at']}"
-            if differs := self._fold_differs(said, f"{name}/", one["counts"], candidate, names):
-                return f"candidate {name}: {differs}"
-        return self._fold_differs(said, "", counts, fold, names)
+            if (candidate_state["diverged_at"] is not None) != candidate.diverged:
+                return f"candidate {name} diverged at {candidate_state['diverged_at']}"
+            if difference := self._fold_differs(head, f"{name}/", candidate_state["counts"], candidate, names):
+                return f"candidate {name}: {difference}"
+        return self._fold_differs(head, "", counts, fold, names)
 
-    def _fold_differs(self, said: Any, of: str, counts: Any, fold: Fold, names: list[str]) -> str:
-        """How the weights, their recent average or the counts differ from those of the fold; "" if they do not."""
+    def _fold_differs(self, head: Any, prefix: str, counts: Any, fold: Fold, names: list[str]) -> str:
+        """Describe how weights, their recent average or counts differ from the fold; "" if they do not."""
         k = len(fold.labels) if isinstance(fold, Classes) else 1
 
         def by_column(values: list[float]) -> list[float]:
             """The values by column of these names; 0 if the fold does not have the name."""
-            found = {n: values[k * i : k * i + k] for i, n in enumerate(("", *fold.w))}
-            return [v for n in ("", *names) for v in found.get(n) or [0.0] * k]
+            weights_by_name = {n: values[k * i : k * i + k] for i, n in enumerate(("", *fold.w))}
+            return [v for n in ("", *names) for v in weights_by_name.get(n) or [0.0] * k]
 
-        if (w := self._weights(said, f"{of}w")) != (expected := by_column(fold.vector)):
+        if (w := self._weights(head, f"{prefix}w")) != (expected := by_column(fold.vector)):
             return f"weights are {w}, not {expected}"
         if n := fold.half_life:
-            part, expected = 0.5 ** (fold.events / n % 900), by_column(fold.recent)
-            recent = [a - b * part for a, b in zip(w, self._weights(said, f"{of}late"), strict=True)]
+            fraction, expected = 0.5 ** (fold.events / n % 900), by_column(fold.recent)
+            recent = [a - b * fraction for a, b in zip(w, self._weights(head, f"{prefix}late"), strict=True)]
             if any(abs(a - b) > 1e-9 * max(1.0, fold.limit**0.5) for a, b in zip(recent, expected, strict=True)):
                 return f"the recent average is {recent}, not {expected}"
         table = counts["confusion"]
@@ -246,56 +252,57 @@ class Judge:
             return f"counts are {figures}, not {right}"
         return ""
 
-    def _unsaid(self, topic: Topic, covered: Any, said: dict[int, int]) -> str:
-        """A bad record that this head covers and its parent did not, without an acknowledged dead letter."""
+    def _missing_letter(self, topic: Topic, covered: Any, previous: dict[int, int]) -> str:
+        """Name a bad record that this head covers and its parent did not, if its dead letter was not acknowledged."""
         for p, ranges in covered.items():
             records = topic.partitions[int(p)].records if int(p) < len(topic.partitions) else {}
-            for start, to in ranges:
-                for offset in range(max(start, said.get(int(p), 0)), to):
+            for start, end in ranges:
+                for offset in range(max(start, previous.get(int(p), 0)), end):
                     record = records.get(offset)
                     letters = self._world.letters.get(f"{self._world.name}-{p}-{offset}".encode(), ())
                     if record and not record.good and record.value not in letters:
                         return f"no dead letter of {p}:{offset} was acknowledged"
         return ""
 
-    def whole(self) -> bool:
+    def covers_log(self) -> bool:
         """Whether the current head covers the log."""
         digest = self._world.redis.current
         ends = {p: part.end for p, part in enumerate(self._world.topics[-1].partitions)}
-        return digest in self.known and self.known[digest].next == ends
+        return digest in self.heads and self.heads[digest].next == ends
 
     def diverges(self, digest: str) -> bool:
         """Whether the model of this head diverges at one of the next events."""
-        head = self.known[digest]
-        parts = [
-            (head.next.get(p, 0), part.records) for topic in head.topics for p, part in enumerate(topic.partitions)
+        head = self.heads[digest]
+        records = [
+            part.records.get(head.next.get(p, 0)) for topic in head.topics for p, part in enumerate(topic.partitions)
         ]
-        records = [found.get(at) for at, found in parts]
-        after = [head.state.copy().fold.fold([r.value]) for r in records if r and r.good and r.value]
-        return any(fold.diverged for fold in after)
+        folds = [head.state.copy().fold.fold([r.value]) for r in records if r and r.good and r.value]
+        return any(fold.diverged for fold in folds)
 
-    def letters(self) -> None:
-        """Check that every dead letter is of a bad record."""
+    def check_letters(self) -> None:
+        """Raise Violation if there is a dead letter of something other than a bad record."""
         for key, values in self._world.letters.items():
             p, offset = map(int, key.decode().rsplit("-", 2)[1:])
-            there = [t.partitions[p].records.get(offset) for t in self._world.topics if p < len(t.partitions)]
-            bad = {record.value for record in there if record and not record.good}
-            if not values <= bad:
-                raise Violation(f"dead letter {key.decode()} is of no bad record")
+            records = [t.partitions[p].records.get(offset) for t in self._world.topics if p < len(t.partitions)]
+            bad_values = {record.value for record in records if record and not record.good}
+            if not values <= bad_values:
+                raise Violation(f"dead letter {key.decode()} is not of a bad record")
 
 
-def _nothing(identity: Any) -> Fold:
+def _empty_fold(identity: Any) -> Fold:
     """The fold of a model of this identity before its first event."""
-    own = identity["eta"], identity["half_life"], identity["scale"] == "standard"
+    eta, half_life, scaled = identity["eta"], identity["half_life"], identity["scale"] == "standard"
     labels = identity["labels"] or ()
-    return Classes(labels, *own) if len(labels) > 2 else Fold(*own, identity.get("margin", (0.0, 0.0)))
+    if len(labels) > 2:
+        return Classes(labels, eta, half_life, scaled)
+    return Fold(eta, half_life, scaled, identity.get("margin", (0.0, 0.0)))
 
 
-def _more(before: Runs, runs: Runs) -> Runs | None:
-    """The runs after those `before`, the last of which may be longer now; None if they differ."""
+def _continuation(before: Runs, runs: Runs) -> Runs | None:
+    """The runs after `before`, whose last run may have become longer; None if `runs` does not begin with them."""
     if not before:
         return runs
-    (p, start, to), at = before[-1], len(before) - 1
-    if runs[:at] != before[:at] or len(runs) <= at or runs[at][:2] != (p, start) or runs[at][2] < to:
+    (p, start, end), last = before[-1], len(before) - 1
+    if runs[:last] != before[:last] or len(runs) <= last or runs[last][:2] != (p, start) or runs[last][2] < end:
         return None
-    return [(p, to, runs[at][2]), *runs[at + 1 :]]
+    return [(p, end, runs[last][2]), *runs[last + 1 :]]

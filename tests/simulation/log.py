@@ -1,4 +1,4 @@
-"""A simulated topic behind the interface that learning awaits. The log contract compares it with Kafka."""
+"""A simulated topic with the interface that learning expects. The log contract compares it with Kafka."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -37,19 +37,19 @@ class SimulatedLog:
 
     topic = "t"
 
-    def __init__(self, world: World, name: str, elsewhere: bool = False) -> None:
-        """`elsewhere` makes it a log of another cluster."""
-        self._world, self.name, self._elsewhere = world, name, elsewhere
+    def __init__(self, world: World, name: str, foreign: bool = False) -> None:
+        """`foreign` makes it a log of another cluster."""
+        self._world, self.name, self._foreign = world, name, foreign
         self.partitions: list[int] = []
         self.stopping = False
         self._assignment = self._acquired = 0
         self._readings: dict[int, Reading] = {}
-        self._shown: dict[tuple[int, int], int] = {}
+        self._seen_ends: dict[tuple[int, int], int] = {}
         """The end of each partition of each topic at its last fetch."""
         self._pending: list[DeadLetter] = []
 
     def assign(self) -> None:
-        """The group gives us the topic."""
+        """The group assigns the topic to this process."""
         self.partitions = list(range(len(self._topic.partitions)))
         self._readings = {}
         self._assignment += 1
@@ -74,37 +74,37 @@ class SimulatedLog:
 
     @property
     def _topic(self) -> Topic:
-        return self._world.elsewhere if self._elsewhere else self._world.topic
+        return self._world.foreign_topic if self._foreign else self._world.topic
 
-    async def _ask(self, what: str) -> Topic:
-        """The topic, unless Kafka does not answer."""
-        await Step(what)
+    async def _ask(self, request: str) -> Topic:
+        """Return the topic; DependencyError if Kafka does not answer."""
+        await Step(request)
         if self._world.chance(0.02):
-            self._world.say(f"{self.name}: {what} fails")
-            raise DependencyError(f"{what}: no answer", "kafka")
+            self._world.say(f"{self.name}: {request} fails")
+            raise DependencyError(f"{request}: no answer", "kafka")
         return self._topic
 
     async def source(self) -> Source:
         topic = await self._ask("source")
         await Step("source done")
-        return Source("elsewhere", "0") if self._elsewhere else Source("cluster", str(self._world.topics.index(topic)))
+        return Source("elsewhere", "0") if self._foreign else Source("cluster", str(self._world.topics.index(topic)))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
         partitions = self.partitions
         if not partitions:
             return {}
         topic = await self._ask("bounds")
-        found = {p: (topic.partitions[p].begin, topic.partitions[p].end) for p in partitions}
+        bounds = {p: (topic.partitions[p].begin, topic.partitions[p].end) for p in partitions}
         await Step("bounds done")
-        return found
+        return bounds
 
     def positions(self) -> dict[int, int]:
         return {p: reading.position for p, reading in self._readings.items() if p in self.partitions}
 
-    def has_read_into(self, partition: int, start: int, to: int) -> bool:
+    def has_read_into(self, partition: int, start: int, end: int) -> bool:
         """Whether the last batch read of a partition ends between these offsets."""
         reading = self._readings.get(partition)
-        return reading is not None and start < reading.sequence.position < to
+        return reading is not None and start < reading.sequence.position < end
 
     def take_gaps(self) -> Sequence[Gap]:
         gaps = [Gap(p, *gap) for p, reading in self._readings.items() for gap in reading.sequence.gaps]
@@ -122,8 +122,8 @@ class SimulatedLog:
             self._fetch(topic, partition, reading)
             if reading.error:
                 raise reading.error
-        found = [record for batch in reading.admitted for record in batch.records if record.offset == offset]
-        return found[0].kafka if found else None
+        matches = [record for batch in reading.admitted for record in batch.records if record.offset == offset]
+        return matches[0].kafka if matches else None
 
     def seek(self, offsets: Mapping[int, int]) -> None:
         self._readings.update({p: Reading(o) for p, o in offsets.items() if p in self.partitions})
@@ -134,7 +134,7 @@ class SimulatedLog:
         readings, partitions, rng = self._readings, list(self.partitions), self._world.rng
         topic = await self._ask("poll")
         polled: dict[int, KafkaRecords] = {}
-        moved = False
+        advanced = False
         rng.shuffle(partitions)
         for p in partitions:
             reading = readings.get(p)
@@ -142,16 +142,16 @@ class SimulatedLog:
                 continue
             if not reading.admitted and not reading.error:
                 self._fetch(topic, p, reading)
-            taken = list[Record]()
+            records = list[Record]()
             for _ in range(rng.randint(1, 7)):
                 if reading.admitted:
                     batch = reading.admitted.popleft()
-                    taken += [record for record in batch.records if record.offset >= reading.position]
-                    reading.position, moved = batch.end, True
-            if taken:
-                polled[p] = join_records([record.kafka for record in taken])
+                    records += [record for record in batch.records if record.offset >= reading.position]
+                    reading.position, advanced = batch.end, True
+            if records:
+                polled[p] = join_records([record.kafka for record in records])
         for reading in readings.values():
-            if reading.error and not moved:
+            if reading.error and not advanced:
                 raise reading.error
         await Step("polled")
         if not polled:
@@ -167,26 +167,26 @@ class SimulatedLog:
                 sequence.looking_back = False
                 return
             raise DependencyError("offset out of range", "kafka")
-        end = max(self._shown.get(key, 0), part.end - at % 2)
-        self._shown[key] = part.end
-        batches = [Batch(*batch) for batch in part.batches(at, topic.compacted)] if at < part.end else []
-        if part.flipped and at < part.end and not batches:
-            reading.error = LogGap(f"the log has nothing from offset {at} of partition {partition} on")
-            return  # as the watchdog finds out
-        count = rng.randint(1, 9) + 2 * (at < sequence.position)
+        end = max(self._seen_ends.get(key, 0), part.end - offset % 2)
+        self._seen_ends[key] = part.end
+        batches = [Batch(*batch) for batch in part.batches(offset, topic.compacted)] if offset < part.end else []
+        if part.flipped and offset < part.end and not batches:
+            reading.error = LogGap(f"the log has nothing from offset {offset} of partition {partition} on")
+            return  # as the watchdog of the real log reports it
+        count = rng.randint(1, 9) + 2 * (offset < sequence.position)
         cut = batches[count].start if count < len(batches) else None
         # A response shows where the next batch begins, except after the last batch of a segment.
-        shown = batches[:count]
-        hides = part.flipped is not None and bool(shown) and shown[-1].start == part.flipped[2]
-        if not hides and rng.random() < 0.5:
+        visible = batches[:count]
+        hides_next = part.flipped is not None and bool(visible) and visible[-1].start == part.flipped[2]
+        if not hides_next and rng.random() < 0.5:
             cut = None
         try:
-            reading.admitted.extend(sequence.admit(shown, cut, end, end, part.begin))
+            reading.admitted.extend(sequence.admit(visible, cut, end, end, part.begin))
         except OffsetDamage as error:
             reading.error = LogGap(str(error))
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        if self.held and not self._elsewhere:
+        if self.held and not self._foreign:
             self._world.committed.update(offsets)
 
     async def publish(self, letter: DeadLetter) -> None:

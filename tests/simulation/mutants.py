@@ -1,4 +1,4 @@
-"""Removes protections one at a time and prints the first seed that notices: `python -m tests.simulation.mutants`."""
+"""Removes one protection at a time and prints the first seed that fails: `python -m tests.simulation.mutants`."""
 
 import re
 import sys
@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.changed import changed
+from tests.source_copy import write_changed_copy
 
 HERE = Path(__file__).parents[2]
 STREAMING, SNAPSHOTS, LEARNING = "service/streaming/", "service/snapshots/", "service/learning/"
@@ -21,20 +21,20 @@ BOUNDS = "tests/unit/test_bounds.py::test_"
 TIGHT = f"{BOUNDS}streams_on_which_it_is_tight"
 KERNEL, MISTAKE_BOUND = f"{LEARNING}kernel/kernel.py", f"{LEARNING}evaluation/mistake_bound.py"
 FOLLOW, SEGMENT = f"{MISTAKE_BOUND}::_follow", f"{MISTAKE_BOUND}::BoundSegment.follow"
-NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_gone_on_with"
+NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_continued"
 
 
 class Mutant(NamedTuple):
-    """A protection that is missing from a function: a statement or expression of it, and the code in its place."""
+    """A function without one of its protections: the statement or expression `old`, replaced by `new`."""
 
     name: str
     function: str
     old: str
     new: str
     test: str = ""
-    """The test that notices, if few seeds can: the history is rare, or a needless rewind loses nothing."""
+    """The test that fails, if few seeds do: the history is rare, or a needless rewind loses nothing."""
     seed: int = 0
-    """A seed that notices, if the first to do so is late: it is tried before the others."""
+    """A seed that fails, if it is a late one: it is tried before the others."""
 
     def __str__(self) -> str:
         return f"{self.function.rpartition('::')[2]}: {self.name}"
@@ -54,7 +54,7 @@ MUTANTS = (
            "False", seed=70),
     Mutant("no seek on assignment", f"{LEARN}._restore", "self._log.seek(learner.next)", "None"),
     Mutant("a model of another topic kept over a rebalance", f"{LEARN}._restore", "self._model.source != source",
-           "False", f"{ALONE}::test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance"),
+           "False", f"{ALONE}::test_unsaved_learning_from_another_topic_is_dropped_at_a_rebalance"),
     Mutant("bounds of another assignment believed", f"{LEARN}._restore", "if not self._log.held:\n    continue", "pass",
            seed=16),
     Mutant("a refused state is kept", f"{LEARN}._drop", "self._model, self._displaced = None, True",
@@ -64,9 +64,9 @@ MUTANTS = (
            f"{ALONE}::test_what_was_damaged_and_is_given_back_is_gone_on_with"),
     Mutant("nobody says who is outside the group", f"{LEARN}._name_outside_writer",
            "self._tell.outside_writer(head.writer)", "None",
-           f"{ALONE}::test_two_groups_are_told_of_each_other"),
+           f"{ALONE}::test_two_groups_report_each_other"),
     Mutant("a look from before the last save is believed", f"{LEARN}._confirm", "not await self._keeper.current()",
-           "True", f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing"),
+           "True", f"{ALONE}::test_a_digest_from_before_the_last_save_drops_nothing"),
     Mutant("the rest of a slice that was cut short is left out", f"{LEARN}._apply", "return outcome.consumed",
            "return len(records)"),
     Mutant("no fingerprint check", f"{RESUME}::check_last_records", "fingerprint(record) != last", "False"),
@@ -79,10 +79,10 @@ MUTANTS = (
            "()"),
     Mutant("a partition that is not assigned yet is taken for a trimmed one", f"{RESUME}::check_offsets",
            "partition not in bounds and not recreated", "False",
-           f"{ALONE}::test_a_partition_that_the_group_has_not_heard_of_is_waited_for"),
+           f"{ALONE}::test_learning_waits_for_a_partition_that_is_not_assigned_yet"),
     Mutant("no identity check", f"{RESUME}::same_settings", "identity.differences(head.identity)", "[]", seed=120),
     Mutant("another cluster's head is gone on with", f"{RESUME}::same_settings", "head.source.elsewhere(source)",
-           "False", f"{ALONE}::test_another_clusters_model_is_not_gone_on_with[3]"),
+           "False", f"{ALONE}::test_another_clusters_model_is_not_continued[3]"),
     Mutant("an average that begins again with each restore", f"{CLASSIFIER}::state_of",
            "arrays[name] for", 'arrays[name] * (name == "w") for'),
     Mutant("a class that has another's weights after each restore", f"{CLASSIFIER}::state_of",
@@ -143,36 +143,36 @@ MUTANTS = (
 )  # fmt: skip
 
 
-def tried(mutant: Mutant) -> str:
-    """The first seed that notices and its message, or the test; '' if none does."""
+def first_failure(mutant: Mutant) -> str:
+    """The first seed that fails and its message, or the test; '' if none does."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = changed(HERE, Path(folder) / "copy", mutant.function, [(mutant.old, mutant.new)])
+        copy = write_changed_copy(HERE, Path(folder) / "copy", mutant.function, [(mutant.old, mutant.new)])
         if mutant.test:
             from tests.template import PYTEST
 
-            return mutant.test if "1 failed" in _said(copy, "pytest", *PYTEST, mutant.test) else ""
+            return mutant.test if "1 failed" in _output(copy, "pytest", *PYTEST, mutant.test) else ""
         for seeds in ([f"{mutant.seed}:{mutant.seed + 1}"] if mutant.seed else []) + [f"0:{SEEDS}"]:
-            if found := re.search(r"^(seed \d+: .*)", _said(copy, "tests.simulation", seeds), re.MULTILINE):
-                return found[1][:120]
+            if match := re.search(r"^(seed \d+: .*)", _output(copy, "tests.simulation", seeds), re.MULTILINE):
+                return match[1][:120]
     return ""
 
 
-def _said(copy: Path, *command: str) -> str:
-    from tests import template  # which has threads, as the simulator must not
+def _output(copy: Path, *command: str) -> str:
+    from tests import template  # imported here: it uses threads, and the simulator must not
 
-    done = template.run(command, {"NUMBA_DISABLE_JIT": "1"}, copy, kind="packages")
-    assert not done.stderr, done.stderr
-    return done.stdout
+    result = template.run(command, {"NUMBA_DISABLE_JIT": "1"}, copy, kind="packages")
+    assert not result.stderr, result.stderr
+    return result.stdout
 
 
 def main() -> int:
     """Print the table; the exit code is 1 if a mutant survives."""
-    lived = 0
+    survivors = 0
     for mutant in MUTANTS:
-        noticed = tried(mutant)
-        lived += not noticed
-        print(f"{mutant} -> {noticed or 'not noticed'}", flush=True)
-    return min(lived, 1)
+        failure = first_failure(mutant)
+        survivors += not failure
+        print(f"{mutant} -> {failure or 'not noticed'}", flush=True)
+    return min(survivors, 1)
 
 
 if __name__ == "__main__":

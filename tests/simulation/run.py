@@ -32,14 +32,14 @@ from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import CLASSES, RAW, Clock, SimulatedStore, Step, Topic, Violation, World
 
-MOST_BLOCKS = 3
-"""The most blocks of runs since the last kept version."""
-PATIENCE = 12_000
-"""After the last fault, everything is learned within these steps, or a process says why not."""
+MAX_BLOCKS = 3
+"""The maximum number of blocks of runs since the last kept version."""
+MAX_SETTLE_STEPS = 12_000
+"""Steps after the last fault in which everything must be learned, or a process must report an error."""
 
 
-class Tell:
-    """The observer of one process. It checks that what it hears is true."""
+class ProcessObserver:
+    """The observer of one process. It checks that each report is true."""
 
     def __init__(self, world: World, judge: Judge, log: SimulatedLog, identity: Identity, group: str) -> None:
         self._world, self._judge, self._log, self._identity, self._group = world, judge, log, identity, group
@@ -49,20 +49,20 @@ class Tell:
     def learning(self, learner: Learner, head: Any, digest: str) -> None:
         self.reason, self._torn = None, self._world.torn
         self._world.say(f"{self._name}: learns from {learner.next}")
-        if digest not in self._judge.known or learner.identity != self._identity:
-            raise Violation(f"version {head.version} was never accepted, or is of other settings")
+        if digest not in self._judge.heads or learner.identity != self._identity:
+            raise Violation(f"version {head.version} was never accepted, or has other settings")
 
-    def saved(self, saved: Any) -> None:
+    def saved(self, save: Any) -> None:
         self._torn = self._world.torn
-        if saved.digest not in self._judge.known:
-            raise Violation(f"version {saved.head.version} is said to be saved, and was not accepted")
+        if save.digest not in self._judge.heads:
+            raise Violation(f"version {save.head.version} is reported as saved, but was not accepted")
 
     def stopped(self, error: Exception) -> None:
         self.reason = error
         self._world.count(f"stopped: {type(error).__name__}")
         self._world.say(f"{self._name}: stops: {type(error).__name__}: {error}")
         if "holds offsets" in str(error) and not self._log.held:
-            raise Violation("stopped over the bounds of a topic that is not held")
+            raise Violation("stopped because of the bounds of a topic that is not held")
         readable = self._world.torn == self._torn and self._world.redis.intact
         if isinstance(error, SnapshotDamaged | SnapshotForeign) and readable:
             raise Violation(f"stopped without need: {error}")
@@ -74,7 +74,7 @@ class Tell:
     def outside_writer(self, writer: Writer) -> None:
         self._world.count("outsider")
         if writer.group == self._group:
-            raise Violation(f"{writer} is one of us")
+            raise Violation(f"{writer} belongs to this group")
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
         self._world.count("candidates reconciled")
@@ -100,50 +100,50 @@ class Process:
         judge: Judge,
         name: str,
         identity: Identity,
-        keeping: dict[str, Any],
+        keeper_options: dict[str, Any],
         group: str = "ours",
-        elsewhere: bool = False,
+        foreign: bool = False,
     ) -> None:
-        self.name, self.log, self.elsewhere = name, SimulatedLog(world, name, elsewhere), elsewhere
-        self.tell = Tell(world, judge, self.log, identity, group)
+        self.name, self.log, self.foreign = name, SimulatedLog(world, name, foreign), foreign
+        self.observer = ProcessObserver(world, judge, self.log, identity, group)
         clock = Clock(world)
         store = SimulatedStore(world, name, lambda: saver._doubtful[1] if saver._doubtful else [])
-        saver = Keeper("t", store, clock, offload, writer=Writer(group, name), **keeping)
+        saver = Keeper("t", store, clock, offload, writer=Writer(group, name), **keeper_options)
         followed = bool(world.redis.state) and world.rng.random() < 0.5
         self.seen_digest: str | None = None
         log: Any = self.log
         self.learning = learn_loop.LearnLoop(
-            log, saver, clock, self.tell, identity, followed=lambda: followed, seen_digest=lambda: self.seen_digest
+            log, saver, clock, self.observer, identity, followed=lambda: followed, seen_digest=lambda: self.seen_digest
         )
         self.coroutine = self.learning.run()
-        self.at: Step | None = Step("start")
+        self.waiting: Step | None = Step("start")
 
 
 class Reader:
-    """A process that follows the model's snapshots. It must not find damage that nobody made."""
+    """A process that follows the model's snapshots. It must not report damage that does not exist."""
 
     def __init__(self, world: World) -> None:
         self.name, self.world = "reader", world
         self.coroutine = self.run()
-        self.at: Step | None = Step("start")
+        self.waiting: Step | None = Step("start")
 
     async def run(self) -> None:
-        store, clock, before = SimulatedStore(self.world, "reader"), Clock(self.world), None
+        store, clock, snapshot = SimulatedStore(self.world, "reader"), Clock(self.world), None
         while True:
             torn = self.world.torn
             try:
-                before = await fetch_newest(store, "t", offload, DEFAULT, before)
+                snapshot = await fetch_newest(store, "t", offload, DEFAULT, snapshot)
             except DependencyError:
                 pass
             except (SnapshotDamaged, SnapshotForeign):
-                # If Redis was emptied and a head came back, the head looks as if it had been there all along.
+                # If Redis was emptied and a head came back, nothing shows that the head was missing meanwhile.
                 if torn == self.world.torn and self.world.redis.intact:
                     raise
             await clock.sleep(0.3)
 
 
 @contextlib.contextmanager
-def small(slice_: int, block: int, seconds: float) -> Iterator[None]:
+def small_slices(slice_: int, block: int, seconds: float) -> Iterator[None]:
     """Make slices and blocks so small that a few records fill several; with 0 seconds a slice is one record."""
     with (
         mock.patch.object(learn_loop, "MAX_SLICE_RECORDS", slice_),
@@ -152,7 +152,7 @@ def small(slice_: int, block: int, seconds: float) -> Iterator[None]:
         mock.patch.object(blobs, "BLOCK_COLUMNS", block),
         mock.patch.object(blobs, "BLOCK_NAMES", block),
         mock.patch.object(blobs, "BLOCK_RUNS", block),
-        mock.patch.object(keeper, "MAX_RUNS", MOST_BLOCKS * block),
+        mock.patch.object(keeper, "MAX_RUNS", MAX_BLOCKS * block),
     ):
         yield
 
@@ -164,9 +164,9 @@ class Simulation:
         use_compiled_reader(False)  # it cuts slices at other records: a seed would have two histories
         self.seed, self.world = seed, World(seed)
         self.judge, rng = Judge(self.world), self.world.rng
-        self.world.accepted = self.accepted
-        self.keeping = {"keep": rng.choice((0, 1, 1, 3)), "keep_every": rng.choice((0.5, 2.0, 10.0))}
-        # Simulated time stands still in a slice: it is learned whole, or with 0 seconds record by record.
+        self.world.on_accepted = self.check_accepted
+        self.keeper_options = {"keep": rng.choice((0, 1, 1, 3)), "keep_every": rng.choice((0.5, 2.0, 10.0))}
+        # Simulated time stands still in a slice: the slice is learned as a whole, or with 0 seconds record by record.
         self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8)), 0.0 if seed % 3 == 0 else 1.0
         # Some models diverge, after a few events or a few dozen.
         recent: dict[str, Any] = {"average": "recent", "half_life": 3} if seed % 4 == 1 or seed % 16 == 12 else {}
@@ -176,52 +176,52 @@ class Simulation:
         classes: dict[str, Any] = {"labels": CLASSES} if self.world.labels is CLASSES else {}
         self.identity = Identity(eta=eta, **recent, **scaled, **margins, **classes)
         # Some processes learn candidates too.
-        self.besides = random.Random(f"candidates of {seed}")
+        self.candidate_rng = random.Random(f"candidates of {seed}")
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)
         self.started, self.next_look = 0, 0.0
-        # An own random generator, so that flips do not change the rest of a history.
-        self.flips = random.Random(f"flips of {seed}")
-        self.world.topic.compacted = self.flips.random() < 0.2
-        self.flipping = self.flips.choice((0.0, 0.003))
+        # A separate random generator, so that flips do not change the rest of a history.
+        self.flip_rng = random.Random(f"flips of {seed}")
+        self.world.topic.compacted = self.flip_rng.random() < 0.2
+        self.flip_probability = self.flip_rng.choice((0.0, 0.003))
         self.kept_at = {"": 0.0}
         """When the last kept version of each accepted head was accepted."""
-        wanted: list[tuple[Callable[[], None], float]] = [
+        faults: list[tuple[Callable[[], None], float]] = [
             (self.spawn, 1.0), (self.crash, 1.0), (self.stop, 0.3), (self.assign, 3.0), (self.revoke, 2.0),
-            (self.roll_back, 0.7), (self.empty, 0.15), (self.late, 2.0), (self.world_produces, 5.0), (self.trim, 0.1),
-            (self.recreate, 0.07), (self.add_partition, 0.15), (self.jump, 0.3), (self.reset, 1.0),
-            (self.change_pace, 1.0), (self.refuse, 0.3),
+            (self.roll_back, 0.7), (self.empty_redis, 0.15), (self.run_late_command, 2.0), (self.produce, 5.0),
+            (self.trim, 0.1), (self.recreate, 0.07), (self.add_partition, 0.15), (self.jump_clock, 0.3),
+            (self.reset, 1.0), (self.change_pace, 1.0), (self.toggle_dead_letters, 0.3),
         ]  # fmt: skip
         # Only every fourth seed has these, so that the other histories stay the same.
-        self.strange = seed % 4 == 2
-        if self.strange:
-            wanted += [(self.damage, 0.3), (self.newer, 0.2), (self.give_back, 1.0)]
-        self.faults = [(fault, weight * rng.choice((0.0, 0.5, 1.0, 1.0, 3.0))) for fault, weight in wanted]
-        self.often = rng.choice((0.02, 0.05, 0.15))
+        self.has_damage = seed % 4 == 2
+        if self.has_damage:
+            faults += [(self.damage, 0.3), (self.save_as_newer_release, 0.2), (self.repair, 1.0)]
+        self.faults = [(fault, weight * rng.choice((0.0, 0.5, 1.0, 1.0, 3.0))) for fault, weight in faults]
+        self.fault_probability = rng.choice((0.02, 0.05, 0.15))
 
     def run(self) -> World:
         """Run the whole history; raises Violation with it."""
         rng = self.world.rng
         try:
-            with small(*self.sizes):
+            with small_slices(*self.sizes):
                 for _ in range(rng.randint(1, 4)):
                     self.world.topic.produce()
                 self.spawn()
                 self.processes[0].log.assign()
                 for _ in range(rng.randint(300, 3000)):
-                    if self.flips.random() < self.flipping:
+                    if self.flip_rng.random() < self.flip_probability:
                         self.flip()
-                    if rng.random() < self.often:
+                    if rng.random() < self.fault_probability:
                         fault = rng.choices([f for f, _ in self.faults], [w for _, w in self.faults])[0]
                         fault()
                     else:
                         self.step()
                 self.heal()
                 self.settle()
-                self.keep()
-                self.world.redis.whole()
-                self.judge.letters()
+                self.check_keeping()
+                self.world.redis.check_blobs()
+                self.judge.check_letters()
         except Violation as violation:
             history = "\n".join(self.world.history)
             raise Violation(f"{history}\nseed {self.seed}: {violation}") from violation
@@ -232,35 +232,35 @@ class Simulation:
         return self.world
 
     def settle(self) -> None:
-        """Step until everything is learned, or a process said why not."""
-        for _ in range(PATIENCE):
-            if self.learned() or self.excused():
+        """Step until everything is learned, or the process has stopped for a good reason."""
+        for _ in range(MAX_SETTLE_STEPS):
+            if self.all_learned() or self.stopped_for_good_reason():
                 return
             self.step()
-        raise Violation("not everything is learned, and nobody says why")
+        raise Violation("not everything is learned, and no process reports why")
 
-    def keep(self) -> None:
-        """Check that a version is kept when it is due, even if the wall clock jumped before."""
-        if not self.keeping["keep"] or not self.learned():
+    def check_keeping(self) -> None:
+        """Check that a due version is kept, even if the wall clock jumped before."""
+        if not self.keeper_options["keep"] or not self.all_learned():
             return
-        self.world.now += 2 * self.keeping["keep_every"]
-        due = self.world.now
-        while self.judge.whole():
+        self.world.now += 2 * self.keeper_options["keep_every"]
+        due_at = self.world.now
+        while self.judge.covers_log():
             self.world.topic.produce()
         self.settle()
-        if self.learned() and self.kept_at[self.world.redis.current] < due:
+        if self.all_learned() and self.kept_at[self.world.redis.current] < due_at:
             raise Violation("no version was kept though one was due")
 
-    def accepted(self, before: str, head: bytes, cut: list[tuple[int, int, int]]) -> None:
+    def check_accepted(self, previous: str, head: bytes, cut: list[tuple[int, int, int]]) -> None:
         """Let the judge check an accepted head, and check the length of the order that it records."""
-        self.judge.accepted(before, head, cut)
-        digest, said = hashlib.sha256(head).hexdigest(), json.loads(head)
-        kept = bool(said["kept"]) and said["kept"][-1]["version"] == said["version"]
-        self.kept_at[digest] = self.world.now if kept else self.kept_at[before]
-        if kept and not self.keeping["keep"]:
+        self.judge.check_accepted(previous, head, cut)
+        digest, content = hashlib.sha256(head).hexdigest(), json.loads(head)
+        is_kept = bool(content["kept"]) and content["kept"][-1]["version"] == content["version"]
+        self.kept_at[digest] = self.world.now if is_kept else self.kept_at[previous]
+        if is_kept and not self.keeper_options["keep"]:
             self.world.count("kept for its order")
-        if (order := len(self.judge.known[digest].runs)) > keeper.MAX_RUNS:
-            raise Violation(f"version {said['version']} records the order of {order} runs")
+        if (order := len(self.judge.heads[digest].runs)) > keeper.MAX_RUNS:
+            raise Violation(f"version {content['version']} records the order of {order} runs")
 
     def step(self) -> None:
         """Let one process that is ready run to its next await; if none is ready, let time pass."""
@@ -270,26 +270,26 @@ class Simulation:
             self.next_look = world.now + 1.0
             for process in self.processes:
                 process.seen_digest = world.redis.seen_digest
-        everybody: list[Process | Reader] = [*self.processes, self.reader]
-        ready = [p for p in everybody if p.at is not None and p.at.ready()]
+        actors: list[Process | Reader] = [*self.processes, self.reader]
+        ready = [p for p in actors if p.waiting is not None and p.waiting.ready()]
         if not ready:
             world.now += 0.1
             return
-        who = world.rng.choices(ready, [self.paces.get(p.name, 1.0) for p in ready])[0]
+        actor = world.rng.choices(ready, [self.paces.get(p.name, 1.0) for p in ready])[0]
         try:
-            who.at = who.coroutine.send(None)
+            actor.waiting = actor.coroutine.send(None)
         except StopIteration:
-            world.say(f"{who.name}: ends")
-            self.processes = [p for p in self.processes if p is not who]
+            world.say(f"{actor.name}: ends")
+            self.processes = [p for p in self.processes if p is not actor]
         except Violation:
             raise
         except Exception as error:
             world.history.append(traceback.format_exc())
-            raise Violation(f"{who.name} ended with {type(error).__name__}: {error}") from error
+            raise Violation(f"{actor.name} ended with {type(error).__name__}: {error}") from error
 
-    def _note(self, what: str) -> None:
-        self.world.count(what.partition(":")[0])
-        self.world.say(f"-- {what}")
+    def _note(self, message: str) -> None:
+        self.world.count(message.partition(":")[0])
+        self.world.say(f"-- {message}")
 
     def spawn(self) -> None:
         """Start a process; a few have other settings."""
@@ -297,60 +297,60 @@ class Simulation:
             self.started += 1
             rng = self.world.rng
             identity = Identity(eta=0.25, labels=self.identity.labels) if self.world.chance(0.03) else self.identity
-            group = "theirs" if self.strange and rng.random() < 0.2 else "ours"
-            elsewhere = self.strange and self.world.chance(0.1)
-            keeping = self.keeping | {"options": self.options(identity)}
-            process = Process(self.world, self.judge, f"p{self.started}", identity, keeping, group, elsewhere)
+            group = "theirs" if self.has_damage and rng.random() < 0.2 else "ours"
+            foreign = self.has_damage and self.world.chance(0.1)
+            keeper_options = self.keeper_options | {"options": self.options(identity)}
+            process = Process(self.world, self.judge, f"p{self.started}", identity, keeper_options, group, foreign)
             self.processes.append(process)
             self.paces[process.name] = rng.choice((0.1, 1.0, 1.0))
             self._note(f"start: {process.name}{', other settings' if identity is not self.identity else ''}")
-            if elsewhere:
+            if foreign:
                 self._note("elsewhere")
-                self.world.elsewhere.produce()
+                self.world.foreign_topic.produce()
 
     def options(self, identity: Identity) -> Options:
-        """Every third seed with two labels has some or all candidates. One of them diverges, one changes."""
-        rng = self.besides
+        """The options of a new process: every third seed with two labels has candidates. One diverges, one changes."""
+        rng = self.candidate_rng
         if self.seed % 3 != 1 or identity.multiclass:
             return DEFAULT
-        every: dict[str, Any] = {
+        variants: dict[str, Any] = {
             "wide": {"margin": (0.5, 3.0)}, "calm": {"average": "recent", "half_life": 4}, "wild": {"eta": 3e14},
             "slow": {"eta": identity.eta * rng.choice((0.5, 0.5, 0.5, 0.25))},
         }  # fmt: skip
-        names = rng.choice((list(every), list(every), rng.sample(list(every), 2), []))
-        candidates = {name: CandidateOptions(replace(identity, **every[name])) for name in names}
-        return Options(candidates={name: one for name, one in candidates.items() if one.identity != identity})
+        names = rng.choice((list(variants), list(variants), rng.sample(list(variants), 2), []))
+        candidates = {name: CandidateOptions(replace(identity, **variants[name])) for name in names}
+        return Options(candidates={name: new for name, new in candidates.items() if new.identity != identity})
 
-    def _one(self) -> Process | None:
+    def _random_process(self) -> Process | None:
         return self.world.rng.choice(self.processes) if self.processes else None
 
     def crash(self) -> None:
-        if process := self._one():
+        if process := self._random_process():
             self.processes.remove(process)
             process.coroutine.close()
-            self._note(f"crash: {process.name} at {process.at.at if process.at else '?'}")
+            self._note(f"crash: {process.name} at {process.waiting.name if process.waiting else '?'}")
 
     def stop(self) -> None:
-        if process := self._one():
+        if process := self._random_process():
             process.log.stopping = True
             self._note(f"stop: {process.name}")
 
     def assign(self) -> None:
-        """Assign the topic; the process that had it may hear of that much later, or never."""
-        if process := self._one():
+        """Assign the topic to a process; the process that had it may learn this much later, or never."""
+        if process := self._random_process():
             process.log.assign()
             self._note(f"assign: {process.name}")
 
     def revoke(self) -> None:
-        if process := self._one():
+        if process := self._random_process():
             process.log.revoke()
             self._note(f"revoke: {process.name}")
 
     def change_pace(self) -> None:
-        if process := self._one():
+        if process := self._random_process():
             self.paces[process.name] = self.world.rng.choice((0.002, 0.05, 1.0, 5.0))
 
-    def refuse(self) -> None:
+    def toggle_dead_letters(self) -> None:
         """Remove the dead-letter topic, or restore it."""
         self.world.refusing = not self.world.refusing
         self._note(f"dead letters {'refused' if self.world.refusing else 'taken'}")
@@ -358,12 +358,12 @@ class Simulation:
     def roll_back(self) -> None:
         redis, rng = self.world.redis, self.world.rng
         recent = redis.past[-rng.choice((2, 3, 5, 10, 1000)) :]
-        redis.give_back(rng.choice(recent))
+        redis.restore(rng.choice(recent))
         self.world.torn += 1
         self._note(f"redis rolled back: to {redis.current[:6] or 'nothing'}")
 
-    def empty(self) -> None:
-        self.world.redis.give_back({})
+    def empty_redis(self) -> None:
+        self.world.redis.restore({})
         self.world.torn += 1
         self._note("redis emptied")
 
@@ -372,34 +372,34 @@ class Simulation:
             self.world.torn += 1
             self._note(f"damage: {self.world.redis.damage(self.world.rng)}")
 
-    def newer(self) -> None:
+    def save_as_newer_release(self) -> None:
         redis = self.world.redis
         if redis.current and redis.intact:
             self.world.torn += 1
             self._note(f"a newer release saved: {redis.write_newer(self.world.rng)}")
 
-    def give_back(self) -> None:
+    def repair(self) -> None:
         """Replace unreadable data by the last readable copy."""
         if not self.world.redis.intact:
-            self.world.redis.give_back(self.world.redis.past[-1])
+            self.world.redis.restore(self.world.redis.past[-1])
             self.world.torn += 1
             self._note(f"given back: {self.world.redis.current[:6] or 'nothing'}")
 
     def reset(self) -> None:
         """Reset the model if a process has stopped, as an operator does."""
-        if any(p.tell.reason for p in self.processes):
-            self.empty()
+        if any(p.observer.reason for p in self.processes):
+            self.empty_redis()
 
-    def late(self) -> None:
+    def run_late_command(self) -> None:
         redis = self.world.redis
         if redis.late:
-            what, command = redis.late.pop(self.world.rng.randrange(len(redis.late)))
-            self._note(f"late: {what}")
+            name, command = redis.late.pop(self.world.rng.randrange(len(redis.late)))
+            self._note(f"late: {name}")
             with contextlib.suppress(SnapshotDamaged):
                 command()
-            redis.whole()
+            redis.check_blobs()
 
-    def world_produces(self) -> None:
+    def produce(self) -> None:
         self.world.topic.produce()
 
     def trim(self) -> None:
@@ -414,17 +414,17 @@ class Simulation:
         The damaged batch is made of several: it does not join one that a process has read with a later one.
         """
         topic = self.world.topic
-        part = self.flips.choice(topic.partitions)
-        start = self.flips.choice([o for o in part.records if o >= part.begin] or [-1])
+        part = self.flip_rng.choice(topic.partitions)
+        start = self.flip_rng.choice([o for o in part.records if o >= part.begin] or [-1])
         if start >= 0 and part.flipped is None:
-            to = min(part.end, start + self.flips.randint(1, 5))
-            says = start ^ 1 << self.flips.choice((0, 1, 2, 3, 4, 5, 8, 40))
-            after = min((o for o in part.records if o >= to), default=says + to - start)
+            end = min(part.end, start + self.flip_rng.randint(1, 5))
+            stated = start ^ 1 << self.flip_rng.choice((0, 1, 2, 3, 4, 5, 8, 40))
+            next_record = min((o for o in part.records if o >= end), default=stated + end - start)
             # In a compacted log, only other batches that it overlaps show that a batch is misplaced.
             index = topic.partitions.index(part)
-            joins = any(process.log.has_read_into(index, start, to) for process in self.processes)
-            if not joins and (not topic.compacted or (start < says and after < says + to - start)):
-                part.flipped = start, to, says
+            joins = any(process.log.has_read_into(index, start, end) for process in self.processes)
+            if not joins and (not topic.compacted or (start < stated and next_record < stated + end - start)):
+                part.flipped = start, end, stated
                 self._note(f"base offset flipped: {index}:{part.flipped}")
 
     def recreate(self) -> None:
@@ -444,7 +444,7 @@ class Simulation:
             self.world.topic.grow()
             self._note("partition added")
 
-    def jump(self) -> None:
+    def jump_clock(self) -> None:
         self.world.jump += self.world.rng.choice((-3600.0, 3600.0, -1.0, 5.0))
         self._note("wall clock jumps")
 
@@ -453,60 +453,61 @@ class Simulation:
         self._note("faults end")
         self.world.faulty = self.world.refusing = False
         while self.world.redis.late:
-            self.late()
-        self.give_back()
+            self.run_late_command()
+        self.repair()
         for process in self.processes:
             process.log.revoke()
         self.paces = {}
-        if mended := [p for p in self.world.topic.partitions if p.flipped and self.flips.random() < 0.9]:
-            for part in mended:  # new processes start, which did not stop because of it
+        if repaired := [p for p in self.world.topic.partitions if p.flipped and self.flip_rng.random() < 0.9]:
+            for part in repaired:  # new processes start, which have not stopped because of it
                 part.flipped = None
             for process in self.processes:
                 process.log.stopping = True
         for process in self.processes[:]:
-            if process.learning._identity != self.identity or process.log.stopping or process.elsewhere:
+            if process.learning._identity != self.identity or process.log.stopping or process.foreign:
                 self.processes.remove(process)
                 process.coroutine.close()
         if not self.processes or self.world.rng.random() < 0.3:
             self.spawn()
         self.last = self.processes[-1]
-        self.last.tell.reason = None
+        self.last.observer.reason = None
         self.last.log.assign()
 
-    def learned(self) -> bool:
+    def all_learned(self) -> bool:
         """Whether the current head covers the log, and the process did not stop."""
-        return self.judge.whole() and self.last.tell.reason is None
+        return self.judge.covers_log() and self.last.observer.reason is None
 
-    def excused(self) -> bool:
-        """Whether the process stopped; raises Violation if its reason is not a good one."""
-        reason, world = self.last.tell.reason, self.world
+    def stopped_for_good_reason(self) -> bool:
+        """Whether the process stopped; raises Violation if it had no good reason."""
+        reason, world = self.last.observer.reason, self.world
         if reason is None:
             return False
         digest = world.redis.current
-        if self.last.learning._keeper.digest != digest or self.last.at is None or self.last.at.at != "sleep":
-            return False  # a zombie saved meanwhile: the process checks again
+        waiting = self.last.waiting
+        if self.last.learning._keeper.digest != digest or waiting is None or waiting.name != "sleep":
+            return False  # a process without the topic saved meanwhile: this process checks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         if isinstance(reason, IdentityChanged) and digest:
-            good = json.loads(world.redis.state["head"])["identity"]["eta"] != self.identity.eta
+            justified = json.loads(world.redis.state["head"])["identity"]["eta"] != self.identity.eta
         elif isinstance(reason, Diverged) and digest:
-            good = self.judge.diverges(digest)
+            justified = self.judge.diverges(digest)
         elif isinstance(reason, LogLost):
-            head = self.judge.known[digest] if digest else None
+            head = self.judge.heads[digest] if digest else None
             starts = [head.next.get(p, 0) if head else 0 for p in range(len(bounds))]
-            lost = any(not begin <= o <= end for o, (begin, end) in zip(starts, bounds, strict=True))
+            log_lost = any(not begin <= o <= end for o, (begin, end) in zip(starts, bounds, strict=True))
             # A misplaced batch stops learning before it, or at a start that looks for the last record in it. If it
-            # overlaps with the first batch after a seek, nothing shows which of the two is misplaced.
+            # overlaps with the first batch after a seek, nothing shows which of the two batches is misplaced.
             for p, part in enumerate(world.topic.partitions):
                 if part.flipped:
-                    start, to, says = part.flipped
-                    behind = starts[p] > max(to, says + to - start)
-                    lost |= not behind and len(part.records.keys() & range(starts[p], start)) <= 1
-            good = lost or (head and head.source["topic_id"] != str(world.topics.index(world.topic)))
+                    start, to, stated = part.flipped
+                    past_overlap = starts[p] > max(to, stated + to - start)
+                    log_lost |= not past_overlap and len(part.records.keys() & range(starts[p], start)) <= 1
+            justified = log_lost or (head and head.source["topic_id"] != str(world.topics.index(world.topic)))
         elif isinstance(reason, AnotherCluster) and digest:
-            good = self.judge.known[digest].source["cluster"] == "elsewhere"
+            justified = self.judge.heads[digest].source["cluster"] == "elsewhere"
         else:
-            good = False
-        if not good:
+            justified = False
+        if not justified:
             raise Violation(f"stopped without need: {type(reason).__name__}: {reason}")
         world.count("excused")
         return True

@@ -1,4 +1,4 @@
-"""One process in a world with a single fault: histories that few seeds have."""
+"""One process in a world with a single fault: histories that occur in few seeds."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from tests.simulation.run import Process
 from tests.simulation.world import Topic, World
 
 
-class Alone:
+class SingleProcess:
     """A process that is stepped until a condition holds. A head that is not the fold of its records is a Violation."""
 
     def __init__(self, partitions: int) -> None:
@@ -20,14 +20,14 @@ class Alone:
         self.world.faulty = False
         self.world.topics = []
         self.judge = Judge(self.world)
-        self.world.accepted = self.judge.accepted
+        self.world.on_accepted = self.judge.check_accepted
         self.recreate(partitions)
         self.started: list[Process] = []
         self.process = self.start()
 
-    def start(self, **more: Any) -> Process:
+    def start(self, **options: Any) -> Process:
         """Start a process that takes the place of the previous one."""
-        self.process = Process(self.world, self.judge, f"p{len(self.started)}", Identity(), {"keep": 0}, **more)
+        self.process = Process(self.world, self.judge, f"p{len(self.started)}", Identity(), {"keep": 0}, **options)
         self.started.append(self.process)
         return self.process
 
@@ -44,148 +44,148 @@ class Alone:
         """Produce events, assign the topic and step until all of it is learned."""
         self.produce(times)
         self.process.log.assign()
-        assert self.until(self.judge.whole)
+        assert self.until(self.judge.covers_log)
 
-    def reason(self, **more: Any) -> Exception:
-        """Why a new process, which takes the place of the previous one, does not learn."""
-        process = self.start(**more)
+    def reason(self, **options: Any) -> Exception:
+        """The error for which a new process, which takes the place of the previous one, does not learn."""
+        process = self.start(**options)
         process.log.assign()
-        assert self.until(lambda: process.tell.reason)
-        assert process.tell.reason is not None
-        return process.tell.reason
+        assert self.until(lambda: process.observer.reason)
+        assert process.observer.reason is not None
+        return process.observer.reason
 
     def until(self, holds: Callable[[], object], steps: int = 500) -> bool:
         for _ in range(steps):
             if holds():
                 return True
-            assert self.process.at is not None
-            if self.process.at.ready():
-                self.process.at = self.process.coroutine.send(None)
+            assert self.process.waiting is not None
+            if self.process.waiting.ready():
+                self.process.waiting = self.process.coroutine.send(None)
             else:
                 self.world.now += 0.1
         return False
 
 
 @pytest.fixture
-def alone(request: pytest.FixtureRequest) -> Iterator[Alone]:
-    found = Alone(getattr(request, "param", 1))
-    yield found
-    for process in found.started:
+def single(request: pytest.FixtureRequest) -> Iterator[SingleProcess]:
+    running = SingleProcess(getattr(request, "param", 1))
+    yield running
+    for process in running.started:
         process.coroutine.close()
 
 
-@pytest.mark.parametrize("alone", [2], indirect=True)
-def test_a_partition_that_the_group_has_not_heard_of_is_waited_for(alone: Alone) -> None:
+@pytest.mark.parametrize("single", [2], indirect=True)
+def test_learning_waits_for_a_partition_that_is_not_assigned_yet(single: SingleProcess) -> None:
     """The head covers two partitions and the assignment has one: wait for the next assignment, which has both."""
-    alone.learn(10)
-    log = alone.process.log
-    alone.produce(1)
+    single.learn(10)
+    log = single.process.log
+    single.produce(1)
     log.assign()
     log.partitions = [0]
-    assert not alone.until(alone.judge.whole)
-    assert alone.process.tell.reason is None
+    assert not single.until(single.judge.covers_log)
+    assert single.process.observer.reason is None
     log.assign()
-    assert alone.until(alone.judge.whole)
+    assert single.until(single.judge.covers_log)
 
 
-def test_another_topic_without_the_last_record_is_not_gone_on_with(alone: Alone) -> None:
+def test_another_topic_without_the_last_record_is_not_continued(single: SingleProcess) -> None:
     """Its offsets fit, and the record that proves it was deleted: in the same topic that would be retention."""
-    alone.learn(3)
-    end = alone.world.topic.partitions[0].end
-    alone.recreate()
-    while (part := alone.world.topic.partitions[0]).end < end + 5:
-        alone.produce(1)
+    single.learn(3)
+    end = single.world.topic.partitions[0].end
+    single.recreate()
+    while (part := single.world.topic.partitions[0]).end < end + 5:
+        single.produce(1)
     part.begin = end
-    reason = alone.reason()
+    reason = single.reason()
     assert isinstance(reason, LogLost)
     assert "created again since it was learned" in str(reason)
 
 
-def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alone) -> None:
+def test_unsaved_learning_from_another_topic_is_dropped_at_a_rebalance(single: SingleProcess) -> None:
     """A dead letter was refused, so the last records were not saved. The new topic got the saved ones back."""
-    alone.learn(3)
-    log, learning = alone.process.log, alone.process.learning
-    alone.world.refusing = True
-    part = alone.world.topic.partitions[0]
-    saved = part.end
-    while all(record.good for offset, record in part.records.items() if offset >= saved):
-        alone.produce(1)
-    assert alone.until(lambda: learning._model and learning._model.learner.next == {0: part.end})
-    alone.recreate()
-    new = alone.world.topic.partitions[0]
-    new.records, new.end = {o: record for o, record in part.records.items() if o < saved}, saved
+    single.learn(3)
+    log, learning = single.process.log, single.process.learning
+    single.world.refusing = True
+    part = single.world.topic.partitions[0]
+    saved_end = part.end
+    while all(record.good for offset, record in part.records.items() if offset >= saved_end):
+        single.produce(1)
+    assert single.until(lambda: learning._model and learning._model.learner.next == {0: part.end})
+    single.recreate()
+    recreated = single.world.topic.partitions[0]
+    recreated.records, recreated.end = {o: record for o, record in part.records.items() if o < saved_end}, saved_end
     log.assign()
-    assert alone.until(lambda: learning._model and learning._model.learner.next == {0: saved})
-    assert alone.process.tell.reason is None
+    assert single.until(lambda: learning._model and learning._model.learner.next == {0: saved_end})
+    assert single.process.observer.reason is None
 
 
-def test_another_topic_is_not_gone_on_with_where_nothing_was_learned(alone: Alone) -> None:
+def test_another_topic_is_not_continued_if_nothing_was_learned(single: SingleProcess) -> None:
     """Its offsets fit, and there is no record that could prove it."""
-    alone.learn(0)
-    alone.recreate()
-    alone.produce(3)
-    assert "created again since the model was begun" in str(alone.reason())
+    single.learn(0)
+    single.recreate()
+    single.produce(3)
+    assert "created again since the model was begun" in str(single.reason())
 
 
-@pytest.mark.parametrize("learned", [0, 3])
-def test_another_clusters_model_is_not_gone_on_with(alone: Alone, learned: int) -> None:
-    """The log of that name here even has the last record learned. The message does not advise to forget the model."""
-    alone.learn(learned)
-    alone.world.elsewhere = alone.world.topic
-    alone.produce(1)
-    reason = alone.reason(elsewhere=True)
+@pytest.mark.parametrize("productions", [0, 3])
+def test_another_clusters_model_is_not_continued(single: SingleProcess, productions: int) -> None:
+    """Even if a log of that name here has the last record. The message does not advise a reset."""
+    single.learn(productions)
+    single.world.foreign_topic = single.world.topic
+    single.produce(1)
+    reason = single.reason(foreign=True)
     assert isinstance(reason, AnotherCluster)
     assert "reset" not in str(reason)
-    assert alone.judge.known[alone.world.redis.current].source["cluster"] == "cluster"
+    assert single.judge.heads[single.world.redis.current].source["cluster"] == "cluster"
 
 
-def test_what_was_damaged_and_is_given_back_is_gone_on_with(alone: Alone) -> None:
-    """The head is the one that the process had, so the digest does not show that something changed."""
-    alone.learn(3)
-    alone.world.redis.hash = False
-    assert alone.until(lambda: isinstance(alone.process.tell.reason, SnapshotDamaged))
-    alone.world.redis.hash = True
-    alone.produce(1)
-    assert alone.until(alone.judge.whole)
+def test_learning_continues_once_damaged_data_is_restored(single: SingleProcess) -> None:
+    """The process had the same head before, so the digest does not show that something changed."""
+    single.learn(3)
+    single.world.redis.hash = False
+    assert single.until(lambda: isinstance(single.process.observer.reason, SnapshotDamaged))
+    single.world.redis.hash = True
+    single.produce(1)
+    assert single.until(single.judge.covers_log)
 
 
-def test_two_groups_are_told_of_each_other(alone: Alone) -> None:
-    """In turns, each is refused because of a head of the other, and hears whose it is. One group hears nothing."""
-    for group, heard in (("ours", 0), ("theirs", 2)):
-        before, other = alone.process, alone.start(group=group)
-        before.log.assign()
-        other.log.assign()
-        for process in (before, other) * 2:
-            alone.process = process
-            alone.produce(1)
-            assert alone.until(alone.judge.whole)
-        assert alone.world.counts.get("outsider", 0) == heard
+def test_two_groups_report_each_other(single: SingleProcess) -> None:
+    """The saves of each group are refused in turn, and each reports the other's writer; a single group has none."""
+    for group, reports in (("ours", 0), ("theirs", 2)):
+        first, second = single.process, single.start(group=group)
+        first.log.assign()
+        second.log.assign()
+        for process in (first, second) * 2:
+            single.process = process
+            single.produce(1)
+            assert single.until(single.judge.covers_log)
+        assert single.world.counts.get("outsider", 0) == reports
 
 
-def test_a_newer_releases_head_is_not_gone_on_with(alone: Alone) -> None:
-    """Any unknown member counts, even null. Once the head is readable again, learning continues by itself."""
-    alone.learn(3)
+def test_a_newer_releases_head_is_not_continued(single: SingleProcess) -> None:
+    """Any unknown member shows it, even null. Once the head is readable again, learning continues by itself."""
+    single.learn(3)
     for _ in range(20):
-        alone.world.redis.write_newer(alone.world.rng)
-        newer = dict(alone.world.redis.state)
-        alone.produce(1)
-        assert alone.until(lambda: isinstance(alone.process.tell.reason, SnapshotForeign))
-        assert "reset" not in str(alone.process.tell.reason)
-        assert alone.world.redis.state.items() >= {k: v for k, v in newer.items() if k[:2] != "b:"}.items()
-        alone.world.redis.give_back(alone.world.redis.past[-1])
-        assert alone.until(alone.judge.whole)
-        assert alone.process.tell.reason is None
+        single.world.redis.write_newer(single.world.rng)
+        newer = dict(single.world.redis.state)
+        single.produce(1)
+        assert single.until(lambda: isinstance(single.process.observer.reason, SnapshotForeign))
+        assert "reset" not in str(single.process.observer.reason)
+        assert single.world.redis.state.items() >= {k: v for k, v in newer.items() if k[:2] != "b:"}.items()
+        single.world.redis.restore(single.world.redis.past[-1])
+        assert single.until(single.judge.covers_log)
+        assert single.process.observer.reason is None
 
 
-def test_a_look_from_before_the_last_save_drops_nothing(alone: Alone) -> None:
+def test_a_digest_from_before_the_last_save_drops_nothing(single: SingleProcess) -> None:
     """A digest from before our save is no reason to drop the state; a reset is."""
-    process = alone.process
-    alone.learn(3)
+    process = single.process
+    single.learn(3)
     process.seen_digest = "of before"
-    alone.world.now += 5
-    assert not alone.until(lambda: alone.world.counts.get("rewound: replaced"), 100)
-    alone.world.redis.state.clear()
+    single.world.now += 5
+    assert not single.until(lambda: single.world.counts.get("rewound: replaced"), 100)
+    single.world.redis.state.clear()
     process.seen_digest = ""
-    alone.world.now += 5
-    assert alone.until(lambda: alone.world.counts.get("rewound: replaced"))
-    assert alone.until(alone.judge.whole)
+    single.world.now += 5
+    assert single.until(lambda: single.world.counts.get("rewound: replaced"))
+    assert single.until(single.judge.covers_log)

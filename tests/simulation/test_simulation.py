@@ -1,4 +1,4 @@
-"""Seeds of faults: every accepted head is compared with the plain fold. `make simulate` runs more seeds."""
+"""Random histories of faults: every accepted head is compared with the plain fold. `make simulate` runs more seeds."""
 
 import os
 import random
@@ -8,18 +8,18 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.mutants import HERE, MUTANTS, Mutant, tried
+from tests.simulation.mutants import HERE, MUTANTS, Mutant, first_failure
 from tests.simulation.run import Simulation
 
 SEEDS, NIGHTLY_SEEDS = 100, 350
-FOUND = (371, 2334, 2821, 3578, 3887, 4090, 7642)
-"""Later seeds, each of which found a defect."""
+REGRESSION_SEEDS = (371, 2334, 2821, 3578, 3887, 4090, 7642)
+"""Seeds that once showed a defect."""
 
 ISOLATED = """
 import sys
 import hashlib, aiokafka.record.util, mmh3, msgspec, numba, numba.core.caching, numpy, random, traceback, unittest.mock
 for name in ("asyncio", "time", "socket", "select", "threading", "_thread", "concurrent.futures"):
-    sys.modules[name] = None  # an import of it raises from here on
+    sys.modules[name] = None  # an import of this name raises from here on
 from tests.simulation.run import Simulation
 for seed in (3, 11):
     print("\\n".join(Simulation(seed).run().history))
@@ -33,10 +33,10 @@ assert "service.snapshots.keeper" in sys.modules and "service.streaming.learn_lo
 def test_nothing_is_lost_and_nothing_learned_twice(seeds: int) -> None:
     """A violation is raised with the history of its seed; `make simulate SEED=n` prints it again."""
     counts = Counter[str]()
-    for seed in (*range(seeds), *FOUND):
+    for seed in (*range(seeds), *REGRESSION_SEEDS):
         counts.update(Simulation(seed).run().counts)
     # Each kind of event must have happened, or it was not tested.
-    for what, least in (
+    for name, minimum in (
         ("OK", 2000), ("CONFLICT", 100), ("MISSING", 5), ("crash", 300), ("late", 500), ("reply lost", 500),
         ("doubled", 500), ("redis rolled back", 300), ("redis emptied", 100), ("topic recreated", 50), ("trim", 50),
         ("partition added", 50), ("rewound: refused", 100), ("rewound: replaced", 30),
@@ -44,31 +44,31 @@ def test_nothing_is_lost_and_nothing_learned_twice(seeds: int) -> None:
         ("stopped: Diverged", 10), ("base offset flipped", 40), ("stopped: LogGap", 40),
         ("candidates reconciled", 100),
     ):  # fmt: skip
-        assert counts[what] >= (least if seeds == NIGHTLY_SEEDS else 1), f"{what}: {counts[what]}"
+        assert counts[name] >= (minimum if seeds == NIGHTLY_SEEDS else 1), f"{name}: {counts[name]}"
     assert counts["excused"] < seeds / 2, "most runs must end with everything learned"
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "7"])
-def test_what_is_simulated_needs_no_tasks_threads_or_clock_and_a_seed_is_one_history(hash_seed: str) -> None:
-    done = subprocess.run(
+def test_the_simulation_needs_no_tasks_threads_or_clock_and_a_seed_has_one_history(hash_seed: str) -> None:
+    result = subprocess.run(
         [sys.executable, "-c", ISOLATED], capture_output=True, text=True, check=False, cwd=HERE,
-        env=os.environ | {"PYTHONHASHSEED": hash_seed, "NUMBA_DISABLE_JIT": "1"},  # of BLAS one may choose the kernel
+        env=os.environ | {"PYTHONHASHSEED": hash_seed, "NUMBA_DISABLE_JIT": "1"},  # it may choose the kernel of BLAS
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    before = random.getstate()
+    assert result.returncode == 0, result.stderr
+    rng_state = random.getstate()
     histories = ["\n".join(Simulation(seed).run().history) for seed in (3, 11)]
-    assert random.getstate() == before, "only the seed's own numbers are drawn"
-    assert done.stdout == "".join(history + "\n" for history in histories)
+    assert random.getstate() == rng_state, "only the seed's own numbers are drawn"
+    assert result.stdout == "".join(history + "\n" for history in histories)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 @pytest.mark.nightly
 def test_a_missing_protection_is_noticed(mutant: Mutant) -> None:
-    """`make mutants` prints the seed or test that notices."""
-    assert tried(mutant)
+    """`make mutants` prints the seed or test that fails."""
+    assert first_failure(mutant)
 
 
 @pytest.mark.nightly
 def test_nothing_is_noticed_where_nothing_is_missing() -> None:
     """The test above can fail: the unchanged code passes the same seeds, run in the same way."""
-    assert not tried(MUTANTS[0]._replace(new=MUTANTS[0].old))
+    assert not first_failure(MUTANTS[0]._replace(new=MUTANTS[0].old))

@@ -1,6 +1,6 @@
-"""Simulated Kafka, Redis and time behind the interfaces that learning awaits.
+"""Simulated Kafka, Redis and time with the interfaces that learning expects.
 
-Every await is a `Step`: the scheduler decides which process continues, or dies there. The simulation assumes this of
+Every await is a `Step`: the scheduler decides which process continues or crashes there. The simulation assumes this of
 the real servers: Redis runs one command at a time. Kafka's client returns everything after the offset of a seek, though
 later fetches may lose a beginning. A consumer continues in a recreated topic as if it were the old one, if that has the
 offset; only the topic's id differs. Offset 0 holds a record, so that everything learned has a fingerprint.
@@ -31,14 +31,14 @@ BAD = (
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """A guarantee of the service was broken."""
 
 
 class Step:
     """An await: the scheduler continues here when `ready` holds, or never."""
 
-    def __init__(self, at: str, ready: Callable[[], bool] = lambda: True) -> None:
-        self.at, self.ready = at, ready
+    def __init__(self, name: str, ready: Callable[[], bool] = lambda: True) -> None:
+        self.name, self.ready = name, ready
 
     def __await__(self) -> Generator["Step", None, None]:
         yield self
@@ -68,25 +68,25 @@ class Partition:
         self.flipped: tuple[int, int, int] | None = None
         """First offset of a damaged batch, the offset after its last, and the first offset that its header states."""
 
-    def batches(self, at: int, compacted: bool) -> list[tuple[int, int, list[Record]]]:
+    def batches(self, seek: int, compacted: bool) -> list[tuple[int, int, list[Record]]]:
         """The batches from an offset on: first offset, offset after the last, and records.
 
         The first is the batch that contains the offset, or else the next one, by the first offsets that headers state.
         A batch without records is a marker or was aborted; a compacted log has only the last of these.
         """
-        start, to, says = self.flipped or (self.end, self.end, 0)
-        found = [
+        start, to, stated = self.flipped or (self.end, self.end, 0)
+        batches = [
             (offset, offset + 1, [self.records[offset]] if offset in self.records else [])
             for offset in range(self.end)
             if not start <= offset < to and (offset in self.records or not compacted or offset == self.end - 1)
         ]
         if self.flipped:
-            moved = [self.records[o]._replace(offset=o - start + says) for o in range(start, to) if o in self.records]
-            found.insert(sum(first < start for first, _, _ in found), (says, says + to - start, moved))
-        for i, (first, _, _) in enumerate(found):
-            if first >= at:
-                return found[i - 1 :] if i and first > at and found[i - 1][1] > at else found[i:]
-        return found[-1:] if found and found[-1][1] > at else []
+            moved = [self.records[o]._replace(offset=o - start + stated) for o in range(start, to) if o in self.records]
+            batches.insert(sum(first < start for first, _, _ in batches), (stated, stated + to - start, moved))
+        for i, (first, _, _) in enumerate(batches):
+            if first >= seek:
+                return batches[i - 1 :] if i and first > seek and batches[i - 1][1] > seek else batches[i:]
+        return batches[-1:] if batches and batches[-1][1] > seek else []
 
 
 class Topic:
@@ -104,7 +104,7 @@ class Topic:
         self.partitions.append(Partition())
 
     def produce(self) -> None:
-        """Add a few records, or offsets without records, to a partition."""
+        """Append a few records, or offsets without records, to a random partition."""
         part = self._rng.choice(self.partitions)
         for _ in range(self._rng.randint(1, 8)):
             if part.end and self._rng.random() < 0.1:
@@ -124,11 +124,11 @@ class Topic:
 
 
 @functools.lru_cache(maxsize=1024)
-def refs(head: bytes) -> list[str]:
+def refs(data: bytes) -> list[str]:
     """The digests of all blobs that a head refers to, read without our own code."""
-    said = json.loads(head)
-    arrays = [*said["arrays"].values(), *([said["reference"]] if said["reference"] else [])]
-    return [*said["names"], *said["run_blobs"], *(d for a in arrays for d in (*a["base"], *a["deltas"]))]
+    head = json.loads(data)
+    arrays = [*head["arrays"].values(), *([head["reference"]] if head["reference"] else [])]
+    return [*head["names"], *head["run_blobs"], *(d for a in arrays for d in (*a["base"], *a["deltas"]))]
 
 
 class Redis:
@@ -140,7 +140,7 @@ class Redis:
         self.late: list[tuple[str, Callable[[], object]]] = []
         """Commands that will run some time after their sender gave up."""
         self.hash = True
-        """Whether the key is a hash: another type may have replaced it."""
+        """Whether the key is a hash; False if a value of another type has replaced it."""
         self.newer: set[str] = set()
         """Digests of heads with content that this release does not know."""
 
@@ -150,7 +150,7 @@ class Redis:
 
     @property
     def seen_digest(self) -> str | None:
-        """The digest that one request for many models finds, see `RedisStore.digests`."""
+        """The digest that one request for many models returns, see `RedisStore.digests`."""
         digest = self.state.get("digest")
         return self.current if self.hash and (digest or b"").isascii() and (digest or not self.state) else None
 
@@ -167,8 +167,8 @@ class Redis:
 
     def damage(self, rng: random.Random) -> str:
         """Change or remove a field, or replace the key by another type."""
-        kept = [field for field in self.state if field[:2] == "v:"]
-        field = rng.choice(("digest", "head", *kept[:1], ""))
+        versions = [field for field in self.state if field[:2] == "v:"]
+        field = rng.choice(("digest", "head", *versions[:1], ""))
         if not field or field not in self.state:
             self.hash = False
             return "the key is not a hash"
@@ -181,21 +181,21 @@ class Redis:
 
     def write_newer(self, rng: random.Random) -> str:
         """Save as a newer release, whose head has an unknown member at a random place."""
-        said = json.loads(self.state["head"])
-        said |= {"version": said["version"] + 1, "parent": self.current}
-        where, name, value = rng.choice((
-            (said, "later", None), (said, "schema", 2), (said["observations"], "later", 1),
-            (said["identity"], "later", None), (said["identity"], "fold", FOLD + 1),
-            (said["arrays"], "later", {"base": [], "deltas": []}),
+        head = json.loads(self.state["head"])
+        head |= {"version": head["version"] + 1, "parent": self.current}
+        target, name, value = rng.choice((
+            (head, "later", None), (head, "schema", 2), (head["observations"], "later", 1),
+            (head["identity"], "later", None), (head["identity"], "fold", FOLD + 1),
+            (head["arrays"], "later", {"base": [], "deltas": []}),
         ))  # fmt: skip
-        where[name] = value
-        self.state["head"] = json.dumps(said).encode()
+        target[name] = value
+        self.state["head"] = json.dumps(head).encode()
         digest = hashlib.sha256(self.state["head"]).hexdigest()
         self.state["digest"] = digest.encode()
         self.newer.add(digest)
         return name
 
-    def give_back(self, state: Mapping[str, bytes]) -> None:
+    def restore(self, state: Mapping[str, bytes]) -> None:
         """Restore a copy of the data."""
         self.state, self.hash = dict(state), True
 
@@ -203,7 +203,7 @@ class Redis:
         self.state.update((f"b:{digest}", blob) for digest, blob in blobs.items())
         self._done()
 
-    def commit(self, parent: str, digest: str, head: bytes, wanted: Iterable[str], keep: str, evict: str) -> str:
+    def commit(self, parent: str, digest: str, head: bytes, blob_names: Iterable[str], keep: str, evict: str) -> str:
         """The steps of commit.lua, in its order."""
         state, current = self.state, self.current
         if current == digest:
@@ -212,13 +212,13 @@ class Redis:
             return "CONFLICT"
         if not current and "head" in state:
             return "CONFLICT"
-        live = {f"b:{name}" for name in wanted}
+        live = {f"b:{name}" for name in blob_names}
         if not live <= state.keys():
             return "MISSING"
-        held = [state["head"]] if "head" in state else []
-        held += [text for field, text in state.items() if field[:2] == "v:" and field != f"v:{evict}"]
+        heads = [state["head"]] if "head" in state else []
+        heads += [text for field, text in state.items() if field[:2] == "v:" and field != f"v:{evict}"]
         sweep = True
-        for text in held:
+        for text in heads:
             try:
                 live |= {f"b:{name}" for name in refs(text)}
             except (ValueError, LookupError, TypeError, AttributeError):
@@ -234,11 +234,11 @@ class Redis:
         return "OK"
 
     def sweep(self, live: set[str]) -> None:
-        """Remove blobs that nothing refers to."""
+        """Remove the blobs to which no head refers."""
         for field in [f for f in self.state if f[:2] == "b:" and f not in live]:
             del self.state[field]
 
-    def whole(self) -> None:
+    def check_blobs(self) -> None:
         """Check the invariant between any two commands: all blobs of all heads exist."""
         for field, text in self.state.items():
             if field == "head" or field[:2] == "v:":
@@ -265,24 +265,24 @@ class World:
         self.values = RAW if seed % 8 == 5 else VALUES
         self.labels: Sequence[Any] = CLASSES if seed % 8 == 4 else (1, -1)
         self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)), self.values, self.labels)
-        self.elsewhere = Topic(self.rng, 1, self.values, self.labels)
+        self.foreign_topic = Topic(self.rng, 1, self.values, self.labels)
         """A topic of the same name on another cluster."""
-        self.topics = [self.elsewhere, self.topic]
+        self.topics = [self.foreign_topic, self.topic]
         self.committed: dict[int, int] = {}
         self.letters: dict[bytes, set[bytes | None]] = {}
         self.history: list[str] = []
         self.counts: dict[str, int] = {}
-        self.accepted: Callable[[str, bytes, list[tuple[int, int, int]]], None] = lambda *_: None
+        self.on_accepted: Callable[[str, bytes, list[tuple[int, int, int]]], None] = lambda *_: None
 
     def topics_of(self, source: Any) -> list[Topic]:
-        """The topic that a head was learned from; the first one is on the other cluster."""
+        """The topic that a head was learned from; the first topic is on the other cluster."""
         return [self.topics[int(source["topic_id"])]]
 
-    def say(self, what: str) -> None:
-        self.history.append(f"{self.now:8.2f} {what}")
+    def say(self, message: str) -> None:
+        self.history.append(f"{self.now:8.2f} {message}")
 
-    def count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
+    def count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
 
     def chance(self, probability: float) -> bool:
         return self.faulty and self.rng.random() < probability
@@ -313,92 +313,92 @@ class SimulatedStore:
         self._world, self._name, self._cut = world, name, cut
         self.missing_since = 0.0
 
-    async def _ask(self, what: str, of_hash: Callable[[], Any]) -> Any:
+    async def _ask(self, name: str, run: Callable[[], Any]) -> Any:
         world = self._world
 
         def command() -> Any:
             if not world.redis.hash:
                 raise damaged("t", "it is not a hash")
-            return of_hash()
+            return run()
 
-        await Step(what)
+        await Step(name)
         if world.chance(0.03):
             late = world.rng.random() < 0.5
             world.count("late" if late else "unanswered")
             if late:
-                world.redis.late.append((f"{what} of {self._name}", command))
-            world.say(f"{self._name}: {what} fails{', and will come late' if late else ''}")
+                world.redis.late.append((f"{name} of {self._name}", command))
+            world.say(f"{self._name}: {name} fails{', and will come late' if late else ''}")
             self.missing_since = world.now + 1.0
-            raise DependencyError(f"{what}: no answer", "redis")
+            raise DependencyError(f"{name}: no answer", "redis")
         answer = command()
         if world.chance(0.03):
             world.count("doubled")
-            world.say(f"{self._name}: {what} twice")
+            world.say(f"{self._name}: {name} twice")
             if world.rng.random() < 0.5:
                 answer = command()
             else:
-                world.redis.late.append((f"{what} of {self._name}, again", command))
-        await Step(f"{what} done")
+                world.redis.late.append((f"{name} of {self._name}, again", command))
+        await Step(f"{name} done")
         if world.chance(0.03):
             world.count("reply lost")
-            world.say(f"{self._name}: reply to {what} lost")
+            world.say(f"{self._name}: reply to {name} lost")
             self.missing_since = world.now + 1.0
-            raise DependencyError(f"{what}: reply lost", "redis")
+            raise DependencyError(f"{name}: reply lost", "redis")
         self.missing_since = 0.0
         return answer
 
     async def digest(self, model: str) -> str:
         answer: str = await self._ask("digest", lambda: self._world.redis.current)
-        if not answer and (found := await self.head(model)):
-            return found[0]
+        if not answer and (head := await self.head(model)):
+            return head[0]
         return answer
 
-    async def head(self, model: str) -> tuple[str, bytes] | None:  # noqa: ARG002 - there is one
+    async def head(self, model: str) -> tuple[str, bytes] | None:  # noqa: ARG002 - there is one model
         def read() -> tuple[str, bytes] | None:
             redis = self._world.redis
             if bool(redis.current) != bool(redis.state.get("head")):
                 raise damaged("t", "half of its head is gone")
             return (redis.current, redis.state["head"]) if redis.current else None
 
-        found: tuple[str, bytes] | None = await self._ask("head", read)
-        return found
+        answer: tuple[str, bytes] | None = await self._ask("head", read)
+        return answer
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:  # noqa: ARG002
-        wanted, found = list(digests), dict[str, bytes]()
-        for i in range(0, len(wanted), 3):
+        names, blobs = list(digests), dict[str, bytes]()
+        for i in range(0, len(names), 3):
 
-            def read(part: list[str] = wanted[i : i + 3]) -> dict[str, bytes]:
+            def read(chunk: list[str] = names[i : i + 3]) -> dict[str, bytes]:
                 state = self._world.redis.state
-                return {d: state[f"b:{d}"] for d in part if f"b:{d}" in state}
+                return {d: state[f"b:{d}"] for d in chunk if f"b:{d}" in state}
 
-            found |= await self._ask("blobs", read)
-        return found
+            blobs |= await self._ask("blobs", read)
+        return blobs
 
     async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:  # noqa: ARG002
         items = list(blobs.items())
         for i in range(0, len(items), 3):
-            part = dict(items[i : i + 3])
-            await self._ask("put", functools.partial(self._world.redis.put, part))
+            chunk = dict(items[i : i + 3])
+            await self._ask("put", functools.partial(self._world.redis.put, chunk))
 
     async def commit(self, model: str, new: Commit) -> Any:
         """Commit as the real store does. Others may act between blobs and head; the judge checks accepted heads."""
         await self.put(model, new.blobs)
         parent, digest, head, refs, keep, evict, _ = new
-        world, wanted, cut = self._world, list(refs), list(self._cut())
+        world, blob_names, cut = self._world, list(refs), list(self._cut())
 
         def command() -> str:
-            before = world.redis.current
-            world.torn += not world.redis.intact  # which this save may mend, while somebody looks at it
-            verdict = world.redis.commit(parent, digest, head, wanted, keep, evict)
+            previous = world.redis.current
+            world.torn += not world.redis.intact  # this save may repair it while another process reads it
+            verdict = world.redis.commit(parent, digest, head, blob_names, keep, evict)
             world.count(verdict)
             version = json.loads(head).get("version") if model else ""
             world.say(
                 f"{self._name}: commit of {digest[:6]} (version {version}) on {parent[:6] or 'nothing'}: {verdict}"
             )
-            if verdict == "CONFLICT" and before == digest:
-                raise Violation("a save was refused whose head is the current one")
-            if before != world.redis.current:
-                world.accepted(before, head, cut)
+            if verdict == "CONFLICT" and previous == digest:
+                raise Violation("a save was refused although its head is the current one")
+            if previous != world.redis.current:
+                world.on_accepted(previous, head, cut)
             return verdict
 
         return await self._ask("commit", command)

@@ -17,7 +17,7 @@ from service.learning.records import Records
 from tests import formulas
 from tests.checks import MODES, close, learner_of, restored, state_digest
 from tests.conftest import event
-from tests.fuzz.events import Judged
+from tests.fuzz.events import JudgedStream
 
 pytestmark = pytest.mark.usefixtures("reading")
 

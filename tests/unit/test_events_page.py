@@ -24,7 +24,7 @@ from service.settings.model import EventSettings, ModelSettings
 from service.tools.formats.formats import Events, format_of
 from tests.checks import learner_of
 from tests.fuzz import judge
-from tests.fuzz.requests import Asked, ask
+from tests.fuzz.requests import HttpRequest, ask
 from tests.unit.applications import application
 
 pytestmark = pytest.mark.usefixtures("reading")

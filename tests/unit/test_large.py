@@ -20,7 +20,7 @@ from service.serving import request_parser, scoring
 from service.serving.http.app import Application
 from tests.checks import learner_of
 from tests.conftest import DEADLINE, event
-from tests.fuzz.requests import Answered, Asked, ask
+from tests.fuzz.requests import HttpRequest, HttpResponse, ask
 from tests.unit.applications import application, figures
 
 NAMES = [f"n{i}" for i in range(100)]
@@ -57,8 +57,8 @@ class LocalModel(NamedTuple):
     app: Application
     learner: Learner
 
-    async def predict(self, body: bytes) -> Answered:
-        return await ask(self.app, Asked("POST", "/v1/models/m/predict", "", b"application/json", body))
+    async def predict(self, body: bytes) -> HttpResponse:
+        return await ask(self.app, HttpRequest("POST", "/v1/models/m/predict", "", b"application/json", body))
 
 
 @pytest.fixture

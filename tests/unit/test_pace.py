@@ -12,7 +12,7 @@ from service.snapshots.blobs import BLOCK_RUNS
 from service.snapshots.head import Source
 from service.snapshots.keeper import AcceptedSave, Keeper
 from tests.conftest import event
-from tests.saving import FakeClock, fresh, keeper, learn, save, simulated_store
+from tests.saving import FakeClock, keeper, learn, new_learner, save, simulated_store
 
 
 class Clock(FakeClock):

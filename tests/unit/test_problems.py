@@ -8,7 +8,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.serving.http.limits import Limits
 from service.serving.request_parser import LARGE_BODY_BYTES
-from tests.fuzz.requests import Asked, ask
+from tests.fuzz.requests import HttpRequest, ask
 from tests.unit.applications import application
 
 APP = application(Learner(Identity(max_features=5)), limits=Limits(instances=3))
