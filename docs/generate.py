@@ -349,7 +349,7 @@ def api() -> str:
 
 
 def _route(route: Any, shapes: Any) -> str:
-    said = table(
+    text = table(
         ("parameter", "default", "what it is"),
         (
             (
@@ -368,10 +368,10 @@ def _route(route: Any, shapes: Any) -> str:
         for kind, content in answer.get("content", {}).items():
             if kind == "application/json":
                 schemas = content["schema"].get("anyOf", [content["schema"]])
-                said += "".join(block("An answer", example(schema, shapes)) for schema in schemas)
+                text += "".join(block("An answer", example(schema, shapes)) for schema in schemas)
             elif kind == "application/problem+json" and status != "default":
                 problems += ((status, name, DETAILS[name]) for name in answer["description"].split(", "))
-    return said + table(("status", "what is wrong", "`detail`, for example"), problems)
+    return text + table(("status", "what is wrong", "`detail`, for example"), problems)
 
 
 def example(schema: Any, shapes: Any) -> Any:

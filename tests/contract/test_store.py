@@ -271,7 +271,7 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
             learner = await keeper.restore() or saving.new_learner()
             version = (await saving.save(keeper, learner)).head.version
             saving.learn(learner, "a")
-            ours.store = saving.Losing(store, call, carried_out)
+            keeper.store = saving.ReplyLosingStore(store, call, carried_out)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(keepers, "MAX_INLINE_BLOB_BYTES", inline_limit)
                 with pytest.raises(DependencyError):

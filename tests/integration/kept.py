@@ -35,7 +35,7 @@ def random_events(count: int) -> list[bytes]:
 async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, FakeClock, list[bytes]]:
     """Save a model three times; its second version is kept."""
     clock, events = FakeClock(), random_events(30)
-    saver, learner = keeper(store, topic, clock), fresh()
+    saver, learner = keeper(store, topic, clock), new_learner()
     for i in (0, 10, 20):
         learner.apply(0, Records.of(i, events[i : i + 10]))
         assert isinstance(await saver.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), AcceptedSave)

@@ -44,7 +44,7 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
             raw = build_batch_of_values(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
             assert len(raw) < (4 * MIB if codec == "snappy" else MIB // 2)
             for _ in range(1 if codec == "snappy" else BATCHES):
-                await send_packed(client, name, raw)
+                await send_batch(client, name, raw)
         await asyncio.to_thread(wait, lambda: all(service.model(n)["stopped"] for n in names.values()), "each stops")
 
     for name in names.values():
@@ -75,11 +75,11 @@ async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run
     await client.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(service.wait_for, 1)
     base = memory(service)
-    raw = packed_values("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
-    many_headers = packed_values("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
+    raw = build_batch_of_values("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
+    many_headers = build_batch_of_values("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
     with constant_requests(service):
         for batch in [raw] * BATCHES + [many_headers]:
-            await send_packed(client, topic, batch)
+            await send_batch(client, topic, batch)
         await asyncio.to_thread(service.wait_for, 1 + 2 * BATCHES + 10)
     await client.stop()
     growth = memory(service, "VmHWM") - base

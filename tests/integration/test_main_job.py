@@ -130,4 +130,4 @@ async def test_sigterm_saves_answers_and_exits_0_while_predictions_arrive(
     assert set(codes) == {200}
     restarted = run().up()
     model = await asyncio.to_thread(restarted.wait_for, len(events))
-    same(Fold().fold(events), model, restarted.weights())
+    assert_model_is_fold(Fold().fold(events), model, restarted.weights())

@@ -12,7 +12,7 @@ from service.snapshots.rollback import current_head
 from service.streaming.resume_check import fingerprint
 from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, trim, wait
 from tests.integration.kept import KEEP_OFTEN, Tool, kept_versions, learn_and_keep, newest_within, random_events, send
-from tests.oracle import Fold, same
+from tests.oracle import Fold, assert_model_is_fold
 
 
 @pytest.mark.nightly
@@ -62,7 +62,7 @@ async def test_records_in_a_hole_are_never_learned(
     await tool.roll_back(version["version"], "--resume-at", "0:450")
     await task
     await asyncio.to_thread(wait_for_covered, service, [0, a], [450, 700])
-    same(Fold().fold([*events[:a], *events[450:700]]), service.model(), service.weights())
+    assert_model_is_fold(Fold().fold([*events[:a], *events[450:700]]), service.model(), service.weights())
     report = await tool.verify()
     assert (report["covered"], report["replayed_records"]) == ({"0": [[0, a], [450, 700]]}, 700 - 450 + a)
     # No events come now. A longer hole after the restored version is one hole.
@@ -81,7 +81,7 @@ async def test_records_in_a_hole_are_never_learned(
     # Without the hole, every record is learned once.
     await tool.roll_back(version["version"])
     await asyncio.to_thread(wait_for_covered, restarted, [0, 900])
-    same(Fold().fold(events), restarted.model(), restarted.weights())
+    assert_model_is_fold(Fold().fold(events), restarted.model(), restarted.weights())
     result = await tool("verify")
     assert (result.returncode, "equal, bit for bit" in result.stdout) == (0, True)
 

@@ -35,7 +35,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates)
         yield broker
 
 
-def settings(broker: Secured, listener: str = "SASLTLS", user: str = "learner", **changes: object) -> str:
+def settings(broker: SecuredKafka, listener: str = "SASLTLS", user: str = "learner", **changes: object) -> str:
     """The settings of a user with SCRAM over TLS; `changes` are others of [kafka], and None removes one."""
     kafka: dict[str, object] = {
         "bootstrap_servers": broker.address(listener),
@@ -146,7 +146,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
         await broker.allow(*entries)
         await expect(arguments, 0, words)
         for right in entries:
-            await broker.take_away(right)
+            await broker.revoke(right)
             _, operation, kind, name = right.split()
             resource = f"topic {name}" if kind == "Topic" else "the group"
             # DescribeConfigs is only a warning, and `inspect` shows more than the lag.
@@ -154,7 +154,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
             operation = "Read" if operation == "Describe" else operation
             await expect(arguments, code, f"authorisation: this user lacks {operation} on {resource}")
             await broker.allow(right)
-        await broker.take_away(*entries)
+        await broker.revoke(*entries)
 
     await needs_exactly("produce", ["produce", str(events)], "sent")
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
@@ -173,7 +173,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
     assert service.stop() == 0
 
 
-async def test_a_revoked_right_is_waited_for(broker: Secured, topic: str, run: Run) -> None:
+async def test_a_revoked_right_is_waited_for(broker: SecuredKafka, topic: str, run: Run) -> None:
     """Learning, or saves, wait for the right. Predictions continue, and every event is learned once."""
     letters = f"{topic}.dead-letters"
     for name in (topic, letters):
@@ -192,7 +192,7 @@ async def test_a_revoked_right_is_waited_for(broker: Secured, topic: str, run: R
         await send(*(event({"a": x}, 1) for x in range(5)))
         service.wait_for(end)
         for right in rights:
-            await broker.take_away(right)
+            await broker.revoke(right)
             count = service.log.read_text().count("this user lacks")
             _, operation, kind, name = right.split()
             resource = f"topic {name}" if kind == "Topic" else "the group (kafka.group_id)"
@@ -214,7 +214,7 @@ async def test_a_revoked_right_is_waited_for(broker: Secured, topic: str, run: R
 
 
 @pytest.mark.nightly
-async def test_tokens_that_expire_are_renewed_and_nothing_is_lost(broker: Secured, topic: str, run: Run) -> None:
+async def test_tokens_that_expire_are_renewed_and_nothing_is_lost(broker: SecuredKafka, topic: str, run: Run) -> None:
     """The broker ends each connection after two seconds; the group keeps its member all the time."""
     for name in (topic, f"{topic}.dead-letters"):
         await create_topic(broker.server, name)
@@ -240,7 +240,7 @@ async def test_tokens_that_expire_are_renewed_and_nothing_is_lost(broker: Secure
 
 
 @pytest.mark.nightly
-async def test_replaced_credentials_are_used_by_a_process_that_starts(broker: Secured, tmp_path: Path) -> None:
+async def test_replaced_credentials_are_used_by_a_process_that_starts(broker: SecuredKafka, tmp_path: Path) -> None:
     """A password, an authority and a client certificate: a running process keeps what it read at its start."""
     certificates, files = broker.certificates, {name: tmp_path / name for name in ("password", "ca", "client")}
 

@@ -17,8 +17,8 @@ from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
 from tests.integration.kept import KEEP_OFTEN, RNG, Tool, kept_versions, learn_and_keep, random_events, send
-from tests.oracle import Fold, same
-from tests.saving import FakeClock, here, keeper
+from tests.oracle import Fold, assert_model_is_fold
+from tests.saving import FakeClock, keeper, run_here
 
 FULL = """[model]
 scale = "standard"
@@ -67,7 +67,7 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     model = await asyncio.to_thread(service.wait_for, 600 + 2 * rejected)
     clicks = [raw for raw in events if b"view" not in raw]
     fold = Fold(half_life=50, scaled=True, margins=(0.5, 3.0))
-    same(fold.fold(clicks), model, service.weights())
+    assert_model_is_fold(fold.fold(clicks), model, service.weights())
     assert fold.updates > fold.mistakes
     assert model["skipped"] == len(events) - len(clicks)
     report = await tool.verify()
@@ -142,7 +142,7 @@ async def test_a_model_of_another_fold_is_not_compared(store: RedisStore, tool: 
 
 async def save_altered_state(store: RedisStore, topic: str, change: Callable[[Learner], None]) -> None:
     """Save a wrong state whose digests are all consistent."""
-    saver = Keeper(topic, store, FakeClock(), here)
+    saver = Keeper(topic, store, FakeClock(), run_here)
     learner = await saver.restore()
     assert learner
     change(learner)

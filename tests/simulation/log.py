@@ -161,9 +161,9 @@ class SimulatedLog:
     def _fetch(self, topic: Topic, partition: int, reading: Reading) -> None:
         """One response of a broker. It reads the high watermark before the data, and may cut the response short."""
         part, sequence, rng = topic.partitions[partition], reading.sequence, self._world.rng
-        at, key = sequence.fetch_offset, (id(topic), partition)
-        if not part.begin <= at <= part.end:
-            if at < sequence.position:
+        offset, key = sequence.fetch_offset, (id(topic), partition)
+        if not part.begin <= offset <= part.end:
+            if offset < sequence.position:
                 sequence.looking_back = False
                 return
             raise DependencyError("offset out of range", "kafka")

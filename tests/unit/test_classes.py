@@ -31,7 +31,7 @@ class Oracle:
     """The texts' rule over columns and values, a list of weights for each class."""
 
     def __init__(self, identity: Identity) -> None:
-        self.identity, self.k, self.judge = identity, identity.classes, Judged(identity)
+        self.identity, self.k, self.judge = identity, identity.classes, JudgedStream(identity)
         self.columns = 1 + (identity.dimension or 0) + (2**identity.bits if identity.bits else 0)
         self.w = initial_weights(identity, 0, self.columns).T.tolist()
         self.history: list[list[list[float]]] = []

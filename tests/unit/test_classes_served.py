@@ -18,7 +18,7 @@ from service.serving.model_info import Description
 from service.serving.scoring import MAX_SCORES
 from tests.checks import learner_of
 from tests.conftest import event
-from tests.fuzz.requests import Asked, ask
+from tests.fuzz.requests import HttpRequest, ask
 from tests.unit.applications import application, describe
 
 LABELS: tuple[Label, ...] = ("red", "3", 3, True, 2.5)
@@ -43,7 +43,7 @@ class ModelClient:
 
     def ask(self, method: str, path: str, query: str, body: Any, status: int = 200) -> Any:
         raw = json.dumps(body).encode()
-        answer = asyncio.run(ask(self.app, Asked(method, f"/v1/models/m{path}", query, b"application/json", raw)))
+        answer = asyncio.run(ask(self.app, HttpRequest(method, f"/v1/models/m{path}", query, b"application/json", raw)))
         assert answer.status == status, answer
         return json.loads(answer.body)
 

@@ -109,7 +109,8 @@ def _answer(name: str, identity: Identity, records: list[str], request: str) -> 
     learner = learner_of(identity, [record.encode() for record in records])
     request_line, _, body = request.partition("\n")
     method, path = request_line.split()
-    answer = asyncio.run(ask(application(learner, name), Asked(method, path, "", b"application/json", body.encode())))
+    posted = HttpRequest(method, path, "", b"application/json", body.encode())
+    answer = asyncio.run(ask(application(learner, name), posted))
     return str(answer.status), json.loads(answer.body)
 
 

@@ -51,7 +51,7 @@ def pause(k: Keeper, learner: Learner, clock: FakeClock) -> float:
 async def test_after_the_store_hung_saves_are_as_often_as_before() -> None:
     clock = Clock()
     store = SlowStore(clock)
-    k, learner = keeper(store, "t", clock), fresh()
+    k, learner = keeper(store, "t", clock), new_learner()
     pauses = []
     for seconds in (0.001, 0.001, 5.0, 0.001, 0.001):
         store.seconds = seconds
@@ -69,7 +69,7 @@ async def test_after_the_store_hung_saves_are_as_often_as_before() -> None:
 async def test_many_models_of_a_process_share_a_tenth_of_its_time(models: int, seconds: float) -> None:
     clock = Clock()
     store = SlowStore(clock)
-    k, learner = keeper(store, "t", clock, budget=keepers.SaveBudget(lambda: models)), fresh()
+    k, learner = keeper(store, "t", clock, budget=keepers.SaveBudget(lambda: models)), new_learner()
     store.seconds = 0.01
     for _ in range(2):  # the lesser of two costs counts
         await save(k, learner)
@@ -83,7 +83,7 @@ async def test_a_wall_clock_that_is_wrong_for_seconds_keeps_no_version_back(erro
     for takes_over in (False, True):
         clock = Clock()
         store = SlowStore(clock)
-        k, learner = keeper(store, "t", clock, keep_every=300.0), fresh()
+        k, learner = keeper(store, "t", clock, keep_every=300.0), new_learner()
         await save(k, learner)
         clock.error = error
         earlier = (await _save_more(k, learner, clock, 350.0))[-1].head.kept

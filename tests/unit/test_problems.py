@@ -14,7 +14,7 @@ from tests.unit.applications import application
 APP = application(Learner(Identity(max_features=5)), limits=Limits(instances=3))
 
 
-async def _assert_problem(request: Asked, pointer: str, reason: str) -> None:
+async def _assert_problem(request: HttpRequest, pointer: str, reason: str) -> None:
     answer = await ask(APP, request)
     problem = json.loads(answer.body)
     assert (answer.status, problem["errors"]) == (422, [{"pointer": pointer, "reason": reason}])
@@ -44,7 +44,7 @@ async def _assert_problem(request: Asked, pointer: str, reason: str) -> None:
 )
 async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reason: str) -> None:
     for padding in (b"", b" " * LARGE_BODY_BYTES):
-        request = Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding)
+        request = HttpRequest("POST", "/v1/models/m/predict", "", b"application/json", body + padding)
         await _assert_problem(request, pointer, reason)
 
 
@@ -52,4 +52,5 @@ async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reaso
     ("query", "reason"), [("top=0", "out-of-range"), ("cursor=1.5", "wrong-type"), ("top=c0ffee", "wrong-type")]
 )
 async def test_a_bad_parameter_is_named(query: str, reason: str) -> None:
-    await _assert_problem(Asked("GET", "/v1/models/m/weights", query, None, b""), f"?{query.partition('=')[0]}", reason)
+    request = HttpRequest("GET", "/v1/models/m/weights", query, None, b"")
+    await _assert_problem(request, f"?{query.partition('=')[0]}", reason)
