@@ -18,7 +18,7 @@ def inspect(
     json: AsJson = False,
 ) -> None:
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
-    from service.tools.inspect import inspect_model
+    from service.tools.stored.inspect import inspect_model
 
     _run(ctx, inspect_model, json)
 
@@ -34,7 +34,7 @@ def export(
     onnx: Annotated[str | None, typer.Option(metavar="FILE", help="Write ONNX, in double precision.")] = None,
 ) -> None:
     """Write a model's newest snapshot for other programs: as JSON, as a scikit-learn pipeline, as ONNX."""
-    from service.tools.export import export_model
+    from service.tools.stored.export import export_model
 
     _run(ctx, export_model, output, sklearn, onnx)
 
@@ -51,7 +51,7 @@ def rollback(
     yes: Yes = False,
 ) -> None:
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
-    from service.tools.stored_models import rollback_model
+    from service.tools.stored.rollback import rollback_model
 
     _run(ctx, rollback_model, to, resume_at, yes)
 
@@ -64,7 +64,7 @@ def verify(
     json: AsJson = False,
 ) -> None:
     """Learn the records of a model's newest snapshot again, and compare: exit 4 if the state differs."""
-    from service.tools.verify import verify_model
+    from service.tools.stored.verify import verify_model
 
     raise typer.Exit(_run(ctx, verify_model, json))
 
@@ -76,7 +76,7 @@ def reset(
     yes: Yes = False,
 ) -> None:
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
-    from service.tools.stored_models import reset_model
+    from service.tools.stored.reset import reset_model
 
     _run(ctx, reset_model, yes)
 

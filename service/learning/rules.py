@@ -3,6 +3,7 @@
 Every rule changes the weights along the event, w += step·x, so a rule is its step: a function of the score s = w·x, of
 the label y ∈ {-1, +1} and of the rate η·weight. tests/formulas.py has the formulas as the texts write them, with their
 sources, and the tests compare both. The kernel compiles the functions of this module.
+A step that needs more than s, y and the rate, such as ‖x‖², also changes the loops of `kernel.kernel`.
 """
 
 import math

@@ -1,5 +1,5 @@
-"""The commands that run once, most of them a file each.
+"""The commands that run once, a file each; `stored/` has those on a stored model, `suggest/` the largest.
 
-`stored_models` has rollback and reset, and `client` has healthcheck, next to what other commands share with them.
-`tables` prints the tables of several commands, and `formats/` reads and writes files.
+`client` has `healthcheck`, and what `predict` needs of HTTP. `tables` prints the tables of several commands, and
+`formats/` reads and writes files.
 """

@@ -19,7 +19,7 @@ from service.serving.model_info import Version
 from service.serving.models import ServedModel
 from service.settings.load import Settings
 from service.tools.formats.atomic_write import write_atomically
-from service.tools.stored_models import newest_snapshot
+from service.tools.stored.newest_snapshot import newest_snapshot
 
 
 async def export_model(

@@ -28,7 +28,7 @@ from service.snapshots.rollback import kept_snapshot
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.resume_check import fingerprint
 from service.text import short_json
-from service.tools.stored_models import newest_snapshot
+from service.tools.stored.newest_snapshot import newest_snapshot
 
 UNWATCHED = Options(bound=False)
 """The sums of the bound are not part of the state."""

@@ -1,4 +1,4 @@
-"""Stored models: the newest snapshot for the commands that read it, `perceptron rollback` and `perceptron reset`."""
+"""`perceptron rollback`: make a kept version the newest one."""
 
 import asyncio
 import time
@@ -8,27 +8,11 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning.options import Options
-from service.serving.models import ServedModel
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Head
-from service.snapshots.keeper import fetch_newest
-from service.snapshots.ports import Store
 from service.snapshots.rollback import current_head, kept_snapshot, roll_back
 from service.streaming.kafka.cluster import Cluster
-
-
-async def newest_snapshot(store: Store, name: str, options: Options) -> ServedModel:
-    """A model's newest snapshot; raises DataError if there is none."""
-    snapshot = await fetch_newest(store, name, asyncio.to_thread, options)
-    if snapshot is None:
-        raise await _not_stored(store, name)
-    return ServedModel(snapshot.learner, snapshot.head, snapshot.digest)
-
-
-async def _not_stored(store: Store, name: str) -> DataError:
-    """The error for a model without a snapshot."""
-    stored = ", ".join(await store.models()) or "none"
-    return DataError(f"model {name} has no snapshot in Redis at {store.address}; it has: {stored}")
+from service.tools.stored.newest_snapshot import not_stored
 
 
 async def rollback_model(settings: Settings, name: str, to: int, resume_at: str | None, yes: bool) -> None:
@@ -37,7 +21,7 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
     async with settings.redis.store() as store:
         newest = await current_head(store, name)
         if newest is None:
-            raise await _not_stored(store, name)
+            raise await not_stored(store, name)
         current, digest = newest
         kept = await kept_snapshot(store, current, digest, to, asyncio.to_thread, Options())
         await _check_offsets(settings.kafka.cluster, name, kept.head, offsets)
@@ -86,17 +70,3 @@ async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at:
             )
         if offset > end:
             raise DataError(f"topic {topic}: partition {partition} ends at {end}, so learning cannot go on at {offset}")
-
-
-async def reset_model(settings: Settings, name: str, yes: bool) -> None:
-    """Delete a model's snapshot and kept versions, if `yes`."""
-    async with settings.redis.store() as store:
-        if not await store.there(name):
-            raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")
-        if not yes:
-            raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")
-        await store.delete(name)
-    typer.echo(
-        f"model {name} is forgotten: a running learner learns it again from the log's start, "
-        "one that is started where --start-at says"
-    )

@@ -18,7 +18,7 @@ from service.serving.models import Model
 from service.settings.load import Settings
 from service.snapshots import codec
 from service.streaming.kafka.cluster import Cluster
-from service.tools.stored_models import newest_snapshot
+from service.tools.stored.newest_snapshot import newest_snapshot
 from service.tools.tables import print_tables
 
 MAX_WEIGHTS = 10

@@ -1,0 +1,23 @@
+"""The newest snapshot of a model, for the commands that read it."""
+
+import asyncio
+
+from service.errors import DataError
+from service.learning.options import Options
+from service.serving.models import ServedModel
+from service.snapshots.keeper import fetch_newest
+from service.snapshots.ports import Store
+
+
+async def newest_snapshot(store: Store, name: str, options: Options) -> ServedModel:
+    """A model's newest snapshot; raises DataError if there is none."""
+    snapshot = await fetch_newest(store, name, asyncio.to_thread, options)
+    if snapshot is None:
+        raise await not_stored(store, name)
+    return ServedModel(snapshot.learner, snapshot.head, snapshot.digest)
+
+
+async def not_stored(store: Store, name: str) -> DataError:
+    """The error for a model without a snapshot."""
+    stored = ", ".join(await store.models()) or "none"
+    return DataError(f"model {name} has no snapshot in Redis at {store.address}; it has: {stored}")
