@@ -19,7 +19,7 @@ def show_config(settings: Settings, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({path: {"value": value, "origin": origin} for path, value, origin in rows}))
         return
-    print_tables({"setting | value | origin": [(path, _text(value), origin) for path, value, origin in rows]})
+    print_tables({("setting", "value", "origin"): [(path, _text(value), origin) for path, value, origin in rows]})
 
 
 def _text(value: Any) -> str:

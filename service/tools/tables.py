@@ -15,13 +15,16 @@ PIPE_WIDTH = 10_000
 CUT_COLUMNS = ("example", "largest weights")
 """Columns whose texts are cut on a narrow terminal. Other texts are wrapped, and numbers stay whole."""
 
+Titles = tuple[str, ...]
+"""The titles of a table's columns."""
 
-def print_tables(tables: Mapping[str, Sequence[Sequence[str]]]) -> None:
-    """Print the rows of each table that has some. Its key has the titles of its columns, `a | b | c`."""
+
+def print_tables(tables: Mapping[Titles, Sequence[Sequence[str]]]) -> None:
+    """Print the rows of each table that has some."""
     console = Console(width=None if Console().is_terminal or os.environ.get("COLUMNS") else PIPE_WIDTH)
     with console.capture() as printed:
-        for key, rows in tables.items():
-            table, titles = Table(box=None, pad_edge=False), key.split(" | ")
+        for titles, rows in tables.items():
+            table = Table(box=None, pad_edge=False)
             for title, column in zip(titles, zip(*rows, strict=True), strict=False):
                 is_number = not "".join(column).strip("-+.,%e0123456789")
                 table.add_column(title, justify="right" if is_number else "left", no_wrap=is_number)

@@ -19,7 +19,7 @@ from service.settings.load import Settings
 from service.snapshots import codec
 from service.streaming.kafka.cluster import Cluster
 from service.tools.stored.newest_snapshot import newest_snapshot
-from service.tools.tables import print_tables
+from service.tools.tables import Titles, print_tables
 
 MAX_WEIGHTS = 10
 """The largest weights that are shown."""
@@ -117,7 +117,7 @@ def _text_of(value: Any) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _tables(about: Inspection) -> dict[str, list[tuple[str, ...]]]:
+def _tables(about: Inspection) -> dict[Titles, list[tuple[str, ...]]]:
     """The rows of each table, by its titles. The first has the members that no other table shows."""
     parts = msgspec.to_builtins(about)
     facts = {name: value for name, value in parts.items() if name not in OMITTED and not isinstance(value, list)}
@@ -129,12 +129,12 @@ def _tables(about: Inspection) -> dict[str, list[tuple[str, ...]]]:
     labels = {label_as_json(row.label): row for row in about.labels}
     weights = [(labels[label_as_json(row["label"])], row) for row in about.label_weights or []]
     return {
-        "figure | value": [(name, text) for name, value in facts.items() if (text := _text_of(value))],
-        "comparison | difference | better (95 %)": [
+        ("figure", "value"): [(name, text) for name, value in facts.items() if (text := _text_of(value))],
+        ("comparison", "difference", "better (95 %)"): [
             (f"{pair.first} less {pair.second}", _text_of(pair.difference), pair.better or "no difference shown")
             for pair in about.comparisons
         ],
-        "candidate | events | accuracy | verdict | settings, since": [
+        ("candidate", "events", "accuracy", "verdict", "settings, since"): [
             (
                 candidate.name,
                 f"{candidate.events:,}",
@@ -144,17 +144,17 @@ def _tables(about: Inspection) -> dict[str, list[tuple[str, ...]]]:
             )
             for candidate in about.candidates
         ],
-        "partition | covered | lag": [
+        ("partition", "covered", "lag"): [
             (p, covered.get(p) or "nothing", _text_of(lag.get(p)) or "unknown")
             for p in sorted({*covered, *lag}, key=int)
         ],
-        "kept version | saved at | events | mistakes": [
+        ("kept version", "saved at", "events", "mistakes"): [
             (f"{row.version:,}", row.saved_at, f"{row.events:,}", f"{row.mistakes:,}") for row in about.versions
         ],
-        "largest weights | weight": [
+        ("largest weights", "weight"): [
             (row["name"], f"{row['weight']:+g}") for row in about.largest_weights if row["weight"]
         ],
-        "label | events | recall | bias | largest weights": [
+        ("label", "events", "recall", "bias", "largest weights"): [
             (
                 about.identity.text_of(label.label),
                 f"{label.events:,}",

@@ -21,7 +21,7 @@ from service.tools.suggest.label_inference import is_amount, positive_is_rare
 from service.tools.suggest.model_selection import SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
 from service.tools.suggest.sample import Sample
-from service.tools.tables import print_tables
+from service.tools.tables import Titles, print_tables
 
 MAX_ROWS = 40
 """Members that are shown; --json has all."""
@@ -143,10 +143,10 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
     return notes
 
 
-def _tables(members: list[dict[str, Any]], comparison: SampleComparison) -> dict[str, list[tuple[str, ...]]]:
+def _tables(members: list[dict[str, Any]], comparison: SampleComparison) -> dict[Titles, list[tuple[str, ...]]]:
     """The rows of each table, by its titles."""
     return {
-        "member | kind | present | distinct | example | note": [
+        ("member", "kind", "present", "distinct", "example", "note"): [
             (
                 row["name"],
                 row["kind"],
@@ -157,7 +157,7 @@ def _tables(members: list[dict[str, Any]], comparison: SampleComparison) -> dict
             )
             for row in members[:MAX_ROWS]
         ],
-        "rule | scale | weights | margin | right | later half | F1": [
+        ("rule", "scale", "weights", "margin", "right", "later half", "F1"): [
             (
                 trial.rule,
                 trial.scale,
