@@ -72,7 +72,7 @@ def _fitted(name: str, a: ServedModel) -> Any:
 
     learner, labels = a.learner, list(a.learner.identity.labels or (-1, 1))
     if len(learner.served) == 1:
-        raise DataError(f"model {name} has learned no feature yet, and scikit-learn takes no model without features")
+        raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without features")
     if learner.scaler and learner.identity.features != "positional":
         raise DataError(
             f'model {name} has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
