@@ -77,8 +77,8 @@ lowest: $(VENV)/.build ## A choice of the tests with the oldest versions that py
 	$(UV) pip install --python $(VENV)/lowest/bin/python --resolution lowest-direct --editable '.[dev]'
 	$(VENV)/lowest/bin/python -m pytest -n 2 -m 'not long' -p no:cacheprovider --ignore tests/unit/test_dependencies.py $(LOWEST) $(ARGS)
 
-image-steps: $(VENV)/.dev ## The Dockerfile's own steps in clean roots, and what they made on a read-only file system: needs root
-	$(BIN)/python -m tests.image $(ARGS)
+image-steps: $(VENV)/.dev ## The Dockerfile's own steps in clean roots, and what they made on a read-only file system: needs root (FOLDER keeps what it made)
+	$(BIN)/python -m tests.image $(FOLDER)
 
 sbom: $(VENV)/.dev ## sbom.json: what the image installs, as CycloneDX, with licences
 	$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/run
