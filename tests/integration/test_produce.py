@@ -51,6 +51,7 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
         assert (result.returncode, result.stderr) == (0, f"1,200 events sent to {topic}\n")
     for part in (["--count", "400"], ["--skip", "400", "--count", "300"], ["--skip", "700"], ["--skip", "1200"]):
         assert perceptron(*command, *part, str(zipped), cwd=tmp_path).returncode == 0
+    assert perceptron(*command, "--skip", "1201", str(plain), cwd=tmp_path).returncode == 1
     assert [r.value for r in asyncio.run(read_all(kafka, topic))] == events * 3
     assert perceptron(*command, "--as", "msgpack", "--count", "1", str(plain), cwd=tmp_path).returncode == 0
     record = asyncio.run(read_all(kafka, topic))[-1]
