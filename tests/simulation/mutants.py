@@ -18,7 +18,7 @@ OFFSETS = "tests/unit/test_offset_sequence.py"
 CONTRACT = "tests/contract/test_store.py::test_"
 ALONE = "tests/simulation/test_alone.py"
 BOUNDS = "tests/unit/test_bounds.py::test_"
-TIGHT = f"{BOUNDS}streams_on_which_it_is_tight"
+TIGHT = f"{BOUNDS}streams_on_which_the_bound_is_tight"
 KERNEL, MISTAKE_BOUND = f"{LEARNING}kernel/kernel.py", f"{LEARNING}evaluation/mistake_bound.py"
 FOLLOW, SEGMENT = f"{MISTAKE_BOUND}::_follow", f"{MISTAKE_BOUND}::BoundSegment.follow"
 NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_continued"
@@ -61,7 +61,7 @@ MUTANTS = (
            "self._displaced = True", seed=29),
     Mutant("damage that was mended is not looked at again", f"{LEARN}._watch_stopped",
            "isinstance(reason, UNREADABLE_ERRORS)", "False",
-           f"{ALONE}::test_what_was_damaged_and_is_given_back_is_gone_on_with"),
+           f"{ALONE}::test_learning_continues_once_damaged_data_is_restored"),
     Mutant("nobody says who is outside the group", f"{LEARN}._name_outside_writer",
            "self._tell.outside_writer(head.writer)", "None",
            f"{ALONE}::test_two_groups_report_each_other"),
@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant("no fingerprint check", f"{RESUME}::check_last_records", "fingerprint(record) != last", "False"),
     Mutant("another topic without the last record is gone on with", f"{RESUME}::check_last_records",
            "record is None and recreated and learned[name]", "False",
-           f"{ALONE}::test_another_topic_without_the_last_record_is_not_gone_on_with"),
+           f"{ALONE}::test_another_topic_without_the_last_record_is_not_continued"),
     Mutant("another topic is gone on with where nothing was learned", f"{RESUME}::check_last_records",
            "recreated and not any(learned.values())", "False", seed=63),
     Mutant("no check that the log has the next record", f"{RESUME}::check_offsets", "sorted(following.items())",
@@ -84,9 +84,9 @@ MUTANTS = (
     Mutant("another cluster's head is gone on with", f"{RESUME}::same_settings", "head.source.elsewhere(source)",
            "False", f"{ALONE}::test_another_clusters_model_is_not_continued[3]"),
     Mutant("an average that begins again with each restore", f"{CLASSIFIER}::state_of",
-           "arrays[name] for", 'arrays[name] * (name == "w") for'),
+           "arrays[name]", 'arrays[name] * (name == "w")'),
     Mutant("a class that has another's weights after each restore", f"{CLASSIFIER}::state_of",
-           "arrays[name] for", 'arrays[name.replace("/2", "/1")] for', seed=20),
+           "arrays[name]", 'arrays[name.replace("/2", "/1")]', seed=20),
     Mutant("means that begin again with each restore", f"{LEARNING}kernel/scaling.py::StandardScaler.of", "list(sums)",
            "[sums[0], 0 * sums[1], sums[2]]", seed=29),
     Mutant("categories and booleans are scaled too", f"{LEARNING}columns/columns.py::_is_number",
