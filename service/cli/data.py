@@ -1,5 +1,6 @@
 """The commands on events: send them, fit them, find settings for them, and ask for predictions."""
 
+from contextlib import closing
 from typing import Annotated, Literal
 
 import typer
@@ -44,10 +45,11 @@ def produce(
     reader = formats.format_of(file, identity, name=form, label=label, key=key)
     writer = formats.writer(identity, written)
     events = formats.Events(file, reader, identity, check=check or dry_run, written=writer)
-    if dry_run:
-        tool.dry_run(events, count, skip)
-    else:
-        asyncio.run(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
+    with closing(events):
+        if dry_run:
+            tool.dry_run(events, count, skip)
+        else:
+            asyncio.run(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
 
 
 def fit(

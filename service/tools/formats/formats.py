@@ -54,7 +54,7 @@ class Events:
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
         is_file = file != "-"
         try:
-            # Not sys.stdin: the interpreter cannot end in order while a thread waits in it. `lines` closes a file.
+            # Not sys.stdin: the interpreter cannot end in order while a thread waits in it. `close` closes a file.
             self._raw: Any = open(file if is_file else 0, "rb", closefd=is_file)  # noqa: SIM115
         except OSError as error:
             raise ConfigurationError(f"{file}: {error.strerror}") from None
@@ -68,6 +68,11 @@ class Events:
             if self.size > LARGE_FILE_BYTES:  # it takes a second to load
                 use_compiled_reader(True)
             self._decoder = Decoder(identity, columns_for(identity))
+
+    def close(self) -> None:
+        """Close the file. Standard input stays open: a thread may be waiting in it."""
+        if self._raw.name != 0:
+            self._raw.close()
 
     def lines(self, bad: Callable[[str], None]) -> Iterator[Line]:
         """The good events. `bad` is called with a message for each bad line, and may raise.
