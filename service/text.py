@@ -22,6 +22,8 @@ def format_error(error: Any, secretive: bool = False) -> str:
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
     if " should have " in message:
         return f"expected {message.partition(' should have ')[2].partition(' after')[0]}"
+    if error["type"] == "int_parsing_size":
+        return "expected a whole number of fewer digits"
     if not message.startswith(_SHOULD_BE):
         return str(message)
     # TOML and JSON write booleans in small letters.

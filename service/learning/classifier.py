@@ -264,8 +264,11 @@ class Classifier:
 
 def largest(weights: NDArray[np.float64], count: int) -> list[int]:
     """The columns of the `count` largest weights by size, without the bias; equal ones in the order of the columns."""
-    columns: list[int] = (np.argsort(-np.abs(weights[1:]), kind="stable")[:count] + 1).tolist()
-    return columns
+    sizes = np.abs(weights[1:])
+    least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
+    columns = np.flatnonzero(sizes >= least)
+    largest_columns: list[int] = (columns[np.argsort(-sizes[columns], kind="stable")[:count]] + 1).tolist()
+    return largest_columns
 
 
 @compiled

@@ -16,7 +16,7 @@ BUSY_SECONDS = 0.02
 """Two requests within this time make slices short for as long. A client that polls ten times a second does not: short
 slices cost a tenth more."""
 SHORT_SLICE_SECONDS, LONG_SLICE_SECONDS = 0.0002, AIM_SECONDS
-"""The time of a slice while many requests come, and else. What each slice costs is a tenth of a long one."""
+"""Seconds of a slice while many requests come, and otherwise. The fixed cost of a slice is a tenth of a long one."""
 
 
 class SystemClock:

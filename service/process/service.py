@@ -358,7 +358,7 @@ def _freeze_heap() -> None:
 
 
 def _settle() -> None:
-    """Free what the start left over."""
+    """Hide the heap from the collector again, and give free memory back to the system."""
     _freeze_heap()
     asyncio.get_running_loop().run_in_executor(None, release_memory)
 

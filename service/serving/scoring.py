@@ -186,7 +186,7 @@ def answer_large(
     for piece, form in request_parser.read_pieces(body, learner.flattener, max_instances, by_rows=not explain):
         batch = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
         if (len(answers) + len(batch.starts) - 1) * shown_scores > MAX_SCORES:
-            why = f"at most {MAX_SCORES:,} scores can be asked for in one request: ?top= says how many of each instance"
+            why = f"at most {MAX_SCORES:,} scores fit one request: send fewer instances, or a smaller ?top="
             raise Rejected("too-large", why, "/instances")
         batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
@@ -195,7 +195,7 @@ def answer_large(
         if not isinstance(piece, FeatureRows) and explain:
             explained += sum(map(len, piece))
             if explained > MAX_EXPLAINED:
-                why = f"at most {MAX_EXPLAINED:,} features can be explained in one request"
+                why = f"at most {MAX_EXPLAINED:,} features can be explained in one request: send fewer instances"
                 raise Rejected("too-large", why, "/instances")
             each = scores if w.ndim == 2 else scores.tolist()
             for prediction, features, s in zip(predictions, piece, each, strict=True):

@@ -3,15 +3,16 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
 class Sources(NamedTuple):
     """The values of each source, as tables within tables. The first source that has a value wins."""
 
-    flags: Mapping[str, Any] = {}
-    environment: Mapping[str, Any] = {}
-    file: Mapping[str, Any] = {}
+    flags: Mapping[str, Any] = MappingProxyType({})
+    environment: Mapping[str, Any] = MappingProxyType({})
+    file: Mapping[str, Any] = MappingProxyType({})
     path: Path = Path()
 
     def merged(self) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class SaveBudget:
         self.models, self.under_way = models, 0
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Keeper:
     """Saves one model. From `restore` to the first refusal it knows the head that its learner goes on from."""
 
@@ -131,7 +131,9 @@ class Keeper:
     options: Options = DEFAULT
     start: WeightsFile | None = None
     keep_every: float = 300.0
+    """Seconds from one kept version to the next."""
     keep: int = 12
+    """The number of kept versions."""
     writer: Writer = UNKNOWN_WRITER
     """Names this process in heads."""
     followed: Callable[[], Awaitable[Snapshot | None]] | None = None

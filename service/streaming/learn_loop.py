@@ -99,8 +99,7 @@ class LearnLoop:
         while await self._log.acquire():
             try:
                 while self._log.held:
-                    if model := await self._restore():
-                        await self._learn(model)
+                    await self._learn(await self._restore())
             except (errors.DataError, errors.ConfigurationError) as error:
                 self._model = None
                 await self._watch_stopped(error)
@@ -125,8 +124,10 @@ class LearnLoop:
             except errors.DataError:
                 return  # the next restore says why
 
-    async def _learn(self, model: _Model) -> None:
+    async def _learn(self, model: _Model | None) -> None:
         """Steps 4 to 7, until the topic is lost or the state is dropped."""
+        if model is None:
+            return
         learner, reason = model.learner, None
         try:
             while self._log.held and self._model is not None:

@@ -23,7 +23,9 @@ def _service_url(settings: Settings, url: str | None) -> str:
     if url:
         full = url if "://" in url else f"http://{url}"
         if "@" in url or not full.startswith(("http://", "https://")):  # it is in errors, so it has no password
-            raise ConfigurationError("--url: expected http://HOST:PORT, without a name or a password")
+            raise ConfigurationError(
+                "--url: expected http://HOST:PORT or https://HOST:PORT, without a name or a password"
+            )
         return full.rstrip("/")
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)  # noqa: S104
     return f"{settings.http.scheme}://{host}:{settings.http.port}"
@@ -37,41 +39,46 @@ class RequestRefused(Exception):
         self.pointer = pointer
 
 
-def request_json(settings: Settings, url: str | None, path: str, body: Any = None) -> Any:
-    """The JSON answer of the service at `url`, or of the settings' own, to a POST of `body`, or to a GET.
+class Client:
+    """Requests to the service at `url`, or to the settings' own; raises ConfigurationError if it cannot be one."""
 
-    Raises RequestRefused, DataError and DependencyError.
-    """
-    # The settings' own service must show the very certificate of its settings; another one any that the system trusts.
-    trust = trust_only(settings.http.ssl_certfile) if settings.http.ssl_certfile and not url else None
-    url = _service_url(settings, url) + path
-    headers, data = {"content-type": "application/json"}, None
-    if body is not None:
-        data = json.dumps(body).encode()
-        headers |= {"authorization": f"Bearer {settings.http.token}"} if settings.http.token else {}
-    request = urllib.request.Request(url, data, headers)  # noqa: S310 - the user's address
-    try:
-        with opener(trust).open(request, timeout=TIMEOUT) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        problem: dict[str, Any] = {"detail": error.reason, "errors": []}
-        with suppress(ValueError):
-            problem |= json.load(error)
-        if error.code == HTTPStatus.UNPROCESSABLE_ENTITY:
-            raise RequestRefused(
-                problem["detail"], problem["errors"][0]["pointer"] if problem["errors"] else ""
-            ) from None
-        raise DataError(f"{url}: {error.code} {problem['detail']}") from None
-    except OSError as error:
-        raise DependencyError(f"the service at {url}: {failure_reason(error)}") from None
-    except (http.client.HTTPException, ValueError) as error:
-        raise DependencyError(f"the service at {url}: the answer is not HTTP with JSON: {error}") from None
+    def __init__(self, settings: Settings, url: str | None) -> None:
+        self._url, self._token, certificate = (
+            _service_url(settings, url),
+            settings.http.token,
+            settings.http.ssl_certfile,
+        )
+        # The settings' own service must show the very certificate of its settings; another any that the system trusts.
+        self._trust = trust_only(certificate) if certificate and not url else None
+
+    def request_json(self, path: str, body: Any = None) -> Any:
+        """The JSON answer to a POST of `body`, or to a GET; raises RequestRefused, DataError and DependencyError."""
+        url, headers, data = self._url + path, {"content-type": "application/json"}, None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers |= {"authorization": f"Bearer {self._token}"} if self._token else {}
+        request = urllib.request.Request(url, data, headers)  # noqa: S310 - the user's address
+        try:
+            with opener(self._trust).open(request, timeout=TIMEOUT) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            problem: dict[str, Any] = {"detail": error.reason, "errors": []}
+            with suppress(ValueError):
+                problem |= json.load(error)
+            if error.code == HTTPStatus.UNPROCESSABLE_ENTITY:
+                pointer = problem["errors"][0]["pointer"] if problem["errors"] else ""
+                raise RequestRefused(problem["detail"], pointer) from None
+            raise DataError(f"{url}: {error.code} {problem['detail']}") from None
+        except OSError as error:
+            raise DependencyError(f"the service at {url}: {failure_reason(error)}") from None
+        except (http.client.HTTPException, ValueError) as error:
+            raise DependencyError(f"the service at {url}: the answer is not HTTP with JSON: {error}") from None
 
 
 def check_health(settings: Settings, url: str | None, ready: bool) -> None:
     """Ask a service whether it is alive, or ready; raises PerceptronError, which is exit 1, when it is not."""
     try:
-        request_json(settings, url, "/readyz" if ready else "/livez")
+        Client(settings, url).request_json("/readyz" if ready else "/livez")
     except DependencyError as error:
         raise PerceptronError(str(error)) from None
     typer.echo("ready" if ready else "alive")

@@ -11,7 +11,7 @@ from service.errors import DataError
 from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
 from service.text import printable, quantity
-from service.tools.client import RequestRefused, request_json
+from service.tools.client import Client, RequestRefused
 
 REQUEST_LINES = 1000
 """Lines of a request."""
@@ -35,11 +35,11 @@ def predict_lines(
     query = f"?{'&'.join(parameters)}" if parameters else ""
     path = f"/v1/models/{topic}/predict{query}"
     whole = settings.of(topic).identity().event.features != Places().features
-    number = 0
+    number, client = 0, Client(settings, url)
 
     def predictions_of(values: list[Any]) -> Any:
         request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
-        return request_json(settings, url, path, request)["predictions"]
+        return client.request_json(path, request)["predictions"]
 
     for batch in in_batches(_values(file), min(REQUEST_LINES, settings.http.max_instances)):
         for prediction in _answers(batch, predictions_of, name):

@@ -30,8 +30,10 @@ class BearerTokens:
 
     def accept(self, token: str) -> bool:
         """Whether this token is valid. The time that this takes does not depend on the tokens."""
-        digest = _digest(token)
-        return sum(hmac.compare_digest(digest, valid) for valid in self._digests.now) > 0  # `any` would end at a match
+        digest, accepted = _digest(token), False
+        for valid in self._digests.now:
+            accepted |= hmac.compare_digest(digest, valid)
+        return accepted
 
     def _read(self) -> Sequence[str]:
         tokens = []

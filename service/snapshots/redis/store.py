@@ -61,7 +61,7 @@ class RedisStore(Store):
 
     @property
     def address(self) -> str:
-        """With sentinels, the primary that they named last."""
+        """The address of Redis; with sentinels, of the primary that they named last."""
         if self._endpoint.sentinels:
             primary = self._redis.connection_pool.master_address
             return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"

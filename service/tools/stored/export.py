@@ -68,8 +68,6 @@ def _fitted(name: str, a: ServedModel) -> Any:
     With three classes and more it does not: scikit-learn's learns each against the rest. Raises DataError if
     scikit-learn and ONNX have no such model.
     """
-    from sklearn.linear_model import Perceptron
-
     learner, labels = a.learner, list(a.learner.identity.labels or (-1, 1))
     if len(learner.served) == 1:
         raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without features")
@@ -79,6 +77,8 @@ def _fitted(name: str, a: ServedModel) -> Any:
             "feature that is absent, and scaling has to tell it from the number 0; the JSON (-o FILE) has "
             "weights, count, mean and m2 of each column"
         )
+    from sklearn.linear_model import Perceptron
+
     fitted = Perceptron(eta0=learner.identity.eta, shuffle=False)
     rows = np.atleast_2d(learner.served.T)
     intercept, coef = rows[:, 0].copy(), rows[:, 1:].copy()
@@ -98,11 +98,11 @@ def _fitted(name: str, a: ServedModel) -> Any:
 
 def _skops(name: str, a: ServedModel) -> bytes:
     """A pipeline from flat events to labels; with positional features, the classifier alone."""
+    steps = [_fitted(name, a)]
     from sklearn.feature_extraction import DictVectorizer, FeatureHasher
     from sklearn.pipeline import make_pipeline
     from skops.io import dumps
 
-    steps = [_fitted(name, a)]
     if a.learner.identity.features == "hashed":
         steps.insert(0, FeatureHasher(steps[0].n_features_in_))
     elif a.learner.identity.features == "named":
@@ -116,13 +116,13 @@ def _skops(name: str, a: ServedModel) -> bytes:
 
 def _onnx(name: str, a: ServedModel) -> bytes:
     """Input `features`, float64 rows; outputs `label`, and `scores`: -s and s of two classes, else one for each."""
-    from skl2onnx import convert_sklearn
-    from skl2onnx.common.data_types import DoubleTensorType
-
     fitted = _fitted(name, a)
     labels = fitted.classes_.tolist()
     if not (all(isinstance(x, int) for x in labels) or all(isinstance(x, str) for x in labels)):
         raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not {listed(labels)}")
+    from skl2onnx import convert_sklearn
+    from skl2onnx.common.data_types import DoubleTensorType
+
     model = convert_sklearn(
         fitted,
         name=name,

@@ -165,7 +165,8 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
         exponent, count = _digits(data, i)
         if not 0 < count < 8:
             return 0.0, -1
-        i, q = i + count, q - int(exponent) if minus else q + int(exponent)
+        i += count
+        q += -int(exponent) if minus else int(exponent)
     if digits > MAX_DIGITS or (whole and negative and m == 0):
         return math.nan, i
     value = nearest_double(m, q)
