@@ -1,7 +1,7 @@
 """The models that this process answers for: those it learns, live, and all others from their newest snapshots."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -27,6 +27,22 @@ ALL_OWN_SECONDS = 0.5
 """Time between two looks if all models are learned here: one of them may have been released."""
 RETRY_SECONDS = 5.0
 """Time until a damaged snapshot is read again: somebody may have restored what is missing."""
+
+
+class FollowObserver(Protocol):
+    """Hears how it goes with a model that another process learns."""
+
+    def followed(self) -> None:
+        """A newer snapshot answers now."""
+
+    def stopped(self, error: Exception) -> None:
+        """The newest snapshot diverged, so an older one answers."""
+
+    def unavailable(self, error: errors.DependencyError) -> None:
+        """The store does not answer."""
+
+    def unusable(self, error: errors.DataError) -> None:
+        """The newest snapshot is damaged or of another release. The model that answers stays."""
 
 
 class ServedModel(NamedTuple):
@@ -104,12 +120,11 @@ class Model:
         a = self.answering  # a learner is ahead of its head, and that head is not news to it
         return bool(a and a.digest == digest and (self.learning_here or not a.ahead) and not a.learner.diverged)
 
-    async def catch_up(self, store: Store, clock: Clock, offload: Offload, tell: Any) -> None:
+    async def catch_up(self, store: Store, clock: Clock, offload: Offload, tell: FollowObserver) -> None:
         """Swap in the newest snapshot. After an error the model that answers stays.
 
         If the newest snapshot diverged, the last one kept from before its weights grew answers. Without one the
-        diverged snapshot is swapped in, so that it can be inspected. `tell` hears `unavailable(error)`, `followed()`,
-        `unusable(error)` and `stopped(error)`.
+        diverged snapshot is swapped in, so that it can be inspected.
         """
         self._catching_up = True
         try:
@@ -144,7 +159,7 @@ class Model:
         snapshot, self._followed = self._followed, None
         return snapshot
 
-    async def _swap_in(self, snapshot: Snapshot, store: Store, offload: Offload, tell: Any) -> None:
+    async def _swap_in(self, snapshot: Snapshot, store: Store, offload: Offload, tell: FollowObserver) -> None:
         diverged, instead = snapshot.learner.diverged, snapshot
         if diverged:
             instead = await before_growth(store, snapshot, offload, self._options) or snapshot
@@ -184,7 +199,7 @@ class Models:
             raise errors.Unanswerable(model.why_not)
         return model, model.answering
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Model]:
         return iter(list(self._models.values()))
 
     @property
@@ -197,7 +212,7 @@ class Models:
         store: Store,
         clock: Clock,
         offload: Offload,
-        tell: Mapping[str, Any],
+        tell: Mapping[str, FollowObserver],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """Swap in other processes' snapshots soon after they are saved: one look at the store for all models in `tell`.

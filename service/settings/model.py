@@ -92,7 +92,15 @@ class EventSettings(Section):
             pointer: tuple(map(_by_value, value if isinstance(value, list) else [value]))
             for pointer, value in sorted(self.where.items())
         }
-        return Places(**dict(self) | {"weight": self.weight or None, "id": self.id or None, "where": where})
+        return Places(
+            features=self.features,
+            label=self.label,
+            weight=self.weight or None,
+            id=self.id or None,
+            only=self.only,
+            without=self.without,
+            where=where,
+        )
 
 
 class CandidateSettings(Section):
