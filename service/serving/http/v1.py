@@ -102,7 +102,7 @@ class WeightsParameters(BaseModel, extra="forbid"):
     candidate: str | None = Field(None, description="the candidate that has the weights")
 
 
-def predict(name: str, parameters: Annotated[PredictParameters, Query()]) -> None:
+def predict_route(name: str, parameters: Annotated[PredictParameters, Query()]) -> None:
     """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes.
 
     With `?candidate=NAME` that candidate answers. Before its first event a model answers with its first weights, as
@@ -115,14 +115,15 @@ def install_v1(
 ) -> APIRoute:
     """Add the routes of this protocol to `app`; returns the route of predictions."""
     page_at_a_time = asyncio.Lock()
-    # FastAPI documents `predict`, and `answer_predict` answers the requests.
+    # FastAPI documents `predict_route`, and `answer_predict` answers the requests.
     app.post(
         PREDICT,
+        name="predict",
         tags=["predictions"],
         response_model=None,
         responses=responses(PREDICT_PROBLEMS, PredictionResponse, BatchPredictionResponse),
         openapi_extra=request_of(max_instances),
-    )(predict)
+    )(predict_route)
     (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT]
     route.app = answer_predict
 
