@@ -106,7 +106,7 @@ class Classifier:
         self.diverged: str | None = None
         """The reason why it learns no more and does not answer: the next event's update, or ‖w‖² itself."""
         self.diverged_at: tuple[int, int] | None = None
-        """Partition and offset of the event whose update would have diverged, if there was one."""
+        """Partition and offset of the event whose update would have diverged, if any; a candidate stores it."""
         probability, slope = RULES[identity.rule].probability, identity.parameter
         self.probability = (lambda s: probability(s, slope)) if probability and not identity.multiclass else None
         """The probability of the positive label by the score, if the rule models it."""

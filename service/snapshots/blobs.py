@@ -63,7 +63,7 @@ def encode_array(array: NDArray[Any], before: Encoded, constant: bool = False) -
     writes about as much as changed. Values are compared by their bits with those of the last accepted save, so a save
     that failed needs no merging back: its changes are still changes.
     """
-    changed, blocks = _compare(array, before)
+    changed, dirty, blocks = _compare(array, before)
     if len(array) == len(before.values) and not len(changed):
         return (before._replace(values=array) if constant else before), {}  # keep one of two equal arrays
     values = array if constant else array.copy()
@@ -71,7 +71,7 @@ def encode_array(array: NDArray[Any], before: Encoded, constant: bool = False) -
     while deltas and len(deltas[-1][1]) <= len(columns):
         columns = np.union1d(deltas.pop()[1], columns)
     in_deltas = DELTA.itemsize * (len(columns) + sum(len(covered) for _, covered in deltas))
-    touched = sum(len(_block(array, i)) for i, name in enumerate(blocks) if before.blocks[i : i + 1] != [name])
+    touched = sum(len(_block(array, i)) for i in dirty)
     if (
         before.base
         and DELTA.itemsize * len(columns) <= touched
@@ -121,11 +121,11 @@ def decode_array(
             raise SnapshotDamaged(f"delta {name[:12]} has a column beyond the {columns} of the head")
         values[delta["column"]] = delta["value"]
         covered.append((name, delta["column"].astype(np.uint32)))
-    return Encoded(values, _compare(values, before)[1], base, covered)
+    return Encoded(values, _compare(values, before)[2], base, covered)
 
 
-def _compare(values: NDArray[Any], before: Encoded) -> tuple[NDArray[np.uint32], list[str]]:
-    """The columns whose bits differ from those of `before`, which is not longer, and the digest of each block."""
+def _compare(values: NDArray[Any], before: Encoded) -> tuple[NDArray[np.uint32], set[int], list[str]]:
+    """The columns whose bits differ from those of `before`, which is not longer; their blocks; all blocks' digests."""
     old = before.values.astype(values.dtype, copy=False)
     if len(old) < len(values):
         old = np.concatenate([old, np.zeros(len(values) - len(old), values.dtype)])
@@ -134,9 +134,10 @@ def _compare(values: NDArray[Any], before: Encoded) -> tuple[NDArray[np.uint32],
     count = -(-len(values) // BLOCK_COLUMNS)
     grown = range(len(before.values) // BLOCK_COLUMNS, count) if len(values) > len(before.values) else ()
     blocks = before.blocks + [""] * (count - len(before.blocks))
-    for i in {*np.flatnonzero(np.bincount(changed // BLOCK_COLUMNS)).tolist(), *grown}:
+    dirty = {*np.flatnonzero(np.bincount(changed // BLOCK_COLUMNS)).tolist(), *grown}
+    for i in dirty:
         blocks[i] = digest(_block(values, i))
-    return changed, blocks
+    return changed, dirty, blocks
 
 
 def _rows(blob: bytes, kind: np.dtype[Any]) -> NDArray[Any]:

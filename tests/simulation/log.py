@@ -118,7 +118,7 @@ class SimulatedLog:
         if not self.held or not part.begin <= offset < part.end:
             return None
         reading = Reading(offset)
-        while not reading.admitted and not reading.sequence.held:
+        while not reading.admitted and not reading.sequence.waiting:
             self._fetch(topic, partition, reading)
             if reading.error:
                 raise reading.error

@@ -25,7 +25,7 @@ from service.errors import DependencyError, Stuck
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
 from service.streaming.kafka.failures import kafka_failure
 from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, unreadable
-from service.streaming.kafka.log_queries import LATEST, fetch, find_leaders, list_offsets
+from service.streaming.kafka.log_queries import LATEST, fetch, leader_of, list_offsets, refresh_unknown_leaders
 from service.streaming.kafka.membership.assignor import whole_topics
 from service.streaming.kafka.topic import GroupClients, TopicLog
 
@@ -148,8 +148,8 @@ class Health:
         try:
             async with self._clients.cluster.connected() as client:
                 await client.set_topics([tp.topic])
-                [leader] = await find_leaders(client, [tp])
-                if leader is None:
+                await refresh_unknown_leaders(client, [tp])
+                if (leader := leader_of(client, tp)) is None:
                     return
                 [response], _ = await fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES)
         except DependencyError:

@@ -68,12 +68,17 @@ def leader_of(client: AIOKafkaClient, tp: TopicPartition) -> int | None:
     return None if node in (None, -1) else int(node)
 
 
+async def refresh_unknown_leaders(client: AIOKafkaClient, partitions: Collection[TopicPartition]) -> None:
+    """Refresh the metadata once if the leader of a partition is unknown."""
+    if any(leader_of(client, tp) is None for tp in partitions):
+        await refresh_metadata(client)
+
+
 async def find_leaders(
     client: AIOKafkaClient, partitions: Collection[TopicPartition]
 ) -> dict[int | None, list[TopicPartition]]:
-    """The partitions by the broker that leads them; refreshes the metadata once if a leader is unknown (None)."""
-    if any(leader_of(client, tp) is None for tp in partitions):
-        await refresh_metadata(client)
+    """The partitions by the broker that leads them; None has those whose leader stays unknown."""
+    await refresh_unknown_leaders(client, partitions)
     by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
     for tp in partitions:
         by_leader[leader_of(client, tp)].append(tp)
@@ -127,7 +132,7 @@ async def topic_id(client: AIOKafkaClient, topic: str) -> str:
 
     Only leaders are asked: other brokers may hear of a new topic after its records were read. Raises KafkaError.
     """
-    await find_leaders(client, [TopicPartition(topic, 0)])  # now the client knows the topic's partitions
+    await refresh_unknown_leaders(client, [TopicPartition(topic, 0)])  # now the client knows the topic's partitions
     partitions = client.cluster.partitions_for_topic(topic) or (0,)
     ids = set[str]()
     for node in await find_leaders(client, [TopicPartition(topic, partition) for partition in partitions]):

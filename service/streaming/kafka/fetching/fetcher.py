@@ -28,9 +28,9 @@ from service.streaming.kafka.log_queries import (
     FETCH_BYTES,
     PartitionResponse,
     fetch,
-    find_leaders,
     leader_of,
     refresh_metadata,
+    refresh_unknown_leaders,
 )
 from service.streaming.records import KafkaRecords
 from service.streaming.supervision import SupervisedTasks
@@ -84,7 +84,7 @@ class Partition:
     def starving_seconds(self, end: int) -> float:
         """How long fetches have brought nothing though the log, which ends at `end`, has more."""
         now, sequence = time.monotonic(), self.sequence
-        if self.error is not None or self.has_data or sequence.held or end <= sequence.fetch_offset:
+        if self.error is not None or self.has_data or sequence.waiting or end <= sequence.fetch_offset:
             self.due_since = max(self.due_since, now)
         return now - self.due_since
 
@@ -135,7 +135,7 @@ class Partition:
             elif alone and len(response.data) < share:
                 self.sequence.doubt("a batch is cut short")
             else:
-                self.wanted_bytes = fetched.wanted_bytes
+                self.wanted_bytes = fetched.bytes_with_next_head
 
     def take(self, builder: RecordsBuilder, max_records: int) -> None:
         """Decompress records into the builder, and move `position` after them."""
@@ -184,7 +184,7 @@ class Fetcher:
                 while True:
                     self._request_all()
                     await asyncio.sleep(RETRY_SECONDS)
-                    await find_leaders(self._client, self.partitions)
+                    await refresh_unknown_leaders(self._client, self.partitions)
             finally:
                 self._tasks = None  # the task group takes no new tasks
 

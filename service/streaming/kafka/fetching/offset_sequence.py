@@ -51,7 +51,7 @@ class OffsetSequence(Generic[BatchOffsets]):
         self.gaps: list[tuple[int, int]] = []
         """Accepted gaps, which the caller takes: the first offset without a batch, and the one after the last."""
         self._sought = True
-        self.held: BatchOffsets | None = None
+        self.waiting: BatchOffsets | None = None
         """A batch after a gap, which waits for the batch that follows it."""
         self._doubted = -1
         """The position of the last doubt, for which the log was fetched again from before it."""
@@ -67,13 +67,13 @@ class OffsetSequence(Generic[BatchOffsets]):
         """The offset where the next fetch starts."""
         if self.looking_back:
             return max(self._anchor, self._log_start)
-        return self.held.end if self.held is not None else self.position
+        return self.waiting.end if self.waiting is not None else self.position
 
     def doubt(self, reason: str, kind: type[OffsetDamage] = BatchDamage) -> None:
         """Have the log fetched again from before `position`; raises this kind of error at the second doubt there."""
         if self._doubted == self.position:
             raise kind(f"at {self.position} {reason}")
-        self._doubted, self.held, self.looking_back = self.position, None, self.position > self._log_start
+        self._doubted, self.waiting, self.looking_back = self.position, None, self.position > self._log_start
 
     def admit(
         self,
@@ -93,9 +93,9 @@ class OffsetSequence(Generic[BatchOffsets]):
         preceding = self._pass_preceding(batches) if looked_back else []
         if looked_back and not self._ends_look_back(preceding, batches, cut_start):
             return []
-        if self.held is not None:
-            batches.insert(0, self.held)
-            self.held = None
+        if self.waiting is not None:
+            batches.insert(0, self.waiting)
+            self.waiting = None
         for i, batch in enumerate(batches):
             following = batches[i + 1].start if i + 1 < len(batches) else cut_start
             agreed = following is None or following >= batch.end
@@ -123,7 +123,7 @@ class OffsetSequence(Generic[BatchOffsets]):
                 break
             if gap:
                 if following is None and not at_end:
-                    self.held = batch
+                    self.waiting = batch
                     break
                 self.gaps.append((self.position, batch.start))
             self.position, self._anchor, self._anchored, self._sought = batch.end, batch.start, True, False

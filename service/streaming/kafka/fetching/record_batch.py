@@ -82,7 +82,7 @@ class FetchedBatches:
     """The size in bytes of that batch."""
 
     @property
-    def wanted_bytes(self) -> int:
+    def bytes_with_next_head(self) -> int:
         """The size of a response with all of these batches and the beginning of another."""
         return sum(len(batch.data) for batch in self.batches) + self.cut_size + HEAD.size
 
