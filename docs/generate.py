@@ -304,7 +304,7 @@ def metrics() -> str:
     model = static_model("m", follower, 1.0)
     assert model.answering is not None  # noqa: S101 - a static model has one
     figures = ModelFigures(Description.of(model, model.answering), follower.counts, 1.0, {}, 0)
-    registered = Metrics("0", lambda: [figures], lambda: True, lambda: {"redis": 0.0})
+    registered = Metrics("0", lambda: [asyncio.sleep(0, figures)], lambda: True, lambda: {"redis": 0.0})
     asyncio.run(registered.render())
     rows: list[tuple[str, ...]] = []
     # The registry has no public way to metrics that are declared and have no series yet.

@@ -146,6 +146,10 @@ class Classifier:
         w: NDArray[np.float64] = self._average_at(at) if self.averaged else self._w[at]
         return w
 
+    def copy_served(self, columns: NDArray[np.intp] | slice, label: int | None = None) -> NDArray[np.float64]:
+        """A copy of what `served_at` returns."""
+        return self.served_at(columns, label).copy()
+
     def _average_at(self, at: Any) -> NDArray[np.float64]:
         away: NDArray[np.float64] = self._state[:, 1][at] * self._part
         w: NDArray[np.float64] = self._w[at]
@@ -163,11 +167,14 @@ class Classifier:
         """‖w‖², the bias included."""
         return squared_norm(self.weights)
 
-    def restore(self, state: NDArray[np.float64], counts: Counts, diverged: str | None = None) -> None:
-        """Take over restored state without copying it. The columns have names, and the observations are restored."""
+    def restore(self, state: NDArray[np.float64], norm: float, counts: Counts, diverged: str | None = None) -> None:
+        """Take over restored state without copying it; `norm` is ‖w‖².
+
+        The columns have names, and the observations are restored.
+        """
         self._state, self.counts = state, counts
         self.make_room(len(self.columns))
-        self.diverged, norm = diverged, self.squared_norm
+        self.diverged = diverged
         self._reach, self._part = math.sqrt(norm + self._state.size), accumulator_factor(self.identity, counts.events)
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # a release without a limit saved it
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"

@@ -19,7 +19,7 @@ from service.learning.columns.columns import columns_for
 from service.learning.evaluation.last_events import LastEvents
 from service.learning.events.batch import Decoder, Reject
 from service.learning.events.flatten import Features
-from service.learning.identity import SUMS, Identity
+from service.learning.identity import Identity
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
@@ -69,6 +69,8 @@ class Learner(Classifier):
         self.flattener = self._decoder.flattener
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
         self.last_events = LastEvents(identity)
+        self.readers = 0
+        """The number of threads that read all weights. Learning waits for them."""
         if start is not None:
             self.columns.extend(start.names or ())
             w = start.vector
@@ -135,12 +137,6 @@ class Learner(Classifier):
             self.add_candidate(name, configured[name].identity)
         recent.pairs = [pair for pair in recent.pairs if {*began, *dropped}.isdisjoint((pair.first, pair.second))]
         return began, dropped
-
-    def load(self, arrays: Mapping[str, NDArray[np.float64]], covered: Ranges) -> None:
-        """Take over the restored state that only a learner has; `restore` then takes over the rest."""
-        if self.scaler:
-            self.scaler = StandardScaler.of(self.identity, [arrays[name] for name in SUMS])
-        self.covered = covered
 
     def cover(self, partition: int, offset: int) -> None:
         """Cover the offsets before `offset`: they were learned, or have no record (compacted, control, aborted)."""

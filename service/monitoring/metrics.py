@@ -6,7 +6,7 @@ them twice, and a counter never goes back within a process. Only the learner exp
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -102,7 +102,7 @@ class Metrics(Collector):
     def __init__(
         self,
         version: str,
-        models: Callable[[], Iterable[ModelFigures]],
+        models: Callable[[], Iterable[Awaitable[ModelFigures]]],
         ready: Callable[[], bool],
         missing: Callable[[], Mapping[str, float]],
     ) -> None:
@@ -146,7 +146,7 @@ class Metrics(Collector):
         async with self._scraping:
             rows = []
             for row in self._models():
-                rows.append(row)
+                rows.append(await row)
                 await asyncio.sleep(0)
             self._rows = rows
             return await asyncio.to_thread(generate_latest, self.registry)

@@ -35,8 +35,8 @@ from service.serving.http.app import Application
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
 from service.serving.http.server import HttpServer
-from service.serving.model_info import Description
-from service.serving.models import Model, Models, static_model
+from service.serving.model_info import describe
+from service.serving.models import Model, Models, ServedModel, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
@@ -289,14 +289,15 @@ class Service:
             await asyncio.sleep(0.5)
             self._metrics.loop_lag.set(max(0.0, time.monotonic() - due))
 
-    def _figures(self) -> Iterator[ModelFigures]:
-        """The figures of each model that answers, at the moment of a scrape."""
-        for model in self._models:
-            if a := model.answering:
-                saved = {int(p): position.offset for p, position in a.head.next.items()}
-                unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
-                lag = self._lag(model) or {}
-                yield ModelFigures(Description.of(model, a), a.head.counts, a.head.saved_at, lag, unsaved)
+    def _figures(self) -> Iterator[Awaitable[ModelFigures]]:
+        """The figures of each model that answers, to await at a scrape."""
+        return (self._figures_of(model, model.answering) for model in self._models if model.answering)
+
+    async def _figures_of(self, model: Model, a: ServedModel) -> ModelFigures:
+        about = await describe(model, a)
+        saved = {int(p): position.offset for p, position in a.head.next.items()}
+        unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
+        return ModelFigures(about, a.head.counts, a.head.saved_at, self._lag(model) or {}, unsaved)
 
     def _lag(self, model: Model) -> dict[int, int] | None:
         """Records that are still to be learned, by partition; None if another process learns the model."""

@@ -4,7 +4,7 @@ The docstring of a member is its description in `/openapi.json`. This module kno
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta
@@ -17,7 +17,7 @@ from service.learning.evaluation.confusion import Confusion, share
 from service.learning.evaluation.prequential import QUANTILES
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.learner import Learner
-from service.serving.models import Model, ServedModel
+from service.serving.models import Model, ServedModel, read_all
 from service.snapshots.head import Head
 
 Name = Annotated[str, Meta(examples=["churn"])]
@@ -146,6 +146,18 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         )
 
 
+class ArrayFigures(NamedTuple):
+    """The figures of a model for which all its weights are read."""
+
+    squared_norm: float
+    scaled_columns: int | None
+
+    @classmethod
+    def of(cls, learner: Learner) -> Self:
+        """The figures of this learner."""
+        return cls(learner.squared_norm, learner.scaler.used if learner.scaler else None)
+
+
 class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A model: counts and offsets of the state that answers; version and digests of its accepted head."""
 
@@ -216,8 +228,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stopped: str | None
 
     @classmethod
-    def of(cls, model: Model, a: ServedModel) -> Self:
-        """The description of a model at this moment."""
+    def of(cls, model: Model, a: ServedModel, figures: ArrayFigures | None = None) -> Self:
+        """The description of a model at this moment. `figures` are those of its arrays, if they were read already."""
+        figures = figures or ArrayFigures.of(a.learner)
         learner, head, identity, observations = a.learner, a.head, a.learner.identity, a.learner.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
         serving, accuracy = learner.by(learner.answering), Accuracy.of_each(learner)
@@ -238,8 +251,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             labels=[LabelRecall(label, events, Share(*recall)) for label, events, *recall in recalls],
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
-            scaled_columns=learner.scaler.used if learner.scaler else None,
-            squared_norm=learner.squared_norm,
+            **figures._asdict(),
             squared_norm_limit=observations.squared_norm_limit,
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
@@ -256,6 +268,11 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             **_counted(learner, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
         )
+
+
+async def describe(model: Model, a: ServedModel) -> Description:
+    """The description of a model at this moment; a thread reads the arrays of a large one."""
+    return Description.of(model, a, await read_all(a.learner, lambda: ArrayFigures.of(a.learner)))
 
 
 class Version(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,7 +1,8 @@
 """The models that this process answers for: those it learns, live, and all others from their newest snapshots."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -17,6 +18,9 @@ from service.snapshots.keeper import Snapshot, fetch_newest
 from service.snapshots.ports import Clock, Offload, Store
 from service.snapshots.rollback import before_growth
 
+T = TypeVar("T")
+MAX_INLINE_WEIGHTS = 1 << 20
+"""Weights up to which all are read in a turn of the event loop."""
 POLL_SECONDS, SOON_SECONDS, BUSY_SECONDS = 0.1, 0.025, 0.5
 """Time between two looks at the store: POLL_SECONDS, as a learner saves at most this often. For BUSY_SECONDS after a
 save it is SOON_SECONDS: saves come in series, and a replica waits mostly for the next look.
@@ -27,6 +31,17 @@ ALL_OWN_SECONDS = 0.5
 """Time between two looks if all models are learned here: one of them may have been released."""
 RETRY_SECONDS = 5.0
 """Time until a damaged snapshot is read again: somebody may have restored what is missing."""
+
+
+async def read_all(learner: Learner, function: Callable[[], T]) -> T:
+    """Call a function that reads all weights of a learner. If they are many, a thread does, and learning waits."""
+    if learner.weights.size <= MAX_INLINE_WEIGHTS:
+        return function()
+    learner.readers += 1
+    try:
+        return await asyncio.to_thread(function)
+    finally:
+        learner.readers -= 1
 
 
 class FollowObserver(Protocol):

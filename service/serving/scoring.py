@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -23,7 +24,7 @@ from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving import request_parser
-from service.serving.models import Models, ServedModel
+from service.serving.models import Models, ServedModel, read_all
 from service.serving.predictions import Contribution, LabelScore, Prediction
 from service.serving.request_parser import LARGE_BODY_BYTES, LIST_FORMS
 
@@ -91,8 +92,9 @@ class Predictor:
         async with self._thread:
             a = self.answering(name)
             (who, by), ahead = a.by(candidate), a.ahead
+            now = await read_all(a.learner, partial(freeze, a.learner, by))
             predictions, form, labels = await asyncio.to_thread(
-                answer_large, freeze(a.learner, by), body, self._max_instances, explain, top
+                answer_large, now, body, self._max_instances, explain, top
             )
             self._count(name, a.learner.identity, labels)
             return Answers(predictions, form, a.head.version, ahead, who)

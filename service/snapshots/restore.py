@@ -11,6 +11,9 @@ from service.learning.candidates import Candidate, stored_as
 from service.learning.classifier import state_of
 from service.learning.evaluation.mistake_bound import BoundSegment
 from service.learning.evaluation.prequential import PrequentialWindow
+from service.learning.identity import SUMS
+from service.learning.kernel.kernel import squared_norm
+from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.snapshots import blobs
@@ -87,6 +90,9 @@ def restore_learner(
         name: state_of(c.identity, {array: values[stored_as(name, array)] for array in c.identity.weight_arrays})
         for name, c in head.candidate_states.items()
     }
+    norms = {name: squared_norm(weights[:, 0]) for name, weights in (("", state), *states.items())}
+    scaled = head.identity.scale == "standard"
+    scaler = StandardScaler.of(head.identity, [values[name] for name in SUMS]) if scaled else None
     seen, stretch = head.observations, None
     if reference is not None and seen.stretch is not None:
         vector = reference.values.reshape(head.columns, -1) if head.identity.multiclass else reference.values
@@ -102,7 +108,7 @@ def restore_learner(
         candidate = Candidate(saved.identity, learner.columns, options.of_candidate(name), since)
         recent = _recent(saved.observations, options, head.identity.classes)
         candidate.observations.restore(recent, saved.observations.squared_steps, None)
-        candidate.restore(states[name], saved.counts.copy())
+        candidate.restore(states[name], norms[name], saved.counts.copy())
         if saved.diverged_at is not None:
             candidate.stop(*saved.diverged_at)
         return candidate
@@ -110,9 +116,9 @@ def restore_learner(
     def finish() -> Learner:
         learner.columns.extend(names)
         learner.candidates = {name: candidate(name, saved) for name, saved in head.candidate_states.items()}
-        learner.load(values, covered)
+        learner.scaler, learner.covered = scaler, covered
         learner.observations.restore(_recent(seen, options, head.identity.classes), seen.squared_steps, stretch)
-        learner.restore(state, head.counts.copy(), seen.diverged)
+        learner.restore(state, norms[""], head.counts.copy(), seen.diverged)
         learner.observations.gaps = seen.gaps.copy()
         learner.runs = runs
         return learner

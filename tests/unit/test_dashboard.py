@@ -34,7 +34,7 @@ def test_the_committed_dashboard_is_what_the_generator_makes() -> None:
 def metric_names() -> set[str]:
     """The name of every sample that a learner can export, as its own /metrics writes it."""
     model_figures = figures("m")
-    metrics = Metrics("1", lambda: [model_figures], lambda: True, lambda: {"kafka": 0.0})
+    metrics = Metrics("1", lambda: [asyncio.sleep(0, model_figures)], lambda: True, lambda: {"kafka": 0.0})
     families = list(text_string_to_metric_families(asyncio.run(metrics.render()).decode()))
     # A metric with labels has no sample before its first use, but it has a family.
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}

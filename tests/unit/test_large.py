@@ -119,6 +119,20 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(
     assert first["score"] == 1.0 + 100 * 0.5
 
 
+@pytest.mark.nightly
+async def test_reading_a_large_model_does_not_hold_the_loop() -> None:
+    """A copy of its 512 MB of weights takes longer than a turn of the event loop may."""
+    learner = learner_of(Identity(features="hashed", bits=22, labels=tuple(range(16))), [])
+    model = LocalModel(application(learner), learner)
+    async with loop_turns() as turns:
+        for path, query in (("", ""), ("/weights", "top=3&label=7")):
+            answer = await ask(model.app, HttpRequest("GET", f"/v1/models/m{path}", query, None, b""))
+            assert answer.status == 200, answer.body
+        body = json.dumps({"instances": [{"features": dict.fromkeys(NAMES, 1.0)}] * 100}).encode()
+        assert (await model.predict(body)).status == 200
+    assert max(turns) < MAX_TURN_SECONDS
+
+
 MIB = 1 << 20
 NESTED = {
     "open": b"[" * (16 * MIB),
@@ -149,7 +163,7 @@ async def test_a_body_of_brackets_is_refused_by_its_bytes(model: LocalModel, bod
 async def test_a_scrape_of_a_hundred_models_does_not_hold_the_loop() -> None:
     models = [figures(f"m{i}") for i in range(100)]
 
-    metrics = Metrics("1", lambda: models, lambda: True, dict)
+    metrics = Metrics("1", lambda: [asyncio.sleep(0, model) for model in models], lambda: True, dict)
     for i in range(100):
         for histogram in (metrics.saving, metrics.slices, metrics.delays):
             histogram.labels(f"m{i}").observe(1.0)

@@ -5,6 +5,7 @@ All handlers are `async def`: a plain function would run in a thread and see hal
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -21,11 +22,12 @@ from starlette.types import ASGIApp
 from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
+from service.learning.learner import Learner
 from service.serving.http.openapi import request_of, responses
 from service.serving.http.predict import PREDICT, BatchPredictionResponse, PredictionResponse, PredictParameters
 from service.serving.http.request_bodies import InFlight
-from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version
-from service.serving.models import Models
+from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
+from service.serving.models import Models, read_all
 from service.serving.predictions import Prediction
 from service.snapshots import codec
 from service.snapshots.ports import Store
@@ -135,7 +137,7 @@ def install_v1(
     @app.get("/v1/models/{name}", tags=["models"], responses=responses(MODEL_PROBLEMS, Description))
     async def describe_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
-        return encoded(Description.of(*models.answering(name)))
+        return encoded(await describe(*models.answering(name)))
 
     @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses(MODEL_PROBLEMS, Candidates))
     async def candidates(name: str) -> Response:
@@ -153,7 +155,7 @@ def install_v1(
         async with page_at_a_time:
             await asyncio.sleep(0)  # between two pages the event loop turns
             bias, label = by.served_at(slice(1), place).item(), UNSET if place is None else labels[place]
-            columns, w, after = await _choose(by, parameters, place)
+            columns, w, after = await _choose(learner, by, parameters, place)
             rows = [Weight(by.columns.name_of(c), c, weight) for c, weight in zip(columns, w.tolist(), strict=True)]
             return encoded(Weights(bias, rows, after, label, UNSET if who is None else who))
 
@@ -196,18 +198,19 @@ def _place(identity: Identity, label: str | None) -> int | None:
 
 
 async def _choose(
-    by: Classifier, parameters: WeightsParameters, label: int | None
+    learner: Learner, by: Classifier, parameters: WeightsParameters, label: int | None
 ) -> tuple[Sequence[int], NDArray[np.float64], str | None]:
-    """Columns to show, their weights in this turn of the event loop, and the cursor of the next page."""
+    """Columns to show, their weights, and the cursor of the next page."""
     count, top, names = len(by.columns), parameters.top, list(parameters.name)
     if parameters.names is not None:
         names += parameters.names.split(",")
     if not names and top is None:
         end = min(parameters.cursor + parameters.limit, count)
-        w = by.served_at(slice(parameters.cursor, end), label).copy()
+        w = by.copy_served(slice(parameters.cursor, end), label)
         return range(parameters.cursor, end), w, str(end) if end < count else None
     known = [c for name in names if (c := by.columns.column_of(name)) is not None]
     columns: Sequence[int] = [0, *known] if names else range(count)  # the bias comes first, as in `largest`
-    w = by.served_at(np.array(columns, np.intp) if names else slice(count), label).copy()
+    at = np.array(columns, np.intp) if names else slice(count)
+    w = await read_all(learner, partial(by.copy_served, at, label))
     chosen = range(1, len(w)) if top is None else await asyncio.to_thread(largest, w, top)
     return [columns[i] for i in chosen], w[chosen], None

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,8 +14,8 @@ from service.learning.classifier import Classifier, largest
 from service.learning.evaluation.last_events import PLANE_COLUMNS
 from service.learning.identity import as_text
 from service.learning.learner import Learner
-from service.serving.model_info import Description, iso, served_confusion
-from service.serving.models import Model, Models, ServedModel
+from service.serving.model_info import Description, describe, iso, served_confusion
+from service.serving.models import Model, Models, ServedModel, read_all
 from service.serving.page.example_event import newest_event
 from service.serving.page.history import SECONDS, History
 
@@ -61,19 +62,19 @@ class PageState:
             "missing": {dependency: round(since, 1) for dependency, since in self._missing().items() if since},
             "model": None,
         }
-        if model is None or model.answering is None:
+        if model is None or (a := model.answering) is None:
             now["why_not"] = model.why_not if model else "the service has no model yet"
         else:
-            now |= self._figures(model, model.answering)
-            now["largest"] = await self._weights(model.name, *model.answering.by(None))
+            now |= self._figures(model, a, await describe(model, a))
+            now["largest"] = await self._weights(a.learner, model.name, *a.by(None))
         return Response(msgspec.json.encode(now), media_type="application/json")
 
-    def _figures(self, model: Model, a: ServedModel) -> dict[str, Any]:
+    def _figures(self, model: Model, a: ServedModel, about: Description) -> dict[str, Any]:
         learner, by, points = a.learner, a.by(None)[1], self._history.of(model.name)
         labels = learner.identity.labels or (-1, 1)
         confusion = served_confusion(by)
         return {
-            "model": _short(Description.of(model, a)),
+            "model": _short(about),
             "labels": [as_text(label) for label in labels],
             "confusion": (confusion or by.counts.confusion) if len(labels) <= MAX_LABELS else [],
             "of_last": not confusion,  # the confusion is that of the last weights, not of those that answer
@@ -89,7 +90,7 @@ class PageState:
             "plane": _plane(learner, by),
         }
 
-    async def _weights(self, name: str, who: str | None, by: Classifier) -> list[Any]:
+    async def _weights(self, learner: Learner, name: str, who: str | None, by: Classifier) -> list[Any]:
         """The largest weights: of each label (None where labels share them) the bias and (name, weight) pairs."""
         due, answered_by, weights = self._largest.get(name, (0.0, None, []))
         if time.monotonic() < due and answered_by == who:
@@ -98,7 +99,7 @@ class PageState:
         places = range(min(len(labels), MAX_LABELS)) if by.identity.multiclass else [None]
         weights = []
         for place in places:
-            w = by.served_at(slice(count), place).copy()
+            w = await read_all(learner, partial(by.copy_served, slice(count), place))
             chosen = await asyncio.to_thread(largest, w, LARGEST_WEIGHTS)
             named = [(by.columns.name_of(column), float(w[column])) for column in chosen if w[column]]
             label = None if place is None else as_text(labels[place])
