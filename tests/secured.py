@@ -90,8 +90,7 @@ class Issuer:
                 self.end_headers()
                 self.wfile.write(json.dumps(body).encode())
 
-            def log_message(self, *_: object) -> None:
-                pass
+            log_message = lambda *_: None  # noqa: E731
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
         self.url = f"http://127.0.0.1:{self._server.server_port}/token"

@@ -58,6 +58,12 @@ def settings_of(ctx: typer.Context) -> "Settings":
     return load(ctx.obj, flags)
 
 
+def settings_and_topic(ctx: typer.Context) -> "tuple[Settings, str]":
+    """The settings, as `settings_of` returns them, and their only topic."""
+    settings = settings_of(ctx)
+    return settings, one_topic(settings)
+
+
 def one_topic(settings: "Settings") -> str:
     """The only topic of these settings; raises ConfigurationError if there is not exactly one."""
     if len(settings.topics) != 1 or settings.patterns:

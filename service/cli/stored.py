@@ -1,12 +1,13 @@
 """The commands on a stored model: inspect, export, rollback, verify, reset."""
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Output, RedisUrl, Topic, one_topic, settings_of
+from service.cli.options import AsJson, Bootstrap, Output, RedisUrl, Topic, settings_and_topic
 
+T = TypeVar("T")
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what would be done.")]
 
 
@@ -20,7 +21,7 @@ def inspect(
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.stored.inspect import inspect_model
 
-    _run(ctx, inspect_model, json)
+    _run(inspect_model(*settings_and_topic(ctx), json))
 
 
 def export(
@@ -36,7 +37,7 @@ def export(
     """Write a model's newest snapshot for other programs: as JSON, as a scikit-learn pipeline, as ONNX."""
     from service.tools.stored.export import export_model
 
-    _run(ctx, export_model, output, sklearn, onnx)
+    _run(export_model(*settings_and_topic(ctx), output, sklearn, onnx))
 
 
 def rollback(
@@ -53,7 +54,7 @@ def rollback(
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
     from service.tools.stored.rollback import rollback_model
 
-    _run(ctx, rollback_model, to, resume_at, yes)
+    _run(rollback_model(*settings_and_topic(ctx), to, resume_at, yes))
 
 
 def verify(
@@ -66,7 +67,7 @@ def verify(
     """Learn the records of a model's newest snapshot again, and compare: exit 4 if the state differs."""
     from service.tools.stored.verify import verify_model
 
-    raise typer.Exit(_run(ctx, verify_model, json))
+    raise typer.Exit(_run(verify_model(*settings_and_topic(ctx), json)))
 
 
 def reset(
@@ -78,12 +79,10 @@ def reset(
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
     from service.tools.stored.reset import reset_model
 
-    _run(ctx, reset_model, yes)
+    _run(reset_model(*settings_and_topic(ctx), yes))
 
 
-def _run(ctx: typer.Context, command: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
-    """Run a command with the settings of the options, the name of their model, and these arguments."""
+def _run(command: Coroutine[Any, Any, T]) -> T:
     import asyncio
 
-    settings = settings_of(ctx)
-    return asyncio.run(command(settings, one_topic(settings), *arguments))
+    return asyncio.run(command)

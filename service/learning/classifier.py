@@ -137,18 +137,13 @@ class Classifier:
 
     @property
     def served(self) -> NDArray[np.float64]:
-        """The weights that answer."""
+        """A copy of the weights that answer."""
         return self.served_at(slice(len(self.columns)))
 
     def served_at(self, columns: NDArray[np.intp] | slice, label: int | None = None) -> NDArray[np.float64]:
-        """The weights of these columns that answer, perhaps a view; with three labels or more, `label` chooses one."""
+        """A copy of these columns' weights that answer; with three labels or more, `label` may choose one."""
         at: Any = columns if label is None else (columns, label)
-        w: NDArray[np.float64] = self._average_at(at) if self.averaged else self._w[at]
-        return w
-
-    def copy_served(self, columns: NDArray[np.intp] | slice, label: int | None = None) -> NDArray[np.float64]:
-        """A copy of what `served_at` returns."""
-        return self.served_at(columns, label).copy()
+        return self._average_at(at) if self.averaged else np.array(self._w[at])
 
     def _average_at(self, at: Any) -> NDArray[np.float64]:
         away: NDArray[np.float64] = self._state[:, 1][at] * self._part

@@ -4,7 +4,8 @@ The docstring of a member is its description in `/openapi.json`. This module kno
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple, Self
+from functools import partial
+from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta
@@ -146,18 +147,6 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         )
 
 
-class ArrayFigures(NamedTuple):
-    """The figures of a model for which all its weights are read."""
-
-    squared_norm: float
-    scaled_columns: int | None
-
-    @classmethod
-    def of(cls, learner: Learner) -> Self:
-        """The figures of this learner."""
-        return cls(learner.squared_norm, learner.scaler.used if learner.scaler else None)
-
-
 class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A model: counts and offsets of the state that answers; version and digests of its accepted head."""
 
@@ -228,9 +217,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stopped: str | None
 
     @classmethod
-    def of(cls, model: Model, a: ServedModel, figures: ArrayFigures | None = None) -> Self:
-        """The description of a model at this moment. `figures` are those of its arrays, if they were read already."""
-        figures = figures or ArrayFigures.of(a.learner)
+    def of(cls, model: Model, a: ServedModel, of_arrays: dict[str, Any] | None = None) -> Self:
+        """The description of a model at this moment; `of_arrays` has `_of_arrays`, if a thread made them."""
         learner, head, identity, observations = a.learner, a.head, a.learner.identity, a.learner.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
         serving, accuracy = learner.by(learner.answering), Accuracy.of_each(learner)
@@ -251,7 +239,6 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             labels=[LabelRecall(label, events, Share(*recall)) for label, events, *recall in recalls],
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
-            **figures._asdict(),
             squared_norm_limit=observations.squared_norm_limit,
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
@@ -265,6 +252,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             saved_at=iso(head.saved_at),
             learning_here=model.learning_here,
             stopped=model.stopped or model.unusable,
+            **(of_arrays or _of_arrays(learner)),
             **_counted(learner, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
         )
@@ -272,7 +260,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 async def describe(model: Model, a: ServedModel) -> Description:
     """The description of a model at this moment; a thread reads the arrays of a large one."""
-    return Description.of(model, a, await read_all(a.learner, lambda: ArrayFigures.of(a.learner)))
+    return Description.of(model, a, await read_all(a.learner, partial(_of_arrays, a.learner)))
 
 
 class Version(msgspec.Struct, forbid_unknown_fields=True):
@@ -328,6 +316,12 @@ def baseline(learner: Learner) -> Share:
     """The share of the most frequent label."""
     counts = learner.counts
     return Share(share(max(counts.by_label), counts.events), learner.observations.recent.baseline)
+
+
+def _of_arrays(learner: Learner) -> dict[str, Any]:
+    """The figures for which all weights are read, by name."""
+    used = learner.scaler.used if learner.scaler else None
+    return {"squared_norm": learner.squared_norm, "scaled_columns": used}
 
 
 def _counted(classifier: Classifier, *more: str) -> dict[str, Any]:

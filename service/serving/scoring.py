@@ -124,7 +124,7 @@ class FrozenModel(NamedTuple):
 def freeze(learner: Learner, by: Classifier | None = None) -> FrozenModel:
     """The model as it is in this turn of the event loop, for a thread: its weights are a copy."""
     by = by or learner
-    w = by.served if by.averaged else by.served.copy()
+    w = by.served
     return FrozenModel(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
 
 

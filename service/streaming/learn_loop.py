@@ -38,8 +38,6 @@ record may exceed them; the decoder limits how long that takes."""
 FIRST_SLICE_RECORDS, MIN_SLICE_RECORDS = 200, 50
 AIM_SECONDS = 0.002
 """If records take long to learn, a slice gets fewer, so that it takes about this time."""
-READ_SECONDS = 0.005
-"""Time between two looks whether a thread still reads all weights of a large model."""
 MAX_PAUSE_SECONDS = 5.0
 """The longest pause between two attempts to restore."""
 CONFIRM_SECONDS = 1.0
@@ -265,7 +263,7 @@ class LearnLoop:
             start = 0
             while start < len(run):
                 while learner.readers:
-                    await self._clock.sleep(READ_SECONDS)
+                    await self._clock.sleep(SLICE_SECONDS)
                 if not self._log.held or self._model is None:
                     return
                 start += await self._apply(model, partition, run[start : start + min(self._slice, MAX_SLICE_RECORDS)])

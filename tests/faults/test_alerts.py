@@ -129,8 +129,9 @@ def letters_cannot_be_written(trial: Trial) -> Broken:
     yield
 
 
-def hung(server: Server) -> Broken:
-    """SIGSTOP: the server accepts connections and does not answer."""
+def hung(trial: Trial, server: Server) -> Broken:
+    """SIGSTOP, with a learner and its standby: the server accepts connections and does not answer."""
+    begin(trial, services=2)
     yield
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
@@ -142,15 +143,13 @@ def hung(server: Server) -> Broken:
 
 
 def kafka_hangs(trial: Trial) -> Broken:
-    """The broker hangs, with a learner and its standby."""
-    begin(trial, services=2)
-    yield from hung(trial.kafka)
+    """The broker hangs."""
+    yield from hung(trial, trial.kafka)
 
 
 def redis_hangs(trial: Trial) -> Broken:
-    """Redis hangs, with a learner and its standby."""
-    begin(trial, services=2)
-    yield from hung(trial.redis)
+    """Redis hangs."""
+    yield from hung(trial, trial.redis)
 
 
 def replica_cut_off(trial: Trial) -> Broken:

@@ -230,7 +230,6 @@ def test_a_token_is_not_sent_elsewhere(tmp_path: Path) -> None:
             self.send_header("location", "/elsewhere")
             self.end_headers()
 
-        do_GET = do_POST  # noqa: N815
         log_message = lambda *_: None  # noqa: E731
 
     with HTTPServer(("127.0.0.1", 0), Redirect) as server:

@@ -88,6 +88,16 @@ def test_learning_waits_for_a_partition_that_is_not_assigned_yet(single: SingleP
     assert single.until(single.judge.covers_log)
 
 
+def test_learning_waits_for_a_thread_that_reads_the_weights(single: SingleProcess) -> None:
+    single.learn(3)
+    model: Any = single.process.learning._model
+    model.learner.readers = 1
+    single.produce(3)
+    assert not single.until(single.judge.covers_log)
+    model.learner.readers = 0
+    assert single.until(single.judge.covers_log)
+
+
 def test_another_topic_without_the_last_record_is_not_continued(single: SingleProcess) -> None:
     """Its offsets fit, and the record that proves it was deleted: in the same topic that would be retention."""
     single.learn(3)

@@ -59,9 +59,8 @@ class ModelClient:
 
 def scrape(learner: Learner, description: Description, metric: str) -> dict[str, float]:
     """The values of a metric's series, by their labels as they are written."""
-    figures = ModelFigures(description, learner.counts, 0.0, {}, 0)
-    metrics = Metrics("0", lambda: [asyncio.sleep(0, figures)], lambda: True, dict)
-    lines = asyncio.run(metrics.render()).decode().splitlines()
+    figures = asyncio.sleep(0, ModelFigures(description, learner.counts, 0.0, {}, 0))
+    lines = asyncio.run(Metrics("0", lambda: [figures], lambda: True, dict).render()).decode().splitlines()
     series = dict(line.rsplit(" ", 1) for line in lines if line.startswith(f"{metric}{{"))
     return {name.removeprefix(metric): float(value) for name, value in series.items()}
 

@@ -138,8 +138,7 @@ class Named:
 
     def place_rows(self, rows: FeatureRows) -> Batch:
         columns, table = np.empty(len(rows.values), np.uint32), self.names.table
-        names = rows.address, rows.names, rows.hashes
-        missing, unsure = find_each(*table[:4], *names, columns)
+        missing, unsure = find_each(*table[:4], rows.address, rows.names, rows.hashes, columns)
         numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
         batch = Batch(rows.starts, columns, rows.values.copy(), numbers=numbers)
         if not missing:
@@ -147,9 +146,10 @@ class Named:
         unknown = np.flatnonzero(columns == 0)
         slots = np.zeros(2 << missing.bit_length(), np.uint64)
         firsts = np.empty(min(missing, self._free), np.int64)
-        new = -1 if unsure else number_each(*names, unknown, slots, firsts, len(self), columns)
-        if new >= 0 and columns.all():
-            return batch._replace(names=rows.names_of(firsts[:new]))
+        if not unsure:
+            new = number_each(rows.address, rows.names, rows.hashes, unknown, slots, firsts, len(self), columns)
+            if new >= 0 and columns.all():
+                return batch._replace(names=rows.names_of(firsts[:new]))
         return self._with_new(batch, unknown, rows.names_of(unknown)[:])
 
     def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:

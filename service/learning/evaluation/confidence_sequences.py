@@ -94,6 +94,6 @@ def update_pairs(pairs: Sequence[PairedComparison], right: Mapping[str, NDArray[
     after = []
     for (i, first), (j, second) in combinations(enumerate(names), 2):
         pair = before.get((first, second), PairedComparison(first, second))
-        only = pair.first_only + both[i][i] - both[i][j], pair.second_only + both[j][j] - both[i][j]
-        after.append(PairedComparison(first, second, pair.events + flags.shape[1], *only))
+        first_only, second_only = pair.first_only + both[i][i] - both[i][j], pair.second_only + both[j][j] - both[i][j]
+        after.append(PairedComparison(first, second, pair.events + flags.shape[1], first_only, second_only))
     return after

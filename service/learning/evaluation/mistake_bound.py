@@ -167,10 +167,11 @@ class BoundSegment:
             # ‖z‖ of the first event gives the scale of the data, and with it the γ to try.
             longest = rate * float(batch.weights[0]) * math.sqrt(moved * learned.squared_norms[0])
             sums.largest_gamma, sums.hinge = max(16.0 * longest, MIN_GAMMA), [0.0] * GAMMAS
-        events = signs, batch.weights, learned.steps, learned.squared_norms, along
         hinge = np.array(sums.hinge)
-        grid = sums.scale, sums.gammas, hinge, sums.radius_squared, sums.squared_steps
-        squares = _follow(rate, moved, *identity.margins, *events, *grid)
+        squares = _follow(
+            rate, moved, *identity.margins, signs, batch.weights, learned.steps, learned.squared_norms, along,
+            sums.scale, sums.gammas, hinge, sums.radius_squared, sums.squared_steps,
+        )  # fmt: skip
         sums.hinge, (sums.radius_squared, sums.squared_steps) = hinge.tolist(), map(float, squares)
         sums.updates += int(np.count_nonzero(learned.steps))
 

@@ -235,16 +235,18 @@ def learn(
         left = events_until_rescale(identity, seen + begin)
         end = min(begin + left, count)
         span, age = slice(begin, end), ages(identity, seen + begin, end - begin)
-        events = batch.starts[begin : end + 1], batch.columns, batch.values, batch.labels[span], batch.weights[span]
-        figures = scores[span], steps[span], squared_norms[span], predicted[span], averaged[span]
+        starts, labels, weights = batch.starts[begin : end + 1], batch.labels[span], batch.weights[span]
         if classes:
             learned, reach = _learn_classes(
-                rule, identity.eta, identity.parameter, state, age, *events, *figures, reach
-            )
+                rule, identity.eta, identity.parameter, state, age, starts, batch.columns, batch.values, labels,
+                weights, scores[span], steps[span], squared_norms[span], predicted[span], averaged[span], reach,
+            )  # fmt: skip
         else:
             learned, reach = _learn(
-                rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins,
-                state, age, _NO_REFERENCE if reference is None else reference, *events, *figures, along[span], reach,
+                rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins, state, age,
+                _NO_REFERENCE if reference is None else reference, starts, batch.columns, batch.values, labels,
+                weights, scores[span], steps[span], squared_norms[span], predicted[span], averaged[span], along[span],
+                reach,
             )  # fmt: skip
         done += learned
         if learned < end - begin:

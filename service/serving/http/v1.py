@@ -206,11 +206,11 @@ async def _choose(
         names += parameters.names.split(",")
     if not names and top is None:
         end = min(parameters.cursor + parameters.limit, count)
-        w = by.copy_served(slice(parameters.cursor, end), label)
+        w = by.served_at(slice(parameters.cursor, end), label)
         return range(parameters.cursor, end), w, str(end) if end < count else None
     known = [c for name in names if (c := by.columns.column_of(name)) is not None]
     columns: Sequence[int] = [0, *known] if names else range(count)  # the bias comes first, as in `largest`
     at = np.array(columns, np.intp) if names else slice(count)
-    w = await read_all(learner, partial(by.copy_served, at, label))
+    w = await read_all(learner, partial(by.served_at, at, label))
     chosen = range(1, len(w)) if top is None else await asyncio.to_thread(largest, w, top)
     return [columns[i] for i in chosen], w[chosen], None

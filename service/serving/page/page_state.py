@@ -99,7 +99,7 @@ class PageState:
         places = range(min(len(labels), MAX_LABELS)) if by.identity.multiclass else [None]
         weights = []
         for place in places:
-            w = await read_all(learner, partial(by.copy_served, slice(count), place))
+            w = await read_all(learner, partial(by.served_at, slice(count), place))
             chosen = await asyncio.to_thread(largest, w, LARGEST_WEIGHTS)
             named = [(by.columns.name_of(column), float(w[column])) for column in chosen if w[column]]
             label = None if place is None else as_text(labels[place])
