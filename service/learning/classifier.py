@@ -152,9 +152,8 @@ class Classifier:
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """The arrays to store, by name: see `Identity.weight_arrays`."""
+        """The arrays to store, by name, as views of the live state: see `Identity.weight_arrays`."""
         rows = self._state[: len(self.columns)].reshape(len(self.columns), -1).T
-        rows = np.ascontiguousarray(rows) if self.identity.multiclass else rows
         return dict(zip(self.identity.weight_arrays, rows, strict=True))
 
     @property
@@ -267,9 +266,11 @@ class Classifier:
 def largest(weights: NDArray[np.float64], count: int) -> list[int]:
     """The columns of the `count` largest weights by size, without the bias; equal ones in the order of the columns."""
     sizes = np.abs(weights[1:])
-    least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
-    columns = np.flatnonzero(sizes >= least)
-    largest_columns: list[int] = (columns[np.argsort(-sizes[columns], kind="stable")[:count]] + 1).tolist()
+    used, zeros = np.flatnonzero(sizes), np.flatnonzero(sizes == 0.0)[:count]  # to partition many zeros takes seconds
+    if count < len(used):
+        used = used[sizes[used] >= np.partition(sizes[used], -count)[-count]]
+    used = used[np.argsort(-sizes[used], kind="stable")]
+    largest_columns: list[int] = (np.concatenate([used, zeros])[:count] + 1).tolist()
     return largest_columns
 
 

@@ -53,10 +53,10 @@ class Encoded(NamedTuple):
 NO_ARRAY = Encoded(np.zeros(0), [], [], [])
 
 
-def encode_array(array: NDArray[Any], before: Encoded, constant: bool = False) -> tuple[Encoded, dict[str, bytes]]:
+def encode_array(array: NDArray[Any], before: Encoded) -> tuple[Encoded, dict[str, bytes]]:
     """How to store an array if the store has `before`, and the blobs that it lacks.
 
-    A `constant` array is not copied. The store has an array of single precision already if it is `before`, rounded.
+    The array is kept and must not change later. One of single precision is in the store if it is `before`, rounded.
 
     Changes become a delta if that is smaller than the blocks they are in, until deltas pass a quarter of the base. Then
     a new base is cut. A delta takes in the earlier ones that are not longer, so there are few deltas although each save
@@ -65,8 +65,7 @@ def encode_array(array: NDArray[Any], before: Encoded, constant: bool = False) -
     """
     changed, dirty, blocks = _compare(array, before)
     if len(array) == len(before.values) and not len(changed):
-        return (before._replace(values=array) if constant else before), {}  # keep one of two equal arrays
-    values = array if constant else array.copy()
+        return before._replace(values=array), {}
     deltas, columns = list(before.deltas), changed
     while deltas and len(deltas[-1][1]) <= len(columns):
         columns = np.union1d(deltas.pop()[1], columns)
@@ -78,14 +77,14 @@ def encode_array(array: NDArray[Any], before: Encoded, constant: bool = False) -
         and in_deltas * 4 <= len(before.base) * BLOCK_COLUMNS * 8
     ):
         if not len(columns):
-            return Encoded(values, blocks, before.base, deltas), {}
+            return Encoded(array, blocks, before.base, deltas), {}
         delta = np.empty(len(columns), DELTA)
         delta["column"], delta["value"] = columns, array[columns]
         blob = delta.tobytes()
-        return Encoded(values, blocks, before.base, [*deltas, (digest(blob), columns)]), {digest(blob): blob}
+        return Encoded(array, blocks, before.base, [*deltas, (digest(blob), columns)]), {digest(blob): blob}
     stored = set(before.base)
     new = {name: _block(array, i) for i, name in enumerate(blocks) if name not in stored}
-    return Encoded(values, blocks, blocks, []), new
+    return Encoded(array, blocks, blocks, []), new
 
 
 def missing_array_blobs(base: list[str], deltas: list[str], before: Encoded = NO_ARRAY) -> list[str]:

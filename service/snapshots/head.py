@@ -201,14 +201,14 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
     """
     arrays, new = dict[str, Encoded](), dict[str, bytes]()
     for name, array in learner.arrays.items():
-        arrays[name], more = blobs.encode_array(array, before.arrays.get(name, blobs.NO_ARRAY))
+        arrays[name], more = blobs.encode_array(array.copy(), before.arrays.get(name, blobs.NO_ARRAY))
         new |= more
     reference: Encoded | None = None
     if learner.observations.stretch is not None:
         # A reference that is the weights of a kept version is in the store already, under the same names.
         like = before.reference or arrays.get("w", blobs.NO_ARRAY)
         values = learner.observations.stretch.reference[: len(learner.columns)].ravel()
-        reference, more = blobs.encode_array(values, like, constant=True)
+        reference, more = blobs.encode_array(values, like)
         new |= more
     names, more = blobs.encode_name_blobs(learner.columns.names, before.names)
     new |= more

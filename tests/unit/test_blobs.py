@@ -52,7 +52,7 @@ def test_any_history_of_saves_is_restored_bit_for_bit(history: Any, data: st.Dat
         array = np.concatenate([array, np.zeros(growth)])
         for position, value in changes:
             array[int(position * (len(array) - 1))] = value
-        encoded, new = encode_array(array, last_accepted)
+        encoded, new = encode_array(array.copy(), last_accepted)
         store |= new
         if data.draw(st.booleans()):
             last_accepted = encoded
@@ -73,18 +73,18 @@ def test_a_save_writes_in_proportion_to_what_changed() -> None:
     """A save of a million columns, of which a hundred changed, writes kilobytes and keeps few deltas."""
     rng = np.random.default_rng(1)
     array = rng.normal(size=1_000_000)
-    encoded, new = encode_array(array, NO_ARRAY)
+    encoded, new = encode_array(array.copy(), NO_ARRAY)
     assert sum(map(len, new.values())) == 8_000_000
     written_bytes = []
     for _ in range(50):
         array[rng.integers(0, len(array), 100)] += 1
-        encoded, new = encode_array(array, encoded)
+        encoded, new = encode_array(array.copy(), encoded)
         written_bytes.append(sum(map(len, new.values())))
         assert len(encoded.deltas) <= 10
     assert sum(written_bytes) / len(written_bytes) < 100 * DELTA.itemsize * 10
     assert encode_array(array, encoded)[1] == {}
     array[:] = -0.0
-    encoded, new = encode_array(array, encoded)
+    encoded, new = encode_array(array.copy(), encoded)
     assert not encoded.deltas
     assert encode_array(np.zeros(len(array)), encoded)[0].blocks != encoded.blocks, "-0.0 is another state than 0.0"
 

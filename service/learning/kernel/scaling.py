@@ -59,8 +59,8 @@ class StandardScaler:
         return scaler
 
     def arrays(self, columns: int) -> dict[str, Vector]:
-        """The arrays to store, by name, of the first columns."""
-        return dict(zip(SUMS, np.ascontiguousarray(self._sums[:columns].T), strict=True))
+        """The arrays to store, by name, of the first columns: views of the sums."""
+        return dict(zip(SUMS, self._sums[:columns].T, strict=True))
 
     @property
     def used(self) -> int:
