@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,7 +17,7 @@ _NUMBERS = {"int", "float", "bool", "greater", "less"}
 _MAX_CHARACTERS = 40
 
 
-def format_error(error: Any, secretive: bool = False) -> str:
+def format_error(error: Mapping[str, Any], secretive: bool = False) -> str:
     """The text of a pydantic error. In a table that has secrets, a value is shown only if a number is expected."""
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
     if " should have " in message:

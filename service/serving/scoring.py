@@ -19,7 +19,7 @@ from service.learning.columns.columns import Batch, columns_for
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.flatten import Features
 from service.learning.finite.batch_training import score_batch
-from service.learning.identity import Identity
+from service.learning.identity import Identity, Label
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
@@ -99,7 +99,7 @@ class Predictor:
             self._count(name, a.learner.identity, labels)
             return Answers(predictions, form, a.head.version, ahead, who)
 
-    def _count(self, name: str, identity: Identity, labels: Mapping[Any, int]) -> None:
+    def _count(self, name: str, identity: Identity, labels: Mapping[Label, int]) -> None:
         """Count predictions, by label if there are few labels: each label is a series."""
         for label, n in labels.items():
             counted = label if identity.classes <= MAX_LABELS else ""
@@ -172,7 +172,7 @@ def _explain(prediction: Prediction, now: FrozenModel, features: Features, score
 
 def answer_large(
     now: FrozenModel, body: bytes, max_instances: int, explain: bool, top: int = DEFAULT_TOP
-) -> tuple[Any, str, Mapping[Any, int]]:
+) -> tuple[list[Prediction] | msgspec.Raw, str, Mapping[Label, int]]:
     """The predictions for a request, as JSON if it is a list; its form; how many predictions have each label.
 
     Raises Rejected. It runs in a thread: it reads only parts of the learner that do not change, and columns, which are
@@ -230,7 +230,7 @@ def warm_up_scoring(learner: Learner) -> None:
     answer_large(freeze(learner), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
 
 
-def _counted(answers: Sequence[Prediction]) -> Mapping[Any, int]:
+def _counted(answers: Sequence[Prediction]) -> Mapping[Label, int]:
     labels = [prediction.label for prediction in answers]
     return {labels[0]: 1} if len(labels) == 1 else Counter(labels)
 
@@ -243,7 +243,7 @@ def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[
     return [Prediction(labels[place], s, strange, UNSET if of is None else of(s)) for place, s, strange in each]
 
 
-def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
+def _encoded(rows: Sequence[msgspec.Struct]) -> msgspec.Raw:
     """The JSON of a list, encoded in parts, so that a thread does not hold the interpreter for long."""
     parts = [msgspec.json.encode(rows[i : i + ENCODED_AT_ONCE])[1:-1] for i in range(0, len(rows), ENCODED_AT_ONCE)]
     return msgspec.Raw(b"[%b]" % b",".join(parts))

@@ -139,7 +139,7 @@ async def _wait_for_topic(cluster: Cluster, topic: str) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _acknowledge(unacknowledged: deque[Any], limit: int) -> None:
+async def _acknowledge(unacknowledged: deque[asyncio.Future[object]], limit: int) -> None:
     """Remove the records that Kafka has acknowledged, and wait until at most `limit` are left; raises TimeoutError.
 
     The client itself would wait for ever: an idempotent producer never gives up a record.

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -128,5 +128,5 @@ class OldServer:
 async def test_the_minimum_version_is_named() -> None:
     minimum = ".".join(map(str, preflight.MIN_VERSION))
     with pytest.raises(ConfigurationError, match=rf"is version 3\.2\.6: the least is {minimum}"):
-        await preflight._server_warnings(OldServer(), "here:1")
+        await preflight._server_warnings(cast(Any, OldServer()), "here:1")
     assert f"Redis must be {minimum} or later" in (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()

@@ -72,5 +72,5 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
         use_compiled_reader(compiled)
         expected = [scoring.answer(learner, learner, features, explain, top=2) for features in instances]
         predictions, name, _ = scoring.answer_large(scoring.freeze(learner), raw, 200, explain, top=2)
-        assert bytes(predictions) == msgspec.json.encode(expected)
+        assert msgspec.json.encode(predictions) == msgspec.json.encode(expected)
         assert name == form

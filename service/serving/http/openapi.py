@@ -66,7 +66,7 @@ def request_of(max_instances: int) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def with_schemas(document: dict[str, Any], answers: Sequence[Any]) -> dict[str, Any]:
+def with_schemas(document: dict[str, Any], answers: Sequence[type[msgspec.Struct]]) -> dict[str, Any]:
     """FastAPI's document with the schemas of problems and of these answers: structs of msgspec, unknown to FastAPI."""
     _, schemas = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
     described = _described({answer.__module__ for answer in answers})

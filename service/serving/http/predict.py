@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from msgspec.structs import astuple
+from msgspec.structs import asdict
 from pydantic import BaseModel, Field
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
@@ -110,8 +110,7 @@ def _response(name: str, answers: Answers) -> PredictionResponse | BatchPredicti
     if answers.form in LIST_FORMS:
         return BatchPredictionResponse(name, answers.version, answers.ahead, answers.predictions, candidate)
     (prediction,) = answers.predictions
-    figures: Any = *astuple(prediction), candidate
-    return PredictionResponse(name, answers.version, answers.ahead, *figures)
+    return PredictionResponse(name, answers.version, answers.ahead, **asdict(prediction), candidate=candidate)
 
 
 async def _send_last(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:

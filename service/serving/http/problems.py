@@ -1,5 +1,6 @@
 """Errors over HTTP, as RFC 9457 problem documents. No value that a client sent is echoed."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -39,9 +40,9 @@ REASONS = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-
 """The reason of a bad parameter, by the first word of pydantic's error; any other is a wrong type."""
 
 
-def response(status: int, detail: str, *faults: Fault, headers: Any = None) -> Response:
+def response(status: int, detail: str, *faults: Fault, headers: Mapping[str, str] | None = None) -> Response:
     """A response with a problem document."""
-    headers = (headers or {}) | HEADERS.get(status, {})
+    headers = dict(headers or {}) | HEADERS.get(status, {})
     if status in ENDING:
         headers["connection"] = "close"
     problem = Problem("about:blank", HTTPStatus(status).phrase, status, detail, list(faults))

@@ -1,8 +1,8 @@
 """Checks of a Redis at the start: its version, eviction policy and AOF, and whether we may run scripts and write."""
 
 import re
-from typing import Any
 
+from redis.asyncio import Redis
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from service.errors import ConfigurationError
@@ -20,7 +20,7 @@ redis.call('HDEL', KEYS[1], 'digest')
 _REFUSED = re.compile("permission|can't run this|unknown (redis )?command", re.IGNORECASE)
 
 
-async def check_server(redis: Any, where: str, learn: bool) -> list[str]:
+async def check_server(redis: Redis, where: str, learn: bool) -> list[str]:
     """Refuse a Redis that would lose snapshots or refuses our commands; return warnings, a line each.
 
     `where` names the Redis in each line. Raises ConfigurationError, and what the client raises.
@@ -40,7 +40,7 @@ async def check_server(redis: Any, where: str, learn: bool) -> list[str]:
     return warnings
 
 
-async def _server_warnings(redis: Any, where: str) -> list[str]:
+async def _server_warnings(redis: Redis, where: str) -> list[str]:
     """Warnings about the settings that INFO shows, a line each; raises ConfigurationError if the server is not fit."""
     try:
         info = await redis.info()
