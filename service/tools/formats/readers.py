@@ -178,7 +178,7 @@ def _number(where: str, text: str, text_is_valid: bool = False) -> Any:
         raise BadLine(f"{where}: expected a number, got '{text[:40]}'") from None
     if not math.isfinite(value):
         raise BadLine(f"{where}: expected a finite number, got '{text[:40]}'")
-    return value
+    return int(text) if text.removeprefix("-").isdecimal() else value
 
 
 def _label(text: str, identity: Identity) -> Any:
