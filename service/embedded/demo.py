@@ -149,7 +149,7 @@ def _wait(condition: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + START_SECONDS
     while not (result := condition()):
         if time.monotonic() > deadline:
-            raise PerceptronError(f"after {START_SECONDS:.0f} s still not: {what}")
+            raise PerceptronError(f"waited for {START_SECONDS:.0f} s in vain until {what}")
         time.sleep(0.05)
     return result
 

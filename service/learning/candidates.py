@@ -32,7 +32,7 @@ class Candidate(Classifier):
         """Learn the batch that the model learned; returns which events it predicted rightly.
 
         The first record is at offset `first`; `columns_before` is the number of columns before the batch.
-        Returns None, and changes no weight, once the candidate has diverged.
+        Returns None if the candidate has diverged, in this batch or before; after that no weight changes.
         """
         if self.diverged and len(batch.labels):
             batch = batch.first(0)

@@ -164,7 +164,7 @@ class Classifier:
     def restore(self, state: NDArray[np.float64], norm: float, counts: Counts, diverged: str | None = None) -> None:
         """Take over restored state without copying it; `norm` is ‖w‖².
 
-        The columns have names, and the observations are restored.
+        Call it after the columns have their names and the observations are restored.
         """
         self._state, self.counts = state, counts
         self.make_room(len(self.columns))
@@ -204,9 +204,9 @@ class Classifier:
         reference = self.observations.stretch.reference if self.observations.stretch else None
         learned = kernel.learn(self.identity, self._state, batch, self.counts.events, self._reach, reference)
         self._reach = learned.reach
-        if (done := len(learned.scores)) < len(batch.labels):
-            self.stop(partition, first + batch.records[done])
-            batch = batch.first(done)
+        if (count := len(learned.scores)) < len(batch.labels):
+            self.stop(partition, first + batch.records[count])
+            batch = batch.first(count)
         return batch, learned
 
     def stop(self, partition: int, offset: int) -> None:

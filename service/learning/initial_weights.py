@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from service.learning.identity import Identity
 
-RANDOM, GIVEN = "random:", "weights:"
+RANDOM, FROM_FILE = "random:", "weights:"
 
 
 def initial_weights(identity: Identity, first: int, count: int) -> NDArray[np.float64]:
-    """The first weights of the columns `first`, `first` + 1, … (`count` of them), except those of a file.
+    """The first weights of `count` columns from `first` on; zeros if they come from a file, which the learner reads.
 
     With three labels or more the shape is (count, classes): each class has its own numbers.
     """

@@ -1,8 +1,8 @@
 """A model's state and the one way it changes: `Learner.apply`.
 
 The learner does no I/O: it takes record bytes and offsets, and returns what happened. State is what `snapshots.head`
-puts into the state digest: identity, covered ranges, names, arrays, counts. Observations (the recent window, the limit
-of the norm, runs) are stored next to the state and are no part of it.
+puts into the state digest: identity, covered ranges, names, arrays, counts, candidates. Observations (the recent
+window, the limit of the norm) and runs are stored next to the state and are not part of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -156,7 +156,7 @@ class Learner(Classifier):
         """Learn records of a partition in order. Their offsets are contiguous.
 
         Raises OutOfOrder if they do not begin at the partition's next offset. `Outcome.consumed` is smaller than the
-        number of records if the model diverges, which stops it before that record, or if `enough` returned True. It is
+        number of records if the model diverges, which stops it before that record, or if `enough` returned True; it is
         called after each record that takes time.
         """
         if not len(records):
@@ -171,12 +171,12 @@ class Learner(Classifier):
         self.observations.make_room(columns, decoded.names)
         batch, learned = self.learn(self.scaler.learn(decoded) if self.scaler else decoded, partition, first)
         consumed = len(decoded.records) + len(rejects) + len(decoded.skipped)
-        if (done := len(batch.labels)) < len(decoded.labels):
-            # The events from here on changed nothing; neither may their names, rejections and counts.
-            consumed = decoded.records[done]
+        if (learned_count := len(batch.labels)) < len(decoded.labels):
+            # The events from here on changed no weights, so their names, rejections and counts are dropped too.
+            consumed = decoded.records[learned_count]
             rejects = [reject for reject in rejects if reject.record < consumed]
             if self.scaler:
-                self.scaler.undo(decoded, done)
+                self.scaler.undo(decoded, learned_count)
         self.columns.extend(batch.names)
         baseline = majority_baseline(np.array(self.counts.by_label), learned.truth)
         predicted = {"last": learned.predicted, "baseline": baseline}
@@ -193,7 +193,7 @@ class Learner(Classifier):
         for reject in rejects:
             self.counts.rejected[reject.reason] = self.counts.rejected.get(reject.reason, 0) + 1
         self.cover(partition, first + consumed)
-        return Outcome(consumed, rejects, self.diverged if done < len(decoded.labels) else None)
+        return Outcome(consumed, rejects, self.diverged if learned_count < len(decoded.labels) else None)
 
     def score(self, features: Features, by: Classifier | None = None) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.

@@ -9,7 +9,7 @@ import numpy as np
 
 from service.errors import ConfigurationError
 from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
-from service.learning.initial_weights import GIVEN
+from service.learning.initial_weights import FROM_FILE
 from service.learning.kernel.kernel import Vector, squared_norm
 
 FORMAT_VERSION = 1
@@ -40,7 +40,7 @@ class WeightsFile(msgspec.Struct, frozen=True):
     @property
     def identity(self) -> str:
         """The `start` of the identity of a model that begins with these weights."""
-        return GIVEN + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+        return FROM_FILE + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
 class _About(msgspec.Struct):

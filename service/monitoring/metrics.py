@@ -125,7 +125,7 @@ class Metrics(Collector):
         self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", ["model"])
         self.rewinds = counter("rewinds", "Times that state was dropped and restored.", ["model", "cause"])
         self.offset_gaps = counter("offset_gaps", "Gaps between two batches, as compaction leaves them.", ["model"])
-        self.gaps = counter("unexplained_gaps", "Stops at batches that do not follow on each other.", ["model"])
+        self.gaps = counter("unexplained_gaps", "Stops at batches whose offsets do not follow each other.", ["model"])
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", ["model"])
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", ["cause"])
         histogram: Callable[..., Histogram] = partial(Histogram, buckets=FAST_BUCKETS, **shared)
@@ -175,8 +175,8 @@ class Metrics(Collector):
         for member, (name, text) in SHARES.items():
             yield from _shares(name, text, [((r.about.model,), getattr(r.about, member)) for r in learned])
         yield from _accuracies(learned)
-        few = [row.about for row in learned if len(row.about.labels) <= MAX_LABELS]
-        recalls = [((m.model, m.identity.text_of(label.label)), label.recall) for m in few for label in m.labels]
+        models = [row.about for row in learned if len(row.about.labels) <= MAX_LABELS]
+        recalls = [((m.model, m.identity.text_of(label.label)), label.recall) for m in models for label in m.labels]
         text = "Share of right predictions among the events of the label, as served"
         yield from _shares("label_recall", text, recalls, ["model", "label"])
         # This is a summary, since in the exposition format only summaries have quantiles.

@@ -9,7 +9,7 @@ MIN_RECORDS = 10
 
 
 class MostlyRejected(NamedTuple):
-    """Most records are rejected: how many of how many, and the commonest reason."""
+    """Most of the last records were rejected: the numbers of both, and the most frequent reason."""
 
     rejected: int
     records: int
@@ -17,7 +17,7 @@ class MostlyRejected(NamedTuple):
 
 
 class Rejections:
-    """The rejected among the last records of one topic."""
+    """Counts the rejected records among the last records of one topic."""
 
     def __init__(self) -> None:
         self._records = 0.0

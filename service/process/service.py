@@ -22,7 +22,7 @@ from service.errors import ConfigurationError, DependencyError, PerceptronError,
 from service.learning.columns.columns import columns_for
 from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
-from service.learning.jit.jit import NOTHING_KEPT
+from service.learning.jit.jit import CACHE_IS_EMPTY
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.logging import configure_logging
@@ -189,7 +189,7 @@ class Service:
         """Connect, then follow and learn; followers and learners become tasks of the process."""
         settings = self._settings
         kinds = {(min(len(model.labels or (-1, 1)), 3), model.scale) for model in settings.models.values()}
-        if NOTHING_KEPT:
+        if CACHE_IS_EMPTY:
             self._log.info("compiling, once: 10 to 20 seconds")
         await asyncio.to_thread(warm_up, kinds)
         _settle()

@@ -11,7 +11,7 @@ from service.settings.section import Section, as_value_error, loopback
 
 
 class HttpSettings(Section):
-    """`[http]`: where predictions are asked for."""
+    """`[http]`: the address, access and limits of the HTTP server."""
 
     host: str = "127.0.0.1"
     """The address to listen on."""
@@ -89,5 +89,5 @@ class HttpSettings(Section):
         if not (local := loopback(self.host)) and self.token_file is None:
             lines.append("everyone who reaches it can ask for predictions and weights; set http.token_file")
         if not local and self.tls is None and (self.token_file or self.metrics_token_file):
-            lines.append("tokens cross the network unencrypted; set http.ssl_certfile, or have TLS before it")
+            lines.append("tokens cross the network unencrypted; set http.ssl_certfile, or use a proxy with TLS")
         return [f"http.host = {self.host}: {line}" for line in lines]

@@ -64,7 +64,7 @@ class KafkaSettings(TlsSection):
         if not (token_url.scheme == "https" or local) or "@" in token_url.netloc:
             raise ValueError("oauth_token_url: expected https://HOST/PATH without a login: a secret is sent there")
         used = self.security_protocol.endswith("SSL") or self.oauth_token_url is not None
-        self.check_tls(used, "is of no use where security_protocol is without TLS")
+        self.check_tls(used, "is of no use without TLS: set security_protocol to SSL or SASL_SSL")
         mechanism = self.sasl_mechanism if self.security_protocol.startswith("SASL") else None
         use = mechanism or f"security_protocol = {self.security_protocol}"
         needed = _SASL_SETTINGS.get(mechanism, ("sasl_username", "sasl_password"))

@@ -160,8 +160,8 @@ class Settings(BaseSettings):
 
     def requests_topic(self, topic: str) -> bool:
         """Whether a pattern asks for this topic. Kafka's own topics and those of dead letters hold no events."""
-        aside = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)
-        return not aside and _matching(self.patterns, topic) is not None
+        is_reserved = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)
+        return not is_reserved and _matching(self.patterns, topic) is not None
 
     def of(self, model: str) -> ModelSettings:
         """A model's settings: its own, or those of the pattern that matches its topic."""

@@ -30,7 +30,7 @@ HALF_LIFE_EVENTS = 1000
 RULE_SETTINGS = ("eta", "outputs", "slope", "margin", "tie")
 """Settings of the model that a candidate with another rule does not take over."""
 _CANDIDATE_NAME = re.compile("(?!(last|average|baseline)$)[A-Za-z0-9_-]{1,64}")
-"""The reserved names belong to something else that predicts."""
+"""The reserved names are those of the model's own weights and of the baseline."""
 _RANDOM_START = re.compile("random:[0-9]{1,19}")
 _POINTER = re.compile("(/([^~\0]|~[01])*)?")
 _EXPECTED_POINTER = "expected a JSON Pointer, such as /label or /after/label"
@@ -76,7 +76,7 @@ class EventSettings(Section):
     without: tuple[str, ...] = ()
     """Patterns of features to leave out."""
     where: dict[Pointer, LabelSetting | Annotated[list[LabelSetting], Field(min_length=1)]] = Field({})
-    """For each JSON Pointer a value, or a list of values; records with others are passed over."""
+    """For each JSON Pointer a value, or a list of values; records with other values are skipped."""
 
     @model_validator(mode="after")
     def _parts_differ(self) -> "EventSettings":
@@ -122,7 +122,7 @@ class CandidateSettings(Section):
 
 
 class ModelSettings(Section):
-    """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last seven are identity."""
+    """`[model]`, the defaults of all models, and `[models.NAME]`. All up to `max_columns` are identity."""
 
     features: Literal["named", "positional", "hashed"] = "named"
     """How features become columns."""
@@ -151,7 +151,7 @@ class ModelSettings(Section):
     weights: dict[str, float] | list[float] | None = None
     """For threshold-unit: the weights, which are never learned."""
     threshold: float | None = None
-    """For threshold-unit: the prediction is positive if w·x is beyond it."""
+    """For threshold-unit: the prediction is positive if w·x reaches it."""
     text: Text = "category"
     """What a string is: a feature `name=value`, ignored, or a reason to reject the event."""
     event: EventSettings = EventSettings()
@@ -212,7 +212,7 @@ class ModelSettings(Section):
             if self.weights is None or self.threshold is None:
                 raise ValueError('rule = "threshold-unit" needs weights and a threshold')
             if self.features == "hashed" or (self.features == "positional") != isinstance(self.weights, list):
-                raise ValueError(f'features = "{self.features}" does not fit weights: by name they are named features')
+                raise ValueError(f'features = "{self.features}" does not fit weights: a table is for "named"')
             if self.average or self.start != "zero" or self.scale != "none":
                 raise ValueError('rule = "threshold-unit" never learns: it takes no start, no average and no scale')
         if self.labels and len(self.labels) > 2:
@@ -258,7 +258,7 @@ class ModelSettings(Section):
         own = {name: value for name, value in candidate if value is not None}
         rule, average = own.get("rule", self.rule), own.get("average", self.average)
         if "threshold-unit" in (rule, self.rule):
-            raise ValueError("candidates: a threshold-unit never learns: it neither is a candidate nor has any")
+            raise ValueError("candidates: a threshold-unit never learns: it cannot be a candidate or have candidates")
         left_out = {
             "candidates",
             "reference",

@@ -47,7 +47,7 @@ class RedisSettings(TlsSection):
             good = False
         if not good or parts.query or parts.fragment:  # the url is not shown: any part of it may be the password
             raise ValueError("url: expected redis://[user:password@]host:port/number, rediss:// or unix://path")
-        self.check_tls(parts.scheme == "rediss", "is of no use without TLS: url begins with rediss://")
+        self.check_tls(parts.scheme == "rediss", "is of no use without TLS: set a url that begins with rediss://")
         for login in ("", "sentinel_"):
             if getattr(self, f"{login}username") is not None and self.secret(f"{login}password") is None:
                 raise ValueError(f"{login}username: needs {login}password, or {login}password_file")

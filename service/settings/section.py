@@ -110,7 +110,7 @@ class TlsSection(Section):
         return Tls(self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, password, self.ssl_check_hostname)
 
     def check_tls(self, used: bool, otherwise: str) -> None:
-        """Raise ValueError if files are no certificates, or if they are set and nothing uses them."""
+        """Raise ValueError if the files are not certificates, or if a setting of TLS is not `used`."""
         names = [name for name in TlsSection.model_fields if getattr(self, name) not in {None, True}]
         if used:
             with as_value_error():

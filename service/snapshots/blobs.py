@@ -56,7 +56,7 @@ NO_ARRAY = Encoded(np.zeros(0), [], [], [])
 def encode_array(array: NDArray[Any], before: Encoded) -> tuple[Encoded, dict[str, bytes]]:
     """How to store an array if the store has `before`, and the blobs that it lacks.
 
-    The array is kept and must not change later. One of single precision is in the store if it is `before`, rounded.
+    The array is kept and must not change later. An array of single precision is compared with `before`, rounded.
 
     Changes become a delta if that is smaller than the blocks they are in, until deltas pass a quarter of the base. Then
     a new base is cut. A delta takes in the earlier ones that are not longer, so there are few deltas although each save
@@ -97,9 +97,9 @@ def missing_array_blobs(base: list[str], deltas: list[str], before: Encoded = NO
 def decode_array(
     base: list[str], deltas: list[str], parts: Mapping[str, bytes], columns: int, before: Encoded = NO_ARRAY
 ) -> Encoded:
-    """The array that these verified blobs, the ones that `missing_array_blobs` names, describe.
+    """The array that a base and deltas describe. `parts` has the blobs that `missing_array_blobs` names, verified.
 
-    Raises SnapshotDamaged if they do not fit `columns`, or do not go on from `before`.
+    Raises SnapshotDamaged if they do not fit `columns`, or do not continue `before`.
     """
     if base != before.base:
         # The name of a block is its digest, so a block that `before` has under this name is the same.
@@ -189,10 +189,10 @@ def decode_name_blobs(
         joined = [name for digest in fetched for name in _names.decode(parts[digest])]
     except msgspec.DecodeError as error:
         raise SnapshotDamaged(f"a names blob does not decode: {error}") from error
-    again = held[(len(names) - len(fetched)) * BLOCK_NAMES :] if fetched else ()
-    if joined[: len(again)] != list(again):
-        raise SnapshotDamaged("the names are not those of the snapshot before, and more")
-    return joined[len(again) :]
+    overlap = held[(len(names) - len(fetched)) * BLOCK_NAMES :] if fetched else ()
+    if joined[: len(overlap)] != list(overlap):
+        raise SnapshotDamaged("the names do not begin with those of the snapshot before")
+    return joined[len(overlap) :]
 
 
 def encode_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[str, bytes]]:

@@ -32,9 +32,9 @@ def decode_head(data: bytes, digest: str) -> Head:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _newer(digest, str(error)) from error
     if head.schema > SCHEMA:
-        raise _newer(digest, f"it has schema {head.schema}, this one reads {SCHEMA}")
+        raise _newer(digest, f"it has schema {head.schema}, this release reads {SCHEMA}")
     if head.identity.fold > FOLD:
-        raise _newer(digest, f"it has fold {head.identity.fold}, this one knows {FOLD}")
+        raise _newer(digest, f"it has fold {head.identity.fold}, this release knows {FOLD}")
     if head.identity.fold < FOLD:
         raise SnapshotForeign(
             f"head {digest[:12]} was learned by an older release, to which records mean something else (it has fold "
@@ -47,12 +47,12 @@ def decode_head(data: bytes, digest: str) -> Head:
         for array in saved.identity.weight_arrays
     ]
     if head.arrays.keys() != (expected := {*head.identity.arrays, *extra}):
-        raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(sorted(expected))}")
+        raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, expected {', '.join(sorted(expected))}")
     return head
 
 
 def _newer(digest: str, why: str) -> SnapshotForeign:
-    return SnapshotForeign(f"head {digest[:12]} was written by a newer release, run that one ({why})")
+    return SnapshotForeign(f"head {digest[:12]} was written by a newer release ({why}): run that release")
 
 
 def damaged(model: str, what: str) -> SnapshotDamaged:

@@ -51,11 +51,11 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Empty if Kafka gives no ids."""
 
     def elsewhere(self, now: "Source") -> bool:
-        """Whether this is another cluster than the one `now`."""
+        """Whether `now` is in another cluster. An unknown cluster is no difference."""
         return bool(self.cluster and now.cluster and self.cluster != now.cluster)
 
     def recreated(self, now: "Source") -> bool:
-        """Whether this is another topic than the one `now`."""
+        """Whether `now` is another topic. An unknown id is no difference."""
         return bool(self.topic_id and now.topic_id and self.topic_id != now.topic_id)
 
 
@@ -85,18 +85,18 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """The start's squared norm, and the most that the updates can have added to it: see `observations`."""
     recent_events: int
     recent_wrong: str
-    """One bit for each event of the recent window, oldest first, packed, hexadecimal; also the next two."""
+    """One bit for each event of the recent window, oldest first, packed, hexadecimal; so are the two flags below."""
     margins: Margins | None
     stretch: SegmentSums | None
     """The sums of the mistake bound. Its reference array is `Head.reference`."""
     recent_positive: str = ""
     recent_averaged: str = ""
-    """Empty unless each event of the window has them: see `PrequentialWindow`."""
+    """Empty if the model keeps no average; `recent_positive` is empty with three labels or more."""
     averaged: AverageCounts = AverageCounts()
     pairs: list[PairedComparison] = []
     """Comparisons of predictions by two weights: see `learning.evaluation.confidence_sequences`."""
     averaged_missed: int | list[int] | None = None
-    """`PrequentialWindow.missed`, with two labels that of the positive one. None if no average is kept."""
+    """`PrequentialWindow.missed`; with two labels only the number of the positive label. None without an average."""
     recent_truth: str = ""
     """The place of each event's label as little-endian u2, hexadecimal; only for three and more labels."""
     diverged: str | None = None
@@ -127,7 +127,7 @@ class CandidateState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """See the module's first lines. `saved_at` is seconds since 1970. Partitions are decimal strings.
+    """The head of a snapshot. `saved_at` is in seconds since 1970. Partitions are decimal strings.
 
     A member that a later release adds has a default, so that older heads can be read. Older releases refuse it.
     """
@@ -189,7 +189,7 @@ class Content(NamedTuple):
     """A learner's state as a head, and the blobs that the store lacks."""
 
     head: Head
-    """All but what a save says of itself: model, version, parent, time, source, writer, next offsets, kept versions."""
+    """Without what a save sets: model, version, parent, time, source, writer, next offsets, kept versions."""
     stored: Stored
     blobs: dict[str, bytes]
 

@@ -32,7 +32,7 @@ Fingerprints = Mapping[int, Fingerprint]
 
 PAUSE_PER_COST, UNPACED_MODELS = 84, 7
 """The pause after a save is this many times its cost, within the bounds below. So the saves of seven models together
-take a tenth of the process's time. More models share this tenth.
+take a twelfth of the process's time (7 / 84). More models share this twelfth.
 """
 MAX_PARALLEL_SAVES = 2
 """Saves of one process at a time: a hundred in one turn of the event loop would make predictions wait."""
@@ -75,7 +75,7 @@ async def fetch_newest(
 ) -> Snapshot | None:
     """The newest snapshot of a model, verified; None if there is none.
 
-    With the one fetched `before`, only blobs that it lacks are read, and its learner is brought up to date. Raises
+    If `before` is an earlier snapshot, only blobs that it lacks are read, and its learner is updated. Raises
     SnapshotDamaged if the current head, or a blob of it, is missing or differs from its digest, and SnapshotForeign.
     """
     newest = await store.head(model)
@@ -198,7 +198,7 @@ class Keeper:
         }
 
     def due(self, learner: Learner) -> bool:
-        """Whether it is time to save. It is also time as soon as a missing store answers anyone in this process."""
+        """Whether it is time to save. It is also time once an outage of the store ends for any model here."""
         if self.budget.under_way >= MAX_PARALLEL_SAVES:
             return False
         back = self._missed and not self.store.missing_since
@@ -226,7 +226,7 @@ class Keeper:
         if keep:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
-        # The bound's next stretch begins here. Its reference is these weights, which the store then has already.
+        # The bound's next segment begins here. Its reference is the weights, which are stored anyway, or their average.
         if (keep or learner.observations.needs_reference) and await self.compute(learner, learner.begin_segment):
             stored = stored._replace(reference=None)
         # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
@@ -289,7 +289,7 @@ class Keeper:
             return True
         if not self.keep or not self.head.kept:
             return bool(self.keep)
-        # A clock that was wrong then, or is now, may put that into the future: the distance counts as the age.
+        # If the clock was or is wrong, the last kept version may lie in the future: its distance counts as its age.
         return abs(self.clock.time() - self.head.kept[-1].saved_at) >= self.keep_every
 
     def _compose(

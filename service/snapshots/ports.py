@@ -42,7 +42,7 @@ class Commit(NamedTuple):
 
 
 class ModelStore(Protocol):
-    """The part of a store that one model is learned with: the simulator has no more.
+    """The methods of a store that learning needs. The simulator's store has only these.
 
     Every method raises DependencyError if the store cannot be reached, and SnapshotDamaged if it holds something else
     under the model's key.
@@ -68,14 +68,14 @@ class ModelStore(Protocol):
 
 
 class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
-    """A store of snapshots: all that the product uses of it. As a context manager it closes itself."""
+    """A store of snapshots, with all that the service and the commands use. As a context manager it closes itself."""
 
     @property
     def address(self) -> str:
         """Its address without credentials, for messages."""
 
     async def check(self, learn: bool = True) -> list[str]:
-        """Warnings, a line each. Raises ConfigurationError if it is not fit for learning, or else for following."""
+        """Warnings, a line each. Raises ConfigurationError if the store is unfit to read, or with `learn` to write."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -92,7 +92,7 @@ class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
     async def models(self) -> list[str]:
         """The names of all models that have a snapshot."""
 
-    async def there(self, model: str) -> bool:
+    async def exists(self, model: str) -> bool:
         """Whether the store holds anything under the model's key."""
 
     async def delete(self, model: str) -> None:

@@ -32,9 +32,9 @@ def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
 
 
 def _like(reference: Array, before: Stored) -> Encoded:
-    """The part of a reference that a reader has: the previous one, or weights: a kept version's become it.
+    """The array of a reader that this reference continues: the previous reference, or the weights it was taken from.
 
-    No digest covers a reference, so it has to begin with all deltas of what the reader has.
+    No digest covers a reference, so its deltas must begin with all deltas of that array.
     """
     for held in (before.reference, before.arrays.get("w")):
         if held and (held.base, blobs.common_deltas(reference.deltas, held)) == (reference.base, len(held.deltas)):
@@ -42,15 +42,15 @@ def _like(reference: Array, before: Stored) -> Encoded:
     return blobs.NO_ARRAY
 
 
-def _recent(seen: Observations, options: Options, classes: int) -> PrequentialWindow:
-    packed = (seen.recent_positive, seen.recent_wrong, seen.recent_averaged)
+def _recent(figures: Observations, options: Options, classes: int) -> PrequentialWindow:
+    packed = (figures.recent_positive, figures.recent_wrong, figures.recent_averaged)
     bits = (np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8)) for text in packed)
-    positive, wrong, averaged_wrong = (flags[: seen.recent_events].astype(bool) for flags in bits)
-    truth = positive if classes == 2 else np.frombuffer(bytes.fromhex(seen.recent_truth), "<u2")
+    positive, wrong, averaged_wrong = (flags[: figures.recent_events].astype(bool) for flags in bits)
+    truth = positive if classes == 2 else np.frombuffer(bytes.fromhex(figures.recent_truth), "<u2")
     recent = PrequentialWindow(options.window, classes, truth, wrong, averaged_wrong)
-    recent.restored_margins, recent.averaged, recent.pairs = seen.margins, seen.averaged, list(seen.pairs)
-    missed = seen.averaged_missed
-    recent.missed = [seen.averaged.wrong - missed, missed] if isinstance(missed, int) else missed and missed.copy()
+    recent.restored_margins, recent.averaged, recent.pairs = figures.margins, figures.averaged, list(figures.pairs)
+    missed = figures.averaged_missed
+    recent.missed = [figures.averaged.wrong - missed, missed] if isinstance(missed, int) else missed and missed.copy()
     return recent
 
 
@@ -93,10 +93,10 @@ def restore_learner(
     norms = {name: squared_norm(weights[:, 0]) for name, weights in (("", state), *states.items())}
     scaled = head.identity.scale == "standard"
     scaler = StandardScaler.of(head.identity, [values[name] for name in SUMS]) if scaled else None
-    seen, stretch = head.observations, None
-    if reference is not None and seen.stretch is not None:
+    figures, segment = head.observations, None
+    if reference is not None and figures.stretch is not None:
         vector = reference.values.reshape(head.columns, -1) if head.identity.multiclass else reference.values
-        stretch = BoundSegment(vector, deepcopy(seen.stretch))
+        segment = BoundSegment(vector, deepcopy(figures.stretch))
     runs = blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs)
     covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
     if before is None:
@@ -117,9 +117,9 @@ def restore_learner(
         learner.columns.extend(names)
         learner.candidates = {name: candidate(name, saved) for name, saved in head.candidate_states.items()}
         learner.scaler, learner.covered = scaler, covered
-        learner.observations.restore(_recent(seen, options, head.identity.classes), seen.squared_steps, stretch)
-        learner.restore(state, norms[""], head.counts.copy(), seen.diverged)
-        learner.observations.gaps = seen.gaps.copy()
+        learner.observations.restore(_recent(figures, options, head.identity.classes), figures.squared_steps, segment)
+        learner.restore(state, norms[""], head.counts.copy(), figures.diverged)
+        learner.observations.gaps = figures.gaps.copy()
         learner.runs = runs
         return learner
 

@@ -33,9 +33,9 @@ async def kept_snapshot(
 ) -> Snapshot:
     """A version that this head keeps, verified; raises DataError that names the other versions."""
     name, digests = f"model {current.model}", {k.version: k.digest for k in current.kept_by(digest)}
-    others = ", ".join(str(other) for other in digests if other != version) or "none"
+    other_versions = ", ".join(str(number) for number in digests if number != version) or "none"
     if version not in digests:
-        raise DataError(f"{name} has no kept version {version}: it has {others}")
+        raise DataError(f"{name} has no kept version {version}: it has {other_versions}")
     try:
         data = await store.kept(current.model, [version])
         if not data:
@@ -43,7 +43,7 @@ async def kept_snapshot(
         kept = codec.decode_head(data[0], digests[version])
         return await read_snapshot(store, kept, digests[version], offload, options)
     except SnapshotDamaged as error:
-        raise DataError(f"{name}: kept version {version} is damaged ({error}): others are {others}") from error
+        raise DataError(f"{name}: kept version {version} is damaged ({error}): it also has {other_versions}") from error
     except SnapshotForeign as error:
         raise SnapshotForeign(f"{name}: kept version {version}: {error}") from error
 
@@ -78,7 +78,7 @@ async def current_head(store: ModelStore, model: str) -> tuple[Head, str] | None
 
 
 async def roll_back(store: ModelStore, kept: Snapshot, resume_at: Mapping[int, int], now: float) -> Head:
-    """Make a kept version the newest snapshot; raises DataError if the model moves on faster than that."""
+    """Make a kept version the newest snapshot; raises DataError if a learner saves in between, TRIES times."""
     model, version = kept.head.model, kept.head.version
     for _ in range(TRIES):
         current, digest = await current_head(store, model) or (None, "")
@@ -100,8 +100,8 @@ def restore_version(
 ) -> Head:
     """A kept version as the child of the current head, which has this digest. `stored` is what the store has of it.
 
-    The new head goes on where the version did, or at `resume_at`, after a hole. A partition that the version does not
-    have begins where it began. The source is the current head's, fingerprints are the version's.
+    The new head continues at the offsets of the version, or after a gap at `resume_at`. A partition that the version
+    lacks continues at its first offset. The source is the current head's, the fingerprints are the version's.
     """
     covered = {p: list(ranges) for p, ranges in version.covered.items()}
     for partition, ranges in current.covered.items():

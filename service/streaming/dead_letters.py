@@ -18,7 +18,7 @@ TRUNCATION_HEADERS = {
 }
 """Headers that say what was cut, so that the letter fits its topic, and the text for the number in each."""
 MAX_HEADERS = 10_000
-"""The letter of a record with more has none of them: a megabyte of headers takes half a second to write."""
+"""The letter of a record with more headers has none of them: a megabyte of headers takes half a second to write."""
 MAX_DETAIL_CHARACTERS = 1000
 """A detail may quote a name of the record, which may be long."""
 MAX_LENGTH_BYTES = 5

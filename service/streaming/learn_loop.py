@@ -12,8 +12,8 @@
 8. Stopped: report an error that waiting does not mend, and watch the stored model until it is another one.
 
 Unless it is stopped, the loop keeps its model when it loses the topic, and continues if the model's head is current.
-The loop awaits only `Log`, the keeper's `ModelStore` and `Clock`, so one test can drive it through any interleaving. It
-reports events to an `Observer`; nothing here logs, counts or serves.
+The loop awaits only `Log`, `Clock`, and the store and the `offload` of the keeper, so one test can drive it through any
+interleaving. It reports events to an `Observer`; nothing here logs, counts or serves.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ class LearnLoop:
         self._seen_digest = seen_digest
         self._model: _Model | None = None
         self._began = False
-        """Whether we ever learned this model. If the store has none later, it was lost: it is not a new model."""
+        """Whether we ever learned this model. If the store later has no head of it, the head was lost."""
         self._displaced = False
         """Whether another process took our place since the last head was read."""
         self._slice = FIRST_SLICE_RECORDS
@@ -154,13 +154,13 @@ class LearnLoop:
 
     async def _confirm(self) -> None:
         """While no records arrive, check that our head is still current: the model may have been reset."""
-        now, seen = self._clock.now(), self._seen_digest()
-        if seen == self._confirmed[1] and now - self._confirmed[0] < CONFIRM_SECONDS:
+        now, digest = self._clock.now(), self._seen_digest()
+        if digest == self._confirmed[1] and now - self._confirmed[0] < CONFIRM_SECONDS:
             return
-        self._confirmed = now, seen
+        self._confirmed = now, digest
         try:
-            # The digest may have been read before our last save: only if it is ours it proves something.
-            if seen != self._keeper.digest and not await self._keeper.current():
+            # The digest may have been read before our last save, so another digest than ours proves nothing.
+            if digest != self._keeper.digest and not await self._keeper.current():
                 self._drop("replaced")
             self._tell.answered()
         except errors.DependencyError as error:

@@ -18,9 +18,9 @@ BATCH_BYTES = 16_384
 USUAL_LIMIT_BYTES = 1_048_588
 """Kafka's default limit of a batch, assumed until the topic's own limit is known."""
 MAX_LETTER_BYTES = 64 << 20
-"""The largest letter, and the size of all unwritten letters from which on learning waits too."""
+"""The largest letter. Learning waits while all unwritten letters together take more memory than this."""
 FLUSH_SECONDS, FAILING_FLUSH_SECONDS = 2.0, 0.05
-"""How long a save waits for acknowledgements, and how long after the last write failed."""
+"""How long a save waits for acknowledgements: usually, and if the last write failed."""
 RETRY_SECONDS = 1.0
 """The pause after letters were refused."""
 

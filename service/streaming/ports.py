@@ -11,7 +11,7 @@ from service.streaming.dead_letters import DeadLetter
 from service.streaming.records import KafkaRecord, KafkaRecords
 
 Bounds = Mapping[int, tuple[int, int]]
-"""The first offset and the next offset to be written, by partition."""
+"""The first offset and the last stable offset, by partition."""
 
 
 class Gap(NamedTuple):
@@ -36,10 +36,10 @@ class Log(Protocol):
         """Whether the topic has been ours without interruption since the last `acquire`."""
 
     def release(self) -> None:
-        """Say that we have saved and stopped, so another process may have the topic."""
+        """Say that learning has stopped, after a last save if that was possible: another process may have the topic."""
 
     async def source(self) -> Source:
-        """Which topic this is: one that was deleted and created again is another one, whatever its offsets."""
+        """The identity of the topic. A topic that was deleted and created again has another, whatever its offsets."""
 
     async def bounds(self) -> Bounds:
         """Where each partition begins and ends."""
@@ -51,19 +51,19 @@ class Log(Protocol):
         """Gaps between batches that were accepted since the last call."""
 
     async def read(self, partition: int, offset: int) -> KafkaRecord | None:
-        """The record at this offset, or None if the log has none (any more). Seek afterwards: it moves the position."""
+        """The record at this offset; None if the log lacks it or the topic is not ours. It moves the position."""
 
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Let the next poll start at these offsets, by partition."""
 
     async def poll(self, idle: bool = False) -> Mapping[int, KafkaRecords]:
-        """Records by partition, in order. Returns nothing if none arrive for a short time, or a longer one if `idle`.
+        """Records by partition, in order. Returns nothing if none arrive for a short time, if `idle` a longer time.
 
         Offsets between the previous position and the records, and between records, have no record.
 
-        Raises DependencyError if the log does not have the offset; `bounds` tell why. Raises LogGap if the batches do
-        not follow each other, after all records before that were returned. If the topic was recreated and has the
-        offset, reading continues as if it were the old topic: `source` tells them apart.
+        Raises DependencyError if the log does not have the offset; `bounds` tell why. Raises DataError for a damaged
+        batch, and LogGap for batches that do not follow each other, after all records before them were returned. If the
+        topic was recreated and has the offset, reading continues as in the old topic: `source` tells them apart.
         """
 
     def commit(self, offsets: Mapping[int, int]) -> None:
@@ -86,7 +86,7 @@ class Observer(Protocol):
         """We no longer learn it."""
 
     def learned(self, records: int, seconds: float, delay: float) -> None:
-        """A slice was decoded and learned in `seconds`; its last record was written `delay` seconds ago."""
+        """A slice was learned, and its rejects published, in `seconds`; its last record is `delay` seconds old."""
 
     def saved(self, saved: AcceptedSave) -> None:
         """A save was accepted."""
@@ -98,7 +98,7 @@ class Observer(Protocol):
         """A process outside our consumer group wrote the head that replaced ours."""
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
-        """Candidates that begin at these offsets of the stored model, and candidates that are no longer learned."""
+        """The settings changed: the candidates `began` begin at the offsets `following`, others were dropped."""
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         """These gaps between batches were accepted."""

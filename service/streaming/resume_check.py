@@ -28,10 +28,10 @@ def same_settings(model: str, head: Head, identity: Identity, source: Source) ->
 
 
 def check_offsets(topic: str, recreated: bool, following: Mapping[int, int], bounds: Bounds) -> None:
-    """Check that a log with these bounds has the records that follow what was learned. `recreated` is the topic's.
+    """Check that each partition of a log with these bounds still has the next offset to learn, or ends there.
 
-    `following` is the next offset to learn, by partition; it may be after the head's. Raises LogLost and
-    DependencyError.
+    `following` has this offset by partition; it may be after the head's. `recreated` says whether the topic was
+    created again. Raises LogLost and DependencyError.
     """
     for partition, offset in sorted(following.items()):
         if partition not in bounds and not recreated:
@@ -51,9 +51,9 @@ def check_offsets(topic: str, recreated: bool, following: Mapping[int, int], bou
 async def check_last_records(log: Log, head: Head, recreated: bool, tell: Observer) -> None:
     """Check that the last record learned from each partition is still in the log.
 
-    If compaction or retention removed the record, the check is skipped, and the observer hears of it. If the topic's id
-    has changed, the record is required: a recreated topic that has it got its old records back. If nothing was
-    learned from a recreated topic, nothing can prove that.
+    If compaction or retention removed the record, the check is skipped, and the observer hears of it. If the topic was
+    recreated, the record is required: it proves that the topic got its old records back. A model that has learned
+    nothing has no such proof. Raises LogLost and DependencyError.
     """
     topic, start_over = log.topic, f"start from scratch with `perceptron reset -t {log.topic} --yes`"
     learned = {name: any(start < end for start, end in ranges) for name, ranges in head.covered.items()}

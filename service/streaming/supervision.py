@@ -12,7 +12,7 @@ from typing import Any
 
 from service.errors import Stuck
 
-AGAIN_SECONDS = 2.0
+CANCEL_AGAIN_SECONDS = 2.0
 """The pause before a task that ignored its cancellation is cancelled again: it needs time to release what it holds."""
 
 
@@ -31,7 +31,7 @@ async def _insist(work: Any) -> Any:
     task, cancelled = asyncio.create_task(work), False
     while not task.done():
         try:
-            await asyncio.wait([task], timeout=AGAIN_SECONDS if cancelled else None)
+            await asyncio.wait([task], timeout=CANCEL_AGAIN_SECONDS if cancelled else None)
         except asyncio.CancelledError:
             cancelled = True
         if cancelled:
@@ -42,5 +42,5 @@ async def _insist(work: Any) -> Any:
         if cancelled:
             raise
         raise Stuck(
-            f"{work.__qualname__} was ended by another's cancellation: the process ends, so that a fresh one continues"
+            f"{work.__qualname__} was cancelled from outside: the process ends, so that a fresh one continues"
         ) from error

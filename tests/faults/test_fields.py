@@ -220,7 +220,7 @@ def test_each_command_says_in_one_line_what_is_damaged(
                 assert code == 1, (kind, tool, error)
                 assert error.startswith(f"perceptron: model {name}: ")
                 assert error.count("\n") == 1
-                assert kind != "newer" or ("run that one" in error and "reset" not in error)
+                assert kind != "newer" or ("run that release" in error and "reset" not in error)
         assert command("reset", "-t", name, "--yes")[0] == 0
         assert not client.exists(key(name))
     client.close()

@@ -132,7 +132,7 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
 
 
 async def test_a_model_of_another_fold_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
-    for fold, reason in ((0, f"it has fold 0, this one {FOLD}"), (99, f"it has fold 99, this one knows {FOLD}")):
+    for fold, reason in ((0, f"it has fold 0, this one {FOLD}"), (99, f"it has fold 99, this release knows {FOLD}")):
         learner = Learner(Identity(fold=fold))
         learner.begin({0: 0})
         assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), AcceptedSave)

@@ -32,7 +32,7 @@ def read_records(raw: bytes, start: int, step: int, aborted: list[tuple[int, int
         if not batch.has_records:
             continue
         open_batch = OpenBatch(batch, MAX_BYTES)
-        while open_batch.left > 0:
+        while open_batch.remaining > 0:
             builder = RecordsBuilder()
             builder.add(open_batch, start, step)
             part = builder.build()

@@ -50,7 +50,7 @@ class Batch(NamedTuple):
     """Which values are numbers, if numbers are scaled: then equal columns are not merged yet."""
 
     def first(self, count: int) -> Self:
-        """The first events alone."""
+        """The first `count` events."""
         end = int(self.starts[count])
         later = int(self.columns.max(initial=0)) - int(self.columns[:end].max(initial=0))
         return self._replace(
@@ -153,7 +153,7 @@ class Named:
         return self._with_new(batch, unknown, rows.names_of(unknown)[:])
 
     def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:
-        """The features with columns for those at the indices `unknown`, which have these names."""
+        """The batch with new columns, at most `_free`, for the features at the indices `unknown` by these names."""
         starts, columns, values, numbers = batch.starts, batch.columns, batch.values, batch.numbers
         slotless = self.names.table.slotless
         new = [*dict.fromkeys(name for name in names if name not in slotless)][: self._free]

@@ -22,7 +22,7 @@ def _mixed(k: np.uint32) -> np.uint32:
 
 @compiled
 def murmur(address: int, begin: int, size: int) -> Any:
-    """MurmurHash3 (x86, 32 bits, seed 0) of `size` bytes, as a signed number. Eight more are read after them."""
+    """MurmurHash3 (x86, 32 bits, seed 0) of `size` bytes, as a signed number. Up to eight bytes after them are read."""
     h = np.uint32(0)
     for i in range(begin, begin + size - 3, 4):
         h ^= _mixed(np.uint32(word_at(address, i)))

@@ -30,8 +30,8 @@ def advice(learner: Learner) -> dict[str, str]:
     # The first window does not count: the model began with nothing.
     if events >= 2 * recent.window and below:
         lines["accuracy"] = (
-            f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the {frequent} label "
-            f"would have been in {baseline:.1%}: try {_accuracy_settings(learner)}"
+            f"{accuracy:.1%} of the last {recent.window:,} predictions were right, fewer than the {baseline:.1%} of "
+            f"always predicting the {frequent} label: try {_accuracy_settings(learner)}"
         )
     serving = learner.by(learner.answering)
     confusion = serving.observations.recent.confusion(serving.averaged)
@@ -42,11 +42,11 @@ def advice(learner: Learner) -> dict[str, str]:
             f"none of the {missed:,} events of label {positive} among the last {of:,} was predicted so: "
             f"try {_recall_settings(serving)}"
         )
-    often, same = learner.scaler.count_scaled_away(MIN_RECORDS, events) if learner.scaler else (0, 0)
-    if 2 * same > often:
+    sparse, constant = learner.scaler.count_scaled_away(MIN_RECORDS, events) if learner.scaler else (0, 0)
+    if 2 * constant > sparse:
         lines["scale"] = (
             f'scale = "standard" turns a number that is always the same into 0, as if it were absent: this happens to '
-            f"{same:,} of the {often:,} numbers that only some events have: send true in their place, or set "
+            f"{constant:,} of the {sparse:,} numbers that only some events have: send true in their place, or set "
             f'scale = "none" {RESET_HINT}'
         )
     serve = learner.observations.options.serve

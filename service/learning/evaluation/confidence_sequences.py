@@ -8,10 +8,10 @@ depend on all events before. For k right of n events and any λ > 0
     exp(λk) / (1 + mean p·(e^λ - 1))^n is never more, since log(1 + p·(e^λ - 1)) is concave in p.
 
 By Ville's inequality the second is below 1/δ at all n together, except with a chance of δ. Solved for the mean of p,
-the largest such limit over the λ in BET_SIZES, each with its part of the error, is the lower end. The upper end is one
-less the lower end of the wrong ones. (Sub-Bernoulli process and finite mixtures: Howard, Ramdas, McAuliffe, Sekhon
-2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences"; as a bet on each event: Waudby-Smith, Ramdas
-2023, "Estimating means of bounded random variables by betting"; the mean of the expectations as estimand of two
+the largest such limit over the λ in BET_SIZES, each with its part of the error, is the lower end. The upper end is 1
+minus the lower end for the wrong predictions. (Sub-Bernoulli process and finite mixtures: Howard, Ramdas, McAuliffe,
+Sekhon 2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences"; as a bet on each event: Waudby-Smith,
+Ramdas 2023, "Estimating means of bounded random variables by betting"; the mean of the expectations as estimand of two
 predictors: Choe, Ramdas 2024, "Comparing sequential forecasters".) k may also be a sum of outcomes anywhere in [0, 1].
 """
 

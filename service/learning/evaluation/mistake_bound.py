@@ -58,7 +58,7 @@ class SegmentSums(msgspec.Struct, forbid_unknown_fields=True):
     """The sums of a segment, as a snapshot has them. Lengths are those of z."""
 
     reference: str
-    """The `identity` of a file of weights, or `kept version` for the weights of the last kept version."""
+    """The `identity` of a file of weights, or `kept version` for the model's weights or average at an earlier save."""
     scale: float
     """1 / ‖reference array‖: u is the array times this."""
     before: int

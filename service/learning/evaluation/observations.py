@@ -62,7 +62,7 @@ class ModelObservations:
         return self.stretch.failed_check(squared_norm) if self.stretch else None
 
     def restore(self, recent: PrequentialWindow, squared_steps: float, stretch: BoundSegment | None) -> None:
-        """Take over the observations of a snapshot, without a segment for which the settings have no use."""
+        """Take over the observations of a snapshot; drop a segment without a bound or of another reference."""
         self.recent, self.squared_steps, file = recent, squared_steps, self.options.reference
         of_settings = file is None or (stretch is not None and stretch.sums.reference == file.identity)
         self.stretch = stretch if self.options.bound and of_settings else None

@@ -109,7 +109,7 @@ class PrequentialWindow:
 
     @property
     def average_accuracy(self) -> float | None:
-        """The same for the average of the weights; None if there is no average."""
+        """The share of right predictions by the average of the weights; None if there is no average."""
         return _accuracy(self.averaged_wrong.last)
 
     @property

@@ -106,7 +106,7 @@ class Decoder:
         return batch, careful.rejects
 
     def decode_rows(self, values: ValueBuffer, enough: Enough = None) -> tuple[Batch, list[Reject]]:
-        """As `decode`, by the compiled reader. All values are JSON, or all are vectors."""
+        """As `decode`, by the compiled reader. The values that are not None are all JSON, or all vectors."""
         assert self._rows is not None  # noqa: S101 - the caller has checked it
         careful = _CarefulSlice(self._careful)
         if values.forms is None:

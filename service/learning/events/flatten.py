@@ -89,7 +89,7 @@ class Flattener:
     def _add_object(self, pairs: Pairs, prefix: str, features: dict[str, float], pointer: str, depth: int) -> None:
         """Add the features of an object's members, whose names begin with `prefix`."""
         if depth > MAX_OBJECT_DEPTH:
-            raise Rejected("wrong-type", f"objects stand more than {MAX_OBJECT_DEPTH} deep", pointer)
+            raise Rejected("wrong-type", f"objects are nested more than {MAX_OBJECT_DEPTH} deep", pointer)
         text, patterns = self.identity.text, self.patterns
         own_names = set[str]()
         feature: float
@@ -190,7 +190,7 @@ def _duplicate(name: str, pointer: str) -> Rejected:
 
 
 def _check_length(feature: str, identity: Identity, name: str, pointer: str) -> None:
-    """Raise Rejected if the name of a feature is too long. The message has the begin of `name`, without a category."""
+    """Raise Rejected if the name of a feature is too long. The message has the start of `name`, without a category."""
     if not name_fits(feature, identity):
         detail = f"feature {_quoted(name[:40])}: a name is longer than {identity.max_name_bytes} bytes"
         raise Rejected("name-too-long", detail, pointer)

@@ -21,5 +21,5 @@ def to_pointer(path: Sequence[str]) -> str:
 
 
 def quoted_name(pointer: str) -> str:
-    """What a message calls the part of a record at this pointer: its last name in quotes."""
+    """The part of a record at this pointer, as messages name it: the last name in quotes."""
     return f"'{pointer.rpartition('/')[2]}'" if pointer else "the record"

@@ -26,7 +26,7 @@ class Separation(NamedTuple):
 
     @property
     def updates(self) -> float:
-        """(R/γ)²·‖w_opt‖² (Ahmed & Pavlu), which is Haykin's n_max = β²·‖w0‖²/α²; from zero, whatever the order."""
+        """(R/γ)²·‖w_opt‖² (Ahmed & Pavlu), which is Haykin's n_max = β²·‖w0‖²/α²: from zero, in any order."""
         return self.squared_radius * self.squared_norm / self.margin**2
 
     def sides(self, n: Vector) -> tuple[Vector, Vector]:

@@ -20,7 +20,7 @@ from numba import njit
 from numba.core import config
 
 ENABLED: bool = not config.DISABLE_JIT  # type: ignore[attr-defined]
-"""Whether loops are compiled. If not, they run in Python, except those of `events/compiled/`, which do not run."""
+"""Whether loops are compiled. If not, they run in Python, and the compiled readers of rows and vectors are not used."""
 _SOURCES, _PREFIX = Path(__file__).parents[1], "kernels-"
 _DAY = 86_400.0
 
@@ -81,13 +81,13 @@ def _folder() -> Path | None:
     return folder
 
 
-_KEPT = _folder() if ENABLED else None
-if _KEPT is not None:
-    config.CACHE_DIR = str(_KEPT)  # type: ignore[attr-defined]
-NOTHING_KEPT: bool = ENABLED and (_KEPT is None or not any(_KEPT.iterdir()))
+_CACHE = _folder() if ENABLED else None
+if _CACHE is not None:
+    config.CACHE_DIR = str(_CACHE)  # type: ignore[attr-defined]
+CACHE_IS_EMPTY: bool = ENABLED and (_CACHE is None or not any(_CACHE.iterdir()))
 """Whether all loops must still be compiled, which takes 10 to 20 seconds."""
 # Division by zero follows IEEE 754: a check before each division would prevent vectorised loops.
-compiled: Callable[[Callable[..., Any]], Any] = njit(nogil=True, error_model="numpy", cache=_KEPT is not None)
+compiled: Callable[[Callable[..., Any]], Any] = njit(nogil=True, error_model="numpy", cache=_CACHE is not None)
 """The function, compiled on first use; the compiled code is cached for later processes if there is a folder."""
 inlined: Callable[[Callable[..., Any]], Any] = njit(inline="always", error_model="numpy")
 """The function, compiled into its only caller: passing an array to a call costs two atomic counts."""

@@ -21,8 +21,8 @@ half-life. Weights are within 1e15, so their product with the age stays finite."
 RESCALE_FACTOR = 2.0**-HALF_LIVES_TO_RESCALE
 
 
-def ages(identity: Identity, seen: int, events: int) -> NDArray[np.float64]:
-    """The age before each of these events and after the last one; `seen` is the number of events before them.
+def ages(identity: Identity, before: int, events: int) -> NDArray[np.float64]:
+    """The age before each of these events and after the last one; `before` is the number of events before them.
 
     For the mean it is only the first age, since each event adds 1. When the age falls, `late` is rescaled too.
 
@@ -30,15 +30,15 @@ def ages(identity: Identity, seen: int, events: int) -> NDArray[np.float64]:
     (array([2.]), array([ 4.,  8., 16., 32.]))
     """
     if (n := identity.half_life) is None:
-        return np.array([float(seen)])
-    numbers = np.arange(seen, seen + events + 1)
+        return np.array([float(before)])
+    numbers = np.arange(before, before + events + 1)
     return np.ldexp(_growth(n)[numbers % n], numbers // n % HALF_LIVES_TO_RESCALE)
 
 
-def events_until_rescale(identity: Identity, seen: int) -> int:
-    """After how many more events `late` is to be scaled back; for the mean, more than there will be."""
+def events_until_rescale(identity: Identity, before: int) -> int:
+    """The number of events until `late` must be rescaled, `before` of them counted; sys.maxsize for the mean."""
     n = identity.half_life
-    return HALF_LIVES_TO_RESCALE * n - seen % (HALF_LIVES_TO_RESCALE * n) if n else sys.maxsize
+    return HALF_LIVES_TO_RESCALE * n - before % (HALF_LIVES_TO_RESCALE * n) if n else sys.maxsize
 
 
 def accumulator_factor(identity: Identity, events: int) -> float:

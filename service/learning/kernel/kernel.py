@@ -218,13 +218,13 @@ def _learn_classes(
 
 
 def learn(
-    identity: Identity, state: Vector, batch: Batch, seen: int = 0, reach: float = math.inf,
+    identity: Identity, state: Vector, batch: Batch, before: int = 0, reach: float = math.inf,
     reference: Reference | None = None,
 ) -> Learned:  # fmt: skip
     """Learn the batch in order, changing `state` in place.
 
     `state` has the shape (columns, 1), or (columns, 2) if there is an average: w, and then `late` (see `averaging`).
-    With three labels or more the shape ends with the number of classes, and `reference` is not used. `seen` is the
+    With three labels or more the shape ends with the number of classes, and `reference` is not used. `before` is the
     number of events learned before, `reach` an upper limit of ‖w‖.
     """
     classes, averaging, count = state.ndim == 3, state.shape[1] > 1, len(batch.labels)
@@ -232,9 +232,9 @@ def learn(
     predicted, averaged = np.empty((2, count), np.intp)
     rule, done = list(rules.RULES).index(identity.rule), 0
     while (begin := done) < count:
-        left = events_until_rescale(identity, seen + begin)
+        left = events_until_rescale(identity, before + begin)
         end = min(begin + left, count)
-        span, age = slice(begin, end), ages(identity, seen + begin, end - begin)
+        span, age = slice(begin, end), ages(identity, before + begin, end - begin)
         starts, labels, weights = batch.starts[begin : end + 1], batch.labels[span], batch.weights[span]
         if classes:
             learned, reach = _learn_classes(

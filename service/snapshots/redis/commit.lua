@@ -16,7 +16,7 @@
 local key, parent, digest, head, keep, evict = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local current = redis.call('HGET', key, 'digest') or ''
-if current == digest then return 'OK' end -- said before, and the reply was lost
+if current == digest then return 'OK' end -- accepted before, but the reply was lost
 if current ~= parent then return 'CONFLICT' end
 if current == '' and redis.call('HEXISTS', key, 'head') == 1 then return 'CONFLICT' end -- one that lost its digest
 

@@ -28,8 +28,8 @@ class Endpoint:
     """How to reach Redis.
 
     With `sentinels`, each "host:port", this is the primary of their `service`, and `url` has only scheme and database.
-    `tls` is for `rediss://`. Sentinels are then asked over TLS too. A login has `username` and `password`, or nothing,
-    since the url may have a login.
+    `tls` is used with `rediss://`, for the sentinels too. A login has `username` and `password`. It is empty if the url
+    has the login, or if Redis needs none.
     """
 
     url: str
@@ -40,7 +40,7 @@ class Endpoint:
     sentinel_login: Mapping[str, str | None] = field(default_factory=dict, repr=False)
 
     def pool(self, timeout: float) -> BlockingConnectionPool:
-        """A pool of connections, each answered within `timeout` seconds.
+        """A pool of connections, on which each command fails after `timeout` seconds without an answer.
 
         Raises ConfigurationError if certificates cannot be read.
         """
@@ -54,7 +54,7 @@ class Endpoint:
             "timeout": timeout,
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
-            # A command may run twice; every command here may.
+            # The client may send a command twice, which does no harm with any command here.
             "retry": Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
             "protocol": PROTOCOL,
         }

@@ -53,7 +53,7 @@ async def _server_warnings(redis: Redis, where: str) -> list[str]:
     if info.get("cluster_enabled"):
         raise ConfigurationError(f"{where} is a node of a Redis Cluster: name one Redis that runs without cluster mode")
     if numbers and numbers < MIN_VERSION:
-        raise ConfigurationError(f"{where} is version {version}: the least is {'.'.join(map(str, MIN_VERSION))}")
+        raise ConfigurationError(f"{where} is version {version}: use at least {'.'.join(map(str, MIN_VERSION))}")
     if policy.startswith("allkeys"):
         raise ConfigurationError(f"{where} has maxmemory-policy {policy}, which would evict snapshots: set noeviction")
     warnings = []

@@ -18,7 +18,7 @@ WAYS_OUT = {
     "Ask|Moved|CrossSlot|ClusterDown": "it is a node of a Redis Cluster: name one Redis that runs without cluster mode",
     "WRONGTYPE": "perceptron:models is not a set: rename or delete it, so that new models can begin",
     REPLICA: "it is a replica, which takes no saves: name its primary, or its sentinels (redis.sentinels)",
-    "ConnectionReset|InvalidResponse|closed by": "if it speaks TLS, redis.url is rediss://; if it is Kafka, another",
+    "ConnectionReset|InvalidResponse|closed by": "if it speaks TLS, use rediss://; if it is not Redis, name another",
 }
 """Advice by a pattern over an error's class and text. `{login}` is the prefix of the settings of a login."""
 

@@ -130,7 +130,7 @@ class RedisStore(Store):
         async with self._translated_errors():
             return sorted(map(_text, await self._redis.smembers(MODELS)))
 
-    async def there(self, model: str) -> bool:
+    async def exists(self, model: str) -> bool:
         async with self._translated_errors():
             return bool(await self._redis.exists(key(model)))
 
@@ -150,7 +150,7 @@ class RedisStore(Store):
         except (RedisError, OSError, RuntimeError) as error:  # uvloop raises RuntimeError if the connection just broke
             if model and "WRONGTYPE" in str(error):
                 self.missing_since = 0.0  # Redis answered
-                raise damaged(model, f"what Redis holds under {key(model)} is not a hash") from error
+                raise damaged(model, f"its key {key(model)} in Redis is not a hash") from error
             if is_not_primary(error):  # new connections go to the server that is the primary then
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # that is an answer

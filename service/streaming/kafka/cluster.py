@@ -38,7 +38,7 @@ MAX_BATCH_BYTES = 16 << 20
 POLL_RECORDS = 4000
 """The size of a poll of a `LogReader`."""
 SILENCE_SECONDS = 30.0
-"""The limit of its wait for records that the log must still have."""
+"""The limit of a `LogReader`'s wait for records that the log must still have."""
 
 RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
 """Kafka's number of each right: the place of its bit in the rights of a topic."""
@@ -96,7 +96,7 @@ class Cluster:
         return AIOKafkaConsumer(**self._options(session_timeout + 15.0), **options)
 
     def producer(self, **options: Any) -> AIOKafkaProducer:
-        """A producer with these options, not started. All replicas have a record before it is acknowledged."""
+        """A producer with these options, not started. A record is acknowledged once all in-sync replicas have it."""
         return AIOKafkaProducer(**self._options(REQUEST_SECONDS), acks="all", **options)
 
     def client(self, request_seconds: float = REQUEST_SECONDS) -> AIOKafkaClient:
@@ -116,9 +116,9 @@ class Cluster:
 
     @asynccontextmanager
     async def errors(self, what: str = "", right: str = "Read") -> AsyncIterator[None]:
-        """Turn aiokafka's errors into one DependencyError that names the address and `what` was asked.
+        """Turn aiokafka's errors into one DependencyError that names the address and `what`, the request's subject.
 
-        `right` is Kafka's name of the right that the question needs.
+        `right` is Kafka's name of the right that the request needs.
         """
         where = f"{self}{what and ', '}{what}"
         try:
@@ -175,7 +175,7 @@ class Cluster:
     async def partitions(self, topic: str, right: str = "Read") -> list[int]:
         """The numbers of the topic's partitions; none if it does not exist.
 
-        Raises DependencyError: Unauthorised if this user, who needs this right, may not ask.
+        Raises DependencyError; it is Unauthorised, and names `right`, if this user may not see the topic.
         """
         # Unlike the client's own request, this one never lets a broker create the topic.
         [(code, _, _, partitions, *_)] = (await self.ask(MetadataRequest([topic], False), right)).topics

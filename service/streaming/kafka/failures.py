@@ -29,7 +29,7 @@ def missing_right(right: str, what: str) -> str:
 
 
 def kafka_failure(error: Exception, right: str = "Read") -> str:
-    """The message for a Kafka error, if the question needs this right."""
+    """The message for a Kafka error. `right` is the one that the request needs."""
     if isinstance(error, TimeoutError | errors.RequestTimedOutError):
         return "no answer in time"
     if isinstance(error, errors.TopicAuthorizationFailedError):
@@ -38,17 +38,17 @@ def kafka_failure(error: Exception, right: str = "Read") -> str:
     if isinstance(error, errors.GroupAuthorizationFailedError):
         return missing_right("Read", "the group (kafka.group_id)")
     if isinstance(error, errors.InvalidSessionTimeoutError):
-        return "its group.min.session.timeout.ms, by default 6 s, allows no such kafka.session_timeout"
+        return "raise kafka.session_timeout: the broker's group.min.session.timeout.ms, by default 6 s, is longer"
     if isinstance(error, errors.GroupCoordinatorNotAvailableError):
         return (
-            "no coordinator: its topic __consumer_offsets does not exist or has no leader, "
-            "as if offsets.topic.replication.factor is larger than the number of brokers"
+            "no coordinator: its topic __consumer_offsets does not exist or has no leader: "
+            "set the brokers' offsets.topic.replication.factor to at most their number"
         )
     return str(error) or type(error).__name__
 
 
 async def connection_failure(bootstrap: str, security: Security) -> str:
-    """Why the bootstrap brokers, or the brokers that they name, cannot be reached; "" if all can."""
+    """Why no bootstrap broker answers, or why brokers that they name do not; "" if there is no such failure."""
     addresses = [(host, port) for host, port, _ in collect_hosts(bootstrap, randomize=False)]
     failures, brokers = dict[str, str](), set[tuple[str, int]]()
 

@@ -1,11 +1,11 @@
 """Checks Kafka once a second, whether or not records arrive: figures that `poll` kept would freeze with it.
 
-- Where each topic that this process holds ends, and whether the group has a coordinator. A standby, which holds no
-  topic, checks whether Kafka answers at all.
-- Whether this process is in its group. If it is not for some time, why.
-- The watchdog: a log has more records, none has arrived for a long time, and a fresh connection gets an answer.
+- It reads the end offsets of the topics that this process holds, and looks for the group's coordinator. A standby,
+  which holds no topic, checks whether Kafka answers at all.
+- It checks whether this process is in its group, and after some time outside looks for the reason.
+- The watchdog ends the process if nothing has arrived for a long time although a fresh connection gets an answer.
 
-A failure is logged once, and the metrics have the time since which it lasts.
+A failure is logged once, and a metric says since when it lasts.
 """
 
 import asyncio

@@ -77,7 +77,7 @@ async def refresh_unknown_leaders(client: AIOKafkaClient, partitions: Collection
 async def find_leaders(
     client: AIOKafkaClient, partitions: Collection[TopicPartition]
 ) -> dict[int | None, list[TopicPartition]]:
-    """The partitions by the broker that leads them; None has those whose leader stays unknown."""
+    """The partitions by the broker that leads them; the key None is for an unknown leader."""
     await refresh_unknown_leaders(client, partitions)
     by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
     for tp in partitions:
@@ -88,7 +88,7 @@ async def find_leaders(
 async def list_offsets(
     client: AIOKafkaClient, partitions: Collection[TopicPartition], time: int
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
-    """The committed offsets at `time`, EARLIEST or LATEST, and the errors of partitions without an answer."""
+    """The first offsets (EARLIEST) or last stable offsets (LATEST), and the errors of partitions without an answer."""
     offsets, errors = dict[TopicPartition, int](), dict[TopicPartition, KafkaError]()
     by_leader = await find_leaders(client, partitions)
     for tp in by_leader.pop(None, ()):

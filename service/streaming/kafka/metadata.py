@@ -12,7 +12,7 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16,
 
 KEY, VERSION = 3, 10
 UNSUPPORTED = IncompatibleBrokerVersion, NotImplementedError
-"""The error of aiokafka if a broker does not have this version."""
+"""The errors of aiokafka if a broker does not have this version."""
 
 
 def _compact(**fields: Any) -> tuple[tuple[str, Any], ...]:

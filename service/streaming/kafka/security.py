@@ -126,7 +126,7 @@ class MskIam(TokenSource):
 
 
 class Security:
-    """`protocol` is Kafka's: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. SASL uses `tokens` if they are given.
+    """How clients log in. `protocol` is Kafka's: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. SASL prefers `tokens`.
 
     The files of `tls` are read once, here. Raises ConfigurationError.
     """

@@ -22,9 +22,9 @@ from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
 
 SHORT_POLL_RECORDS, POLL_RECORDS = 2000, 4000
-"""The size of a poll while predictions wait, and while none does. Measured: larger polls cost more per record."""
+"""Records of a poll while predictions wait, and while none waits. Measured: larger polls cost more per record."""
 YIELDS_AFTER_POLL = 2
-"""Turns of the event loop after a poll: it takes as long as a slice of learning, and requests came meanwhile."""
+"""Turns of the event loop after a poll: a poll takes as long as a slice, and requests may have come meanwhile."""
 FULL_OUTBOX_SECONDS = 0.1
 """The pause until the outbox is checked for room again."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0

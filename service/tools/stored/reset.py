@@ -9,7 +9,7 @@ from service.settings.load import Settings
 async def reset_model(settings: Settings, name: str, yes: bool) -> None:
     """Delete a model's snapshot and kept versions, if `yes`."""
     async with settings.redis.store() as store:
-        if not await store.there(name):
+        if not await store.exists(name):
             raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")
         if not yes:
             raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")

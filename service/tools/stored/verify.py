@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 from service.errors import ConfigurationError, DataError, LogLost
-from service.learning.initial_weights import GIVEN
+from service.learning.initial_weights import FROM_FILE
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
@@ -115,7 +115,7 @@ def _cut(steps: Sequence[Step], stored: Learner) -> Iterator[Step]:
 
 def _start(settings: Settings, name: str, head: Head) -> WeightsFile | None:
     """The weights of the file that the model began with, if it did: its head has only their digest."""
-    if not head.identity.start.startswith(GIVEN):
+    if not head.identity.start.startswith(FROM_FILE):
         return None
     start = settings.of(name).start_weights
     if start is None or start.identity != head.identity.start:

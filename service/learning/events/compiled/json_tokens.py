@@ -120,9 +120,9 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
         i += 1
     # Most numbers have a point and end within eight bytes: then all digits are taken at once, without the point.
     word = word_at(data, i) ^ _DIGITS
-    others = ((word + _BEYOND) | word) & _HIGH_BITS  # a point carries nothing into the next byte
-    after = others & (others - _ONE)
-    before, end = trailing_zeros(others) >> 3, trailing_zeros(after) >> 3
+    non_digits = ((word + _BEYOND) | word) & _HIGH_BITS  # a point carries nothing into the next byte
+    after = non_digits & (non_digits - _ONE)
+    before, end = trailing_zeros(non_digits) >> 3, trailing_zeros(after) >> 3
     if (
         after != 0
         and (word >> np.uint64(8 * before)) & _BYTE == _POINT

@@ -36,7 +36,7 @@ from service.streaming.records import KafkaRecords
 from service.streaming.supervision import SupervisedTasks
 
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 256 << 10, 1 << 20
-"""The share of one partition. With less, a response has one batch of many producers; 2 MiB cost 10 % more."""
+"""Bounds of one partition's share. A smaller one brings one batch of many producers at a time; 2 MiB cost 10 % more."""
 BUFFER_BYTES = 1 << 20
 """A partition whose buffer has this many bytes, still compressed, is not fetched."""
 WAIT_MS, SHORT_WAIT_MS = 500, 10
@@ -149,7 +149,7 @@ class Partition:
                         continue
                     self._open = OpenBatch(batch, self._max_batch_bytes)
                 last = builder.add(self._open, self.position, max_records - builder.count)
-                if self._open.left > 0:
+                if self._open.remaining > 0:
                     self.position = self.position if last is None else last + 1
                 else:
                     self.position, self._open = self._open.batch.end, None
@@ -192,7 +192,7 @@ class Fetcher:
         """Read the partition from this offset on. Batches that were fetched before are dropped."""
         before = self.partitions.get(tp)
         self.partitions[tp] = Partition(tp, offset, self._max_batch_bytes)
-        if before is not None:  # the watchdog counts on: a seek brings no records
+        if before is not None:  # a seek brings no records, so the time that the watchdog counts goes on
             self.partitions[tp].due_since = before.due_since
         self._client.set_topics({each.topic for each in self.partitions})
         self._request_all()
@@ -209,7 +209,7 @@ class Fetcher:
             self._room.set()
 
     async def poll(self, partitions: Sequence[TopicPartition], max_records: int) -> dict[int, KafkaRecords]:
-        """About `max_records` records of one topic, by the number of the partition; waits for the first one.
+        """At most `max_records` records of one topic, by the number of the partition; waits for the first one.
 
         Returns nothing if a position moved past offsets without records. Raises KafkaError, and DataError if the log is
         damaged.
@@ -233,15 +233,15 @@ class Fetcher:
         return polled
 
     def _take(self, states: Sequence[Partition], max_records: int) -> dict[int, KafkaRecords]:
-        """Take records from each partition in turn; if there are none, raise an error."""
-        polled, moved, left = dict[int, KafkaRecords](), False, max_records
+        """Take records from each partition in turn. If no position moves, raise the error of a partition, if any."""
+        polled, moved, remaining = dict[int, KafkaRecords](), False, max_records
         for state in sorted(states, key=lambda state: state.taken_at):
             builder, before = RecordsBuilder(), state.position
-            if left > 0:
-                state.take(builder, left)
+            if remaining > 0:
+                state.take(builder, remaining)
             if builder.count:
                 polled[state.tp.partition] = builder.build()
-                left -= builder.count
+                remaining -= builder.count
                 state.taken_at = time.monotonic()
             moved |= state.position != before
         if not polled and not moved:

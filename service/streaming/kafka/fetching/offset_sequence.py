@@ -9,7 +9,7 @@ stay. Three rules tell a gap from damage:
 (c) A batch after a gap is learned only if the next batch starts at or after its end, or if its end is the high
     watermark or the last stable offset. Until then it is held.
 
-The first doubt is not a verdict. The broker reads its high watermark before the data, a transfer can go wrong, and a
+The first doubt raises no error. The broker reads its high watermark before the data, a transfer can go wrong, and a
 broker skips a batch whose offsets became lower if a fetch starts there or shortly before. So the log is fetched again
 from the start of the batch before the doubt: that response shows the batches before and after it. After a seek the
 batch before is unknown, so the look back continues until it sees two batches in order, or the log's start.

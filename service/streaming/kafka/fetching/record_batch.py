@@ -79,7 +79,7 @@ class FetchedBatches:
     cut_start: int | None = None
     """The first offset of the next batch, if the response has only the beginning of it."""
     cut_size: int = 0
-    """The size in bytes of that batch."""
+    """The size in bytes of that batch; HEAD.size if not even its length is in the response."""
 
     @property
     def bytes_with_next_head(self) -> int:
@@ -163,7 +163,7 @@ class OpenBatch:
         self.batch = batch
         unpacked = decompress(batch.attributes & CODEC, batch.data[HEAD.size :], max_bytes)
         self.records = np.frombuffer(unpacked, np.uint8)
-        self.left = batch.count
+        self.remaining = batch.count
         self._address, self._at = self.records.ctypes.data, 0
         appended = bool(batch.attributes & APPEND_TIME)
         self._base = batch.start, batch.max_timestamp if appended else batch.first_timestamp, appended
@@ -173,14 +173,14 @@ class OpenBatch:
 
         The place of the first byte is `shift`. Raises DamagedBatch.
         """
-        count = min(count, self.left, (len(self.records) - self._at) // MIN_RECORD_BYTES + 1)
+        count = min(count, self.remaining, (len(self.records) - self._at) // MIN_RECORD_BYTES + 1)
         rows = np.empty((ROWS, count), np.int64)
         begin = self._at
         end, framed = frame_records(self._address, len(self.records), begin, shift - begin, start, self._base, rows)
         if end < 0:
             raise DamagedBatch("a record in it is damaged")
-        self._at, self.left = end, self.left - count
-        if self.left <= 0 and end != len(self.records):
+        self._at, self.remaining = end, self.remaining - count
+        if self.remaining <= 0 and end != len(self.records):
             raise DamagedBatch(f"{len(self.records) - end} bytes follow its last record")
         return self.records.data[begin:end], rows[:, :framed]
 

@@ -68,7 +68,7 @@ def whole_topics() -> type[AbstractPartitionAssignor]:
 
         @classmethod
         def assign(cls, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
-            """The partitions of each member; only the group's leader is asked."""
+            """The partitions of each member. aiokafka calls this only on the group's leader."""
             subscribed = {member: set(m.subscription) for member, m in members.items()}
             held = newest_claims({member: m.user_data or b"" for member, m in members.items()})
             partitions = {t: cluster.partitions_for_topic(t) for t in set().union(*subscribed.values())}

@@ -26,7 +26,7 @@ from service.streaming.outbox import MAX_LETTER_BYTES
 from service.streaming.supervision import SupervisedTasks
 
 CLOSE_SECONDS = 1.0
-"""The limit of the last commit at a stop, and twice that to leave the group. Cutting them short loses no data."""
+"""The limit of the last commit at a stop. Leaving the group may take twice as long. A timeout loses no data."""
 POLL_SECONDS = 1.0
 """The pause between two polls of the consumer, and the limit of a poll."""
 METADATA_SECONDS = 10
@@ -34,7 +34,7 @@ METADATA_SECONDS = 10
 TOPIC_SECONDS = 1.0
 """How often this process looks for topics that do not exist yet."""
 
-_NO_MATCH = "waiting for a topic that a pattern in topics finds: there is none yet"
+_NO_MATCH = "no topic matches a pattern in topics yet: create one, or correct the pattern"
 _NOT_THERE = "waiting for the topic to exist; create it, or run with --create-topics"
 _NO_LETTERS = (
     "no dead-letter topic: saves will wait at the first rejected event; create it, or run with --create-topics"
@@ -101,8 +101,8 @@ class Kafka(ConsumerRebalanceListener):
             max_poll_interval_ms=2**31 - 1,
             metadata_max_age_ms=METADATA_SECONDS * 1000,
         )
-        # Not idempotent: such a client counts a batch that the broker refused, and the broker, which does not, refuses
-        # all later ones. A letter that is written twice has the same key.
+        # Not idempotent: an idempotent client counts a batch that the broker refused, but the broker does not count it
+        # and refuses all later ones. A letter that is written twice has the same key.
         clients.producer = cluster.producer(max_request_size=MAX_LETTER_BYTES)
         clients.query_client, clients.fetch_client = cluster.client(ANSWER_SECONDS), cluster.client()
         clients.fetcher = Fetcher(clients.fetch_client, cluster.max_batch_bytes)
@@ -194,7 +194,7 @@ class Kafka(ConsumerRebalanceListener):
             await asyncio.sleep(pause)
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
-        """Wait until the loops have saved and released their topics; a later save is refused if it matters."""
+        """Wait until the loops have saved and released their topics. The store refuses a later save on an old head."""
         self._health.joined = False
         logs = [self.logs[topic] for topic in sorted({tp.topic for tp in revoked})]
         for log in logs:
