@@ -33,7 +33,7 @@ DELAY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 60
 
 
 class ModelFigures(NamedTuple):
-    """One model at this moment. COUNTERS and GAUGES name the members that are metrics."""
+    """One model at this moment. SNAPSHOT_COUNTERS and GAUGES name the members that are metrics."""
 
     about: Any
     """The description of the model (`serving.model_info.Description`)."""
@@ -45,7 +45,7 @@ class ModelFigures(NamedTuple):
     """Records that were read and that no accepted snapshot covers."""
 
 
-COUNTERS = {
+SNAPSHOT_COUNTERS = {
     "events": "Events learned.",
     "mistakes": "Events with y*s <= 0 before learning.",
     "wrong_predictions": "Events predicted wrongly before learning.",
@@ -160,7 +160,7 @@ class Metrics(Collector):
         yield _gauge("missing_since_timestamp_seconds", text, since, ["dependency"])
 
         learned = [row for row in rows if row.about.learning_here]
-        for name, text in COUNTERS.items():
+        for name, text in SNAPSHOT_COUNTERS.items():
             count = attrgetter(name.removesuffix("_events"))
             yield self._counter(name, text, [((row.about.model,), count(row.durable)) for row in learned])
         rejected = [((r.about.model, reason), n) for r in learned for reason, n in sorted(r.durable.rejected.items())]
