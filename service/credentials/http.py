@@ -1,4 +1,4 @@
-"""HTTP requests that carry a secret: it goes to the address that was asked, and nowhere else."""
+"""HTTP requests that carry a secret, which goes to the requested address and nowhere else."""
 
 import ssl
 import urllib.error
@@ -19,6 +19,6 @@ def opener(trust: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
 
 
 def failure_reason(error: OSError) -> str:
-    """Why there was no answer: the system's words, without those that urllib wraps them in."""
+    """The reason why there was no answer, in the system's words, without those that urllib adds."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     return os_cause(cause) if isinstance(cause, OSError) else str(cause)

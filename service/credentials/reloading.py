@@ -31,7 +31,7 @@ class Reloaded(Generic[T]):
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
-    """Differs after each change of the file or of its rights; None if the file cannot be looked at."""
+    """A value that changes with the file and with its rights; None if the file cannot be looked at."""
     try:
         status = os.stat(file)
     except OSError:

@@ -24,11 +24,11 @@ REWINDS = {
 }
 """Why state is dropped, by the metric's label."""
 LARGE_SAVE_BYTES, LARGE_RECORD_SECONDS = 4 << 20, 0.002
-"""The memory that such a save, or learning such a record, took goes back to the system."""
+"""Bytes of a save, and seconds of learning a record, from which freed memory goes back to the system."""
 
 
 class ModelObserver:
-    """The `streaming.ports.Observer` of one model, which also hears what `serving.models.Model.catch_up` tells."""
+    """The `streaming.ports.Observer` and the `serving.models.FollowObserver` of one model."""
 
     def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)

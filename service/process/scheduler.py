@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection
 from service.streaming.learn_loop import AIM_SECONDS
 
 ANSWER_TURNS = 8
-"""An answer takes three; one whose body is slow to arrive is not waited for."""
+"""Turns of the event loop that learning leaves to requests. An answer takes three; a slow body gets no more."""
 BUSY_SECONDS = 0.02
-"""Two requests within this time make slices short for as long. A client that polls ten times a second does not: short
-slices cost a tenth more."""
+"""After two requests within this time, slices are short for the same time. A client that polls ten times a second does
+not make them short: short slices cost a tenth more."""
 SHORT_SLICE_SECONDS, LONG_SLICE_SECONDS = 0.0002, AIM_SECONDS
 """Seconds of a slice while many requests come, and otherwise. The fixed cost of a slice is a tenth of a long one."""
 

@@ -64,7 +64,7 @@ GC_THRESHOLD = 10_000, 4, 10
 With Python's own 700 the collector looks through them many times a second, for a millisecond each time.
 """
 SETTLED_SECONDS = 10.0
-"""Time after the start until a process has what it keeps. The collector does not look through that again."""
+"""Time after the start until most long-lived objects exist. Then they are hidden from the collector."""
 FIND_SECONDS = 2.0
 """Seconds between two looks of a replica for models that it does not know."""
 
@@ -151,7 +151,7 @@ class Service:
         return self._signal
 
     def _server(self, history: History) -> HttpServer:
-        """The HTTP server, which at the end waits for requests in flight."""
+        """The HTTP server. When it stops, it waits for requests in flight."""
         http, warn, stopping = self._settings.http, self._log.warning, self._stop.is_set
         limits = Limits(
             body_bytes=http.max_body_bytes,
@@ -223,7 +223,7 @@ class Service:
                 await self._find_stored(add_topic)
 
     async def _find_stored(self, add_topic: Callable[[str], None]) -> None:
-        """For a replica, which needs no Kafka: find the models in the store whose names match a pattern."""
+        """Find the models in the store whose names match a pattern. A replica does so, since it needs no Kafka."""
         while True:
             for name in await self._insist(self._store.models, fail_fast=False):
                 if self._settings.requests_topic(name) and self._models.get(name) is None:

@@ -48,7 +48,7 @@ class _Report:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Turn an error into a line; the check goes on after it."""
+        """Print an error as a line, after which the checks go on."""
         try:
             yield
         except PerceptronError as error:
@@ -98,7 +98,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
 
 
 async def _check_topic(report: _Report, settings: Settings, name: str, right: str, listed: bool) -> None:
-    """A line for a topic: whether it exists, and this user may use it; raises PerceptronError."""
+    """Print whether a topic exists and this user may use it; raises PerceptronError."""
     cluster = settings.kafka.cluster
     if not (listed or await cluster.partitions(name, right)):
         if not settings.create_topics:

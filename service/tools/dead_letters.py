@@ -33,7 +33,7 @@ class Letter(NamedTuple):
 
     @property
     def truncated(self) -> str:
-        """The parts cut from the record, which then cannot be sent again; '' if it is whole."""
+        """The parts that the letter lacks of its record, which then cannot be sent again; '' if it is whole."""
         about = self.about
         return ", ".join(text.format(about[name]) for name, text in TRUNCATION_HEADERS.items() if name in about)
 

@@ -71,7 +71,7 @@ class Result(NamedTuple):
 
 
 def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], options: FitOptions) -> ModelSettings:
-    """A model's settings under the flags; --batch is gradient descent of the rule lms. Raises ConfigurationError."""
+    """The settings of a model, overridden by flags; --batch is gradient descent for lms. Raises ConfigurationError."""
     own = model_settings(settings, model, flags | {"rule": "lms"} if options.batch else flags)
     if options.batch and own.labels and len(own.labels) > 2:
         raise ConfigurationError(f"--batch takes two labels, and there are {len(own.labels):,}: leave it out")
@@ -165,7 +165,7 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
 
 
 def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
-    """The result for a person."""
+    """The result as lines of text."""
     yield _ending(r, options)
     of = f" of {len(r.labels):,} labels" if r.labels else ""
     yield f"data     {quantity(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"

@@ -50,7 +50,7 @@ def predict_lines(
 
 
 def _answers(batch: list[NumberedValue], predictions_of: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
-    """The predictions of these lines. If a line is refused, the predictions of the lines before it, then DataError."""
+    """The predictions for these lines. If a line is refused: those for the lines before it, then DataError."""
     try:
         predictions = predictions_of([value for _, value in batch])
     except RequestRefused as refused:

@@ -23,9 +23,9 @@ from service.tools.formats.formats import Events, Line, in_batches, raise_bad_li
 
 BATCH_EVENTS = 500
 MAX_UNACKNOWLEDGED = 20_000
-"""Events that are read at a time, and that may be under way: more are no faster, and cost memory."""
+"""Events that are read at a time, and events that may be unacknowledged: more are no faster, and cost memory."""
 CATCH_UP_SECONDS = 0.05
-"""A pace makes up for at most this delay: no timer is exact, and a pause must not end in a burst."""
+"""The most delay that --rate makes up for: no timer is exact, and a pause must not end in a burst."""
 ANSWER_SECONDS = 30.0
 """The time without an acknowledgement after which Kafka is given up."""
 TOPIC_SECONDS = 30.0
@@ -35,7 +35,7 @@ MAX_BAD_LINES = 10
 """Bad lines that a dry run prints."""
 
 Batches = asyncio.Queue[list[Line] | Exception | None]
-"""Lines as they are read, and at the end None, or the error that ended them."""
+"""Lines as they are read, and at the end None, or the error that ended the reading."""
 
 
 def _part(events: Events, bad: Callable[[str], None], skip: int, count: int | None) -> Iterator[Line]:
@@ -162,7 +162,7 @@ async def _stop(producer: AIOKafkaProducer) -> None:
 
 
 def _read(loop: asyncio.AbstractEventLoop, batches: Batches, lines: Iterator[Line], size: int) -> None:
-    """Put the lines into the queue, in batches, and then None, or the error that ended them."""
+    """Put the lines into the queue, in batches, and at the end None, or the error that ended the reading."""
 
     def put(item: list[Line] | Exception | None) -> None:
         asyncio.run_coroutine_threadsafe(batches.put(item), loop).result()

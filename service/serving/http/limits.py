@@ -25,7 +25,7 @@ MAX_UNREAD_BYTES = 32 << 20
 PIECE_BYTES = 64 << 10
 """Bytes of an answer that a transport gets at a time, so that TLS does not buffer an answer that nobody reads."""
 LINGER_SECONDS = 1.0
-"""Time for a client to read why it is refused. What it still sends is thrown away."""
+"""Time for a client to read why it is refused. Its further bytes are dropped."""
 WHOLE = "perceptron.whole"
 """The key in a request's state that says that its whole body has arrived."""
 NO_REQUEST = "no-request", 400, "this is no HTTP request"
@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
 
     def _sender(self, cycle: RequestResponseCycle) -> Send:
-        """`cycle.send` in other portions: head and body of a small answer in one write, a large body in pieces.
+        """`cycle.send` with other writes: head and body of a small answer in one, a large body in pieces.
 
         uvicorn writes the head and the body separately, which costs a small answer a fifth of its time. TLS buffers
         whatever it gets, even if the client does not read.

@@ -46,7 +46,7 @@ def responses(problems: dict[int | str, str], *answers: type[msgspec.Struct]) ->
 
 
 def request_of(max_instances: int) -> dict[str, Any]:
-    """The `requestBody` of a prediction. Which features a model takes depends on its settings, so this allows all."""
+    """The `requestBody` of a prediction. It allows all kinds of features, as a model's settings choose one."""
     features = {
         "description": "an object for a model of named or hashed features, a list of numbers for a positional one",
         "anyOf": [{"type": "object"}, {"type": "array", "items": NUMBER}],

@@ -31,7 +31,7 @@ class InFlight:
         self._held_bytes += body_bytes
 
     def release(self, body_bytes: int = 0) -> None:
-        """Give the place back."""
+        """Give back the place that `take` took."""
         self._free_places += 1
         self._held_bytes -= body_bytes
 
@@ -98,7 +98,7 @@ def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def unpacked(receive: Receive) -> Receive:
-    """`receive` for a gzip body: each of its messages has a piece of the unpacked body. It raises HTTPException."""
+    """A `receive` for a gzip body: each message has a piece of the unpacked body. It raises HTTPException."""
     decoder, packed, more = zlib.decompressobj(zlib.MAX_WBITS | 16), b"", True
     pending = False  # the decoder may have more output without more input
 

@@ -143,7 +143,7 @@ def in_batches(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
 
 
 def raise_bad_line(message: str) -> None:
-    """Raise DataError: for `Events.lines`, to end at the first bad line."""
+    """Raise DataError with this message: `Events.lines` then ends at the first bad line."""
     raise DataError(message) from None
 
 

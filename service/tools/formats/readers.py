@@ -39,7 +39,7 @@ class JsonLines:
         return row
 
     def key(self, row: bytes) -> bytes | None:
-        """The record's outermost member with the name of the key, such as `id`, else the feature with this name."""
+        """The value of the member that is the key, such as `id`: outermost in the record, else among the features."""
         if self._key is None:
             return None
         try:

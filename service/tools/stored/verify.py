@@ -81,7 +81,7 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
 
 
 async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedModel, Learner, int | None]:
-    """The newest snapshot, the learner that its replay begins with, and the kept version that this is, if any."""
+    """The newest snapshot, the learner that its replay begins with, and the kept version that this learner is from."""
     snapshot = await newest_snapshot(store, name, UNWATCHED)
     head, stored = snapshot.head, snapshot.learner
     version: int | None = None
@@ -197,7 +197,7 @@ def _check_log(topic: str, steps: Sequence[Step], bounds: dict[int, tuple[int, i
 
 
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
-    """The differences, for a person."""
+    """The differences as lines of text."""
     differences = [f"the replay diverged: {diverged}"] if diverged else []
     ours = _figures(replayed)
     for name, figure in _figures(stored).items():
@@ -221,7 +221,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
 
 
 def _figures(learner: Learner) -> dict[str, Any]:
-    """The numbers of a state that a person can compare."""
+    """The figures of a state that the differences show."""
     candidates = {f"candidate {name}": msgspec.to_builtins(c.counts) for name, c in learner.candidates.items()}
     return {**msgspec.to_builtins(learner.counts), **candidates, "covered": learner.covered}
 

@@ -27,7 +27,7 @@ _flattener = Flattener(Identity())
 
 
 class Mark(NamedTuple):
-    """Why a member makes no good feature."""
+    """The reason why a member is not a good feature."""
 
     name: str
     why: str
@@ -45,27 +45,27 @@ class FieldProfile:
         The elements of a list count, each by itself.
         """
         self.late = 0
-        """How many values occur for the first time in the later half of the records."""
+        """The number of values that occur for the first time in the later half of the records."""
         self.rises = 0
-        """How many numbers are at least as large as the number before them."""
+        """A count of the numbers that are at least as large as the number before them."""
         self.example: Any = None
         self.fault: str | None = None
-        """Why the service rejects a value here as a feature, if it does."""
+        """The reason why the service rejects a value at this path as a feature; None if it does not."""
         self._last = float("-inf")
 
     @property
     def kind(self) -> str:
-        """The kinds of its values."""
+        """The kinds of the values, in one word or more."""
         return " or ".join(kind for kind, _ in self.kinds.most_common())
 
     @property
     def present(self) -> int:
-        """How many records have it."""
+        """The number of records that have the member."""
         return self.kinds.total()
 
     @property
     def distinct(self) -> int:
-        """How many different values it has."""
+        """The number of different values of the member."""
         return len(self.counts)
 
     def add(self, value: Any, late: bool) -> None:
@@ -87,7 +87,7 @@ class FieldProfile:
             self._last = value
 
     def mark(self, records: int) -> Mark | None:
-        """Why it makes no good feature, among this number of records; None if it may be one."""
+        """The reason why the member is not a good feature in this number of records; None if it may be one."""
         if self.fault:
             return Mark("rejected", self.fault)
         if self.distinct == 1 and self.present == records > 1 and self.kind != "list":

@@ -92,7 +92,7 @@ def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
 
 
 def _name_score(name: str) -> int:
-    """How much a name sounds like one of a label."""
+    """A score of how likely a name is the name of a label, from 0 to MAX_NAME_SCORE."""
     words = re.split(r"[_\W]+", re.sub("([a-z])([A-Z])", r"\1_\2", name).lower())
     bare = "_".join(word for word in words if word not in ("is", "has", "was", "did"))
     if bare in NAMES:
@@ -101,7 +101,7 @@ def _name_score(name: str) -> int:
 
 
 def _fault(member: FieldProfile) -> str | None:
-    """Why a member cannot be a label, if it cannot."""
+    """The reason why a member cannot be a label; None if it can."""
     if member.kind not in ("boolean", "number", "string"):
         return f"has values of kind {member.kind}: a label is a boolean, a number or a string"
     if member.distinct < 2:
@@ -114,14 +114,14 @@ def _fault(member: FieldProfile) -> str | None:
 
 
 def is_amount(member: FieldProfile) -> bool:
-    """Whether its values are probably amounts, not classes."""
+    """Whether the values of a member are probably amounts, not classes."""
     if member.kind != "number" or member.distinct == 2:
         return False
     return member.distinct > MAX_AMOUNTS or any(value != int(value) for _, value in member.counts)
 
 
 def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], str, FieldProfile]:
-    """The labels, of two the negative one first, why they are so, and the label as a member. Raises DataError."""
+    """The labels (of two, the negative one first), the reason for their order, and the member. Raises DataError."""
     member = member_at(sample.objects(), path)
     if fault := _fault(member):
         raise DataError(f"{sample.name}: label: {printable(called)} {fault}")

@@ -31,7 +31,7 @@ RARE_MARGIN = 100.0
 
 
 class Trial(NamedTuple):
-    """Settings, and how they did. Figures are None if the weights diverged."""
+    """Settings, and the figures of a model with them. Figures are None if the weights diverged."""
 
     rule: str
     scale: str
@@ -46,16 +46,16 @@ class Trial(NamedTuple):
     merit: float = 0.0
     """The figure that decides: `f1` if the positive label is rare, else `later`."""
     beats_baseline: bool = False
-    """Whether it is shown to be better. For accuracies, at 95 % for all trials together."""
+    """Whether the trial is shown to be better than the baseline: for accuracies, at 95 % for all trials together."""
 
     @property
     def name(self) -> str:
-        """Its name as a candidate."""
+        """The name of the trial as a candidate."""
         return f"{self.rule}-{self.weights}{'-margin' if self.margin else ''}"
 
     @property
     def changes(self) -> int:
-        """How many settings differ from the defaults: with fewer, an equal trial is simpler."""
+        """The number of settings that differ from the defaults: of equal trials, the one with fewer is simpler."""
         return (self.rule != TRIED_RULES[0]) + (self.scale != SCALES[0]) + (self.weights != "last") + bool(self.margin)
 
     @property
@@ -67,7 +67,7 @@ class Trial(NamedTuple):
 
 
 class SampleComparison(NamedTuple):
-    """All trials on the events of a sample, and what became of its other records."""
+    """All trials on the events of a sample, and the sample's records that are not events."""
 
     trials: list[Trial]
     baseline: Trial
@@ -76,7 +76,7 @@ class SampleComparison(NamedTuple):
     rejected: dict[str, int]
     """Records by the reason for which they are rejected."""
     example: str
-    """Why one of them is."""
+    """The detail of one of these rejections."""
 
 
 def compare_settings(

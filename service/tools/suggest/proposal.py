@@ -47,7 +47,7 @@ class EventChoices(NamedTuple):
     """The settings of an event, and the members that they rest on."""
 
     values: list[bytes | None]
-    """The records, as they are to be sent."""
+    """The records in the form in which they are to be sent."""
     choices: list[Choice]
     labels: list[Any]
     label: FieldProfile

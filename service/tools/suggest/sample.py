@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 
 
 def parse_object(raw: bytes | None) -> dict[str, Any] | None:
-    """The object that a record holds, in any form; None if it holds something else."""
+    """The object that a record of any form holds; None if it holds something else."""
     try:
         if isinstance(raw, DoubleVector):
             *features, label = doubles(raw)

@@ -26,7 +26,7 @@ from service.tools.tables import Titles, print_tables
 MAX_ROWS = 40
 """Members that are shown; --json has all."""
 FEW_EVENTS = 1000
-"""With fewer events, accuracies differ by chance."""
+"""With fewer events, accuracies may differ by chance."""
 
 
 def suggest_settings(
@@ -81,7 +81,7 @@ def suggest_settings(
 
 
 def topic_for(file: str) -> str:
-    """A topic that is named as the file."""
+    """A name for a topic, from the name of the file."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).name.partition(".")[0]).strip("-")[:200]
     return stem if is_topic(stem) else "events"
 
