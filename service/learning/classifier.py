@@ -199,7 +199,7 @@ class Classifier:
     def learn(self, batch: Batch, partition: int, first: int) -> tuple[Batch, Learned]:
         """Learn a batch, up to an event that would take the weights beyond their limit; call `count` next.
 
-        The first record is at offset `first`. Returns the events that were learned.
+        The first record is at offset `first`. Returns the events that were learned, and their figures.
         """
         reference = self.observations.stretch.reference if self.observations.stretch else None
         learned = kernel.learn(self.identity, self._state, batch, self.counts.events, self._reach, reference)

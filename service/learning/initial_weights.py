@@ -14,7 +14,7 @@ RANDOM, FROM_FILE = "random:", "weights:"
 
 
 def initial_weights(identity: Identity, first: int, count: int) -> NDArray[np.float64]:
-    """The first weights of `count` columns from `first` on; zeros if they come from a file, which the learner reads.
+    """The first weights of `count` columns from `first` on; zeros if they come from a file, which is not read here.
 
     With three labels or more the shape is (count, classes): each class has its own numbers.
     """

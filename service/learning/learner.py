@@ -125,7 +125,7 @@ class Learner(Classifier):
         self.candidates = dict(sorted((self.candidates | {name: candidate}).items()))
 
     def reconcile(self) -> tuple[list[str], list[str]]:
-        """Make the candidates those of the settings: unchanged ones go on, the others begin at the next event.
+        """Make the candidates match the settings: unchanged ones go on, new or changed ones begin at the next event.
 
         Returns the names that began and those that were dropped. A candidate with changed settings is both.
         """

@@ -83,7 +83,7 @@ SHARES = {
 }
 """Shares of the process that learns, by metric: the member of the description, and the help text."""
 WEIGHTS = {"last": "accuracy", "average": "average_accuracy", "served": "served_accuracy"}
-"""The accuracies of a description by the metric label `weights`. That of the average is None if no average is kept."""
+"""The accuracies of a description by the metric label `weights`. Without an average, `average` is None."""
 CANDIDATE_GAUGES = {
     "events": "Events learned by a candidate.",
     "mistakes": "Events with y*s <= 0 before learning, of a candidate.",

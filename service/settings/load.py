@@ -191,12 +191,12 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     chosen = file or os.environ.get("PERCEPTRON_CONFIG")
     path = Path(chosen or "perceptron.toml")
     for name, line in _unknown_variables().items():
-        if "__" in name:  # nobody else writes such a name: it is refused, as in the file
+        if "__" in name:  # no other program uses such a name: it is refused, as in the file
             raise ConfigurationError(line)
     try:
         origins = Sources(flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path)
         settings = Settings(**origins.merged())
-        if not settings.models:  # the defaults of models are checked all the same
+        if not settings.models:  # the defaults of models are checked even without a model
             ModelSettings(**settings.model)
     except SettingsError as error:  # it names the setting, and its cause says why the text is not JSON
         name = "".join(re.findall(r'field "(\w+)"', str(error))).upper()

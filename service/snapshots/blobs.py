@@ -163,7 +163,7 @@ class EncodedNames(NamedTuple):
 
 
 def encode_name_blobs(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
-    """`encode_array` for names. Stored names never change: the last blob gets longer, and others follow it."""
+    """Names as blobs, and the blobs that a store with `before` lacks. Only the last blob of `before` may get longer."""
     if len(names) == before.total:
         return before, {}
     full = before.total // BLOCK_NAMES
@@ -207,12 +207,12 @@ def encode_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[st
 
 
 def missing_runs(names: list[str], before: list[str]) -> list[str]:
-    """The blobs of runs that a reader with those of `before` has to fetch: the later ones, or all."""
+    """The blobs of runs that a reader with the blobs `before` has to fetch: the later ones, or all."""
     return names[len(before) :] if names[: len(before)] == before else names
 
 
 def decode_runs(names: list[str], rest: Runs, parts: Mapping[str, bytes], before: list[str], held: Runs) -> Runs:
-    """All runs of a head. The `held` runs begin with those of the blobs `before`."""
+    """All runs of a head. The `held` runs begin with the runs in the blobs `before`."""
     fetched = missing_runs(names, before)
     fresh = (run for name in fetched for run in _rows(parts[name], RUN).tolist())
     return [*held[: (len(names) - len(fetched)) * BLOCK_RUNS], *fresh, *rest]

@@ -67,7 +67,7 @@ def restore_learner(
             raise SnapshotDamaged(f"blob {name[:12]} of version {head.version} does not match its digest")
     learner, stored = before or (Learner(head.identity, options=options), NOTHING_STORED)
     if head.identity != learner.identity:
-        raise SnapshotDamaged("the identity is not that of the snapshot before")
+        raise SnapshotDamaged("the identity differs from the one of the snapshot before")
     arrays = {
         name: blobs.decode_array(a.base, a.deltas, parts, head.columns, stored.arrays.get(name, blobs.NO_ARRAY))
         for name, a in head.arrays.items()

@@ -52,7 +52,7 @@ async def before_growth(store: Store, diverged: Snapshot, offload: Offload, opti
     """The last version kept from before the weights of a diverged model began to grow; None if none is kept.
 
     Growth shows in the steps: their mean square, which data and rule otherwise hold about equal, rises without end. If
-    growth began among the kept versions, the earlier ones have a mean square near the least. If it began before them,
+    growth began among the kept versions, the earlier ones have a mean square near the smallest. If it began earlier,
     their weights are large.
     """
     current = diverged.head
@@ -86,7 +86,7 @@ async def roll_back(store: ModelStore, kept: Snapshot, resume_at: Mapping[int, i
             raise DataError(f"model {model} does not keep version {version} any more: it moved on meanwhile")
         new = restore_version(kept.head, kept.stored, current, digest, resume_at, now)
         data = codec.encode_head(new)
-        # Its blobs are those of the kept version: the store has them for as long as it keeps the version.
+        # It has the blobs of the kept version, which the store has for as long as it keeps the version.
         verdict = await store.commit(model, Commit(digest, blobs.digest(data), data, new.refs, str(new.version)))
         if verdict == "OK":
             return new

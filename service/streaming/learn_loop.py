@@ -7,7 +7,7 @@
    dead letters. The log returns records in order, and raises if its batches do not follow each other.
 5. When a save is due: flush the dead letters, check that the topic was not recreated, save, and commit the offsets to
    Kafka (advisory: nothing reads them back).
-6. Save refused: somebody else continued from our head. Drop the state and go to 2.
+6. Save refused: another process continued from our head. Drop the state and go to 2.
 7. Revoked or stopping: save a last time, release the topic, and go to 1 or end.
 8. Stopped: report an error that waiting does not mend, and watch the stored model until it is another one.
 
@@ -47,7 +47,7 @@ UNREADABLE_ERRORS = errors.SnapshotDamaged, errors.SnapshotForeign
 """Errors of a stored head that somebody may repair."""
 
 StartAt = str | Mapping[int, int] | None
-"""Where a model without a snapshot begins: "earliest", "latest", offsets by partition; None requires a log from 0."""
+"""The start of a model without a snapshot: "earliest", "latest", offsets by partition; None requires a log from 0."""
 
 
 @dataclass
@@ -200,7 +200,7 @@ class LearnLoop:
         return None
 
     def _drop(self, cause: str) -> None:
-        """Step 6: drop the state, because somebody else's head is current."""
+        """Step 6: drop the state, because another process's head is current."""
         self._model, self._displaced = None, True
         self._tell.rewound(cause)
 
@@ -212,7 +212,7 @@ class LearnLoop:
         self._displaced = False
 
     async def _begin(self, bounds: Bounds, source: Source) -> _Model | None:
-        """Begin a new model and save its first head; None if somebody else began it first."""
+        """Begin a new model and save its first head; None if another process began it first."""
         began = self._began or self._followed()
         learner = await self._keeper.new_learner(self._identity)
         if began:

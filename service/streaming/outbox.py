@@ -70,7 +70,7 @@ class Outbox:
             if any(size > self._limit for _, size in part):
                 await self._read_limit()
             answers = await asyncio.gather(*(self._send(producer, *each) for each in part), return_exceptions=True)
-            # Only refused letters are sent again: one that is always refused must not repeat the others.
+            # Only refused letters are sent again: a letter that is always refused must not make the batch repeat.
             refused, self._error = list[tuple[DeadLetter, int]](), ""
             for each, answer in zip(part, answers, strict=True):
                 if isinstance(answer, KafkaError | OSError):

@@ -42,7 +42,7 @@ class Log(Protocol):
         """The identity of the topic. A topic that was deleted and created again has another, whatever its offsets."""
 
     async def bounds(self) -> Bounds:
-        """Where each partition begins and ends."""
+        """The first offset and the end of each partition."""
 
     def positions(self) -> Mapping[int, int]:
         """The offset where the next poll starts, by partition: after all polled offsets, with or without records."""
@@ -67,7 +67,7 @@ class Log(Protocol):
         """
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit to Kafka, in the background, how far a snapshot covers the topic."""
+        """Commit the next offsets of a snapshot to Kafka, in the background. A commit that fails is dropped."""
 
     async def publish(self, letter: DeadLetter) -> None:
         """Hand over a dead letter; waits only if too many are unwritten."""
@@ -98,7 +98,7 @@ class Observer(Protocol):
         """A process outside our consumer group wrote the head that replaced ours."""
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
-        """The settings changed: the candidates `began` begin at the offsets `following`, others were dropped."""
+        """The settings changed: the candidates `began` begin at the offsets `following`, `dropped` have ended."""
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         """These gaps between batches were accepted."""

@@ -53,7 +53,7 @@ async def check_last_records(log: Log, head: Head, recreated: bool, tell: Observ
 
     If compaction or retention removed the record, the check is skipped, and the observer hears of it. If the topic was
     recreated, the record is required: it proves that the topic got its old records back. A model that has learned
-    nothing has no such proof. Raises LogLost and DependencyError.
+    nothing has no such proof. A topic that is no longer ours is not checked. Raises LogLost and DependencyError.
     """
     topic, start_over = log.topic, f"start from scratch with `perceptron reset -t {log.topic} --yes`"
     learned = {name: any(start < end for start, end in ranges) for name, ranges in head.covered.items()}
@@ -65,13 +65,13 @@ async def check_last_records(log: Log, head: Head, recreated: bool, tell: Observ
     for name, position in head.next.items():
         partition, last = int(name), position.fingerprint
         record = await log.read(partition, last.offset) if last else None
-        if record is None and recreated and learned[name]:
+        if record is None and recreated and learned[name] and log.held:
             raise LogLost(
                 f"topic {topic}: the topic was created again since it was learned, and partition {partition} has no "
                 f"record to compare with the last one learned{f', at offset {last.offset}' if last else ''}: restore "
                 f"its records, or {start_over}"
             )
-        if last and record is None:
+        if last and record is None and log.held:
             tell.fingerprint_missing(partition, last.offset)
         elif last and record and fingerprint(record) != last:
             raise LogLost(

@@ -17,7 +17,7 @@ CANCEL_AGAIN_SECONDS = 2.0
 
 
 class SupervisedTasks(asyncio.TaskGroup):
-    """A task that others cancel fails with Stuck, and a task that ignores our cancellation is cancelled again."""
+    """A task that other code cancels fails with Stuck. A task that ignores our cancellation is cancelled again."""
 
     def create_task(self, coro: Any, **options: Any) -> Any:
         """Start a task, as `asyncio.TaskGroup.create_task` does."""

@@ -106,7 +106,7 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
     with service_of_another_kafka(redis, topic, tmp_path, f"{factor}1", f"{factor}3", SESSION_SECONDS) as service:
         message = (
             f"group g-{topic} cannot be joined: no coordinator: its topic __consumer_offsets does not exist or has no "
-            "leader: set the brokers' offsets.topic.replication.factor to at most their number"
+            "leader: perhaps offsets.topic.replication.factor is larger than the number of brokers"
         )
         wait(lambda: message in service.log.read_text(), "the log names the cause")
         missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
@@ -123,7 +123,7 @@ def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp
     minimum = "group.min.session.timeout.ms="
     with service_of_another_kafka(redis, topic, tmp_path, f"{minimum}1000", f"{minimum}6000", 1.5) as service:
         assert service.process.wait(DEADLINE) == 3
-        message = "raise kafka.session_timeout: the broker's group.min.session.timeout.ms, by default 6 s, is longer"
+        message = "kafka.session_timeout is outside the broker's limits (group.min.session.timeout.ms, 6 s by default)"
         assert service.log.read_text().splitlines()[-1].endswith(f", group g-{topic}: {message}")
         code, printed = run_check(service)
         assert (code, f"group g-{topic} cannot be joined at broker 1: {message}\n" in printed) == (3, True), printed

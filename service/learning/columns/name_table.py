@@ -180,7 +180,7 @@ def probes(slots: Any) -> int:
 def find(slots: Any, ends: Any, text: int, last: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
     """The number of the name with the hash `h` at `begin`; 0 if it is unknown, -1 if that is not certain.
 
-    The first four arguments are those of a `Table`.
+    The first four arguments are the first four members of a `Table`.
     """
     mask, upper = np.uint64(len(slots) - 1), h >> _UPPER
     place = h & mask

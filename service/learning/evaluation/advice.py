@@ -1,4 +1,4 @@
-"""Advice for a model whose figures show that it is of little use: what to try."""
+"""Advice for a model whose figures show that it is of little use: settings to try."""
 
 from service.learning.classifier import Classifier
 from service.learning.identity import as_text
@@ -6,7 +6,7 @@ from service.learning.learner import Learner
 from service.learning.options import MODEL_ITSELF
 
 MIN_RECORDS = 10
-"""With fewer records, or fewer events of the positive label, there is no advice."""
+"""The advice about rejections, recall or scaling needs at least this many records, missed events or events."""
 RESET_HINT = "(for which `perceptron reset` has the log learned again)"
 
 

@@ -41,7 +41,7 @@ class Confusion(NamedTuple):
 
     @property
     def balanced_accuracy(self) -> float | None:
-        """The mean of the recalls: of all labels that had events, and with two labels only if both had."""
+        """The mean of the recalls over the labels with events. If only one of two labels has events, it is None."""
         recalls = [recall for recall in self.recalls if recall is not None]
         is_defined = len(recalls) == 2 if len(self.events) == 2 else len(recalls) > 0
         return math.fsum(recalls) / len(recalls) if is_defined else None

@@ -34,7 +34,7 @@ RATIO = 2.0**0.25
 """The number of γ that are tried. Each is 1/RATIO of the one before, from 16 times ‖z‖ of the first event down to a
 256th of it."""
 MIN_GAMMA = 1e-60
-"""The least first γ, so that no square or product of squares underflows."""
+"""The lower limit of the largest γ, so that no square or product of squares underflows."""
 ROUNDING = 1e-8
 """Relative: the rounding of sums in double precision that a check allows."""
 

@@ -104,7 +104,7 @@ class ModelObservations:
     def follow(self, batch: Batch, learned: Learned, margins: Vector) -> None:
         """Add events that were learned. `margins` are y·s, or with three labels or more as in `Learned.scores`."""
         identity = self._identity
-        # With three labels or more a mistake moves two classes; the step of another rule is that of all together.
+        # With three labels or more a mistake moves two classes; another rule's step already covers all classes.
         moved = 2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0
         total = _lengthened(self.squared_steps, moved, *identity.margins, learned.steps, learned.squared_norms)
         self.squared_steps = float(total)

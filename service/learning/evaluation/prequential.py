@@ -14,7 +14,7 @@ QUANTILES = (0.1, 0.5, 0.9)
 Array = NDArray[Any]
 _NONE = np.zeros(0, bool)
 SPARE_VALUES = 1000
-"""The least spare capacity of a new ring buffer."""
+"""The minimum spare capacity of a new ring buffer."""
 
 
 class Margins(NamedTuple):

@@ -133,7 +133,7 @@ class CarefulReader:
         return event
 
     def _values(self, raw: bytes) -> ParsedValues:
-        """The values at the paths of the parts, then at those of `where`."""
+        """The values at the paths of the parts, then at the paths of `where`."""
         if raw.__class__ is not DoubleVector:
             return values_of(raw, self.paths)
         dimension, mode = self.identity.dimension or 0, self.identity.features
@@ -193,7 +193,7 @@ def _count(value: Any) -> int:
 
 
 def _check_json(raw: bytes, end: int) -> Rejected | None:
-    """Raise Rejected unless a list or an object is JSON; `end` is that of its scan.
+    """Raise Rejected unless a list or an object is JSON. `end` is the end that its scan returned.
 
     If only a NaN or an infinity is wrong, the fault is returned: the member may have a more exact one.
     """

@@ -108,7 +108,7 @@ def train(
 
 
 def _moved(identity: Identity) -> float:
-    """How many vectors of weights a step moves: with three labels or more also those of the rival."""
+    """How many vectors of weights a step moves: with three labels or more also the vector of the rival."""
     return 2.0 if identity.multiclass else 1.0
 
 

@@ -36,7 +36,7 @@ def ages(identity: Identity, before: int, events: int) -> NDArray[np.float64]:
 
 
 def events_until_rescale(identity: Identity, before: int) -> int:
-    """The number of events until `late` must be rescaled, `before` of them counted; sys.maxsize for the mean."""
+    """The number of further events, after `before` events, until `late` must be rescaled; sys.maxsize for the mean."""
     n = identity.half_life
     return HALF_LIVES_TO_RESCALE * n - before % (HALF_LIVES_TO_RESCALE * n) if n else sys.maxsize
 

@@ -57,7 +57,7 @@ class Learned(NamedTuple):
     predicted: NDArray[np.intp]
     """The place of the label that was predicted before the update."""
     averaged: NDArray[np.intp]
-    """The same for the average of the weights; empty if there is no average."""
+    """The place of the label that the average of the weights predicted; empty if there is no average."""
     along: Vector
     """The product of each event with the reference, if there is one."""
     reach: float
@@ -84,7 +84,7 @@ def _learn(
     ages: Vector, reference: Reference, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
     scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any, along: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
-    averaging, referring = state.shape[1] > 1, len(reference) > 1  # a reference of one part is that of the bias alone
+    averaging, referring = state.shape[1] > 1, len(reference) > 1  # a reference of one part has only the bias
     forgetting, age = len(ages) > 1, ages[0]
     for i in range(len(labels)):
         s, late, squared, r = state[0, 0], state[0, -1], 1.0, reference[0]
@@ -230,10 +230,10 @@ def learn(
     classes, averaging, count = state.ndim == 3, state.shape[1] > 1, len(batch.labels)
     scores, steps, squared_norms, along = np.empty((4, count))
     predicted, averaged = np.empty((2, count), np.intp)
-    rule, done = list(rules.RULES).index(identity.rule), 0
-    while (begin := done) < count:
-        left = events_until_rescale(identity, before + begin)
-        end = min(begin + left, count)
+    rule, stop = list(rules.RULES).index(identity.rule), 0
+    while (begin := stop) < count:
+        until_rescale = events_until_rescale(identity, before + begin)
+        end = min(begin + until_rescale, count)
         span, age = slice(begin, end), ages(identity, before + begin, end - begin)
         starts, labels, weights = batch.starts[begin : end + 1], batch.labels[span], batch.weights[span]
         if classes:
@@ -248,15 +248,15 @@ def learn(
                 weights, scores[span], steps[span], squared_norms[span], predicted[span], averaged[span], along[span],
                 reach,
             )  # fmt: skip
-        done += learned
+        stop += learned
         if learned < end - begin:
             break
-        if learned == left:
+        if learned == until_rescale:
             state[:, 1] *= RESCALE_FACTOR
-    truth = (batch.labels[:done] if classes else batch.labels[:done] > 0.0).astype(np.intp)
-    averaged = averaged[: done if averaging else 0]
+    truth = (batch.labels[:stop] if classes else batch.labels[:stop] > 0.0).astype(np.intp)
+    averaged = averaged[: stop if averaging else 0]
     return Learned(
-        scores[:done], steps[:done], squared_norms[:done], truth, predicted[:done], averaged, along[:done], float(reach)
+        scores[:stop], steps[:stop], squared_norms[:stop], truth, predicted[:stop], averaged, along[:stop], float(reach)
     )
 
 

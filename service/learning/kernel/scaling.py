@@ -68,7 +68,7 @@ class StandardScaler:
         return int(np.count_nonzero(self._sums[:, 0]))
 
     def count_scaled_away(self, min_events: int, events: int) -> tuple[int, int]:
-        """Count the columns that some events have a number for, and those of them where the number is constant.
+        """Count the columns that only some events have a number for, and how many of them have a constant number.
 
         A column counts if at least `min_events` but not all of the `events` have a number for it. A constant number
         other than 0 is scaled to 0, as if it were absent. Only the first MAX_COUNTED_COLUMNS columns are counted.

@@ -157,6 +157,6 @@ class RedisStore(Store):
                 self.missing_since = self.missing_since or time.time()
             raise DependencyError(f"Redis at {self.address}: {redis_failure(error)}", "redis") from error
         self.missing_since = 0.0
-        # redis-py can swallow a cancellation that arrives while it connects. The task must end all the same.
+        # redis-py can swallow a cancellation that arrives while it connects. The task must end nevertheless.
         if (task := asyncio.current_task()) and task.cancelling():
             raise asyncio.CancelledError

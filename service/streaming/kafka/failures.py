@@ -1,4 +1,4 @@
-"""Messages for Kafka errors: what was refused, or why no connection can be made.
+"""Messages for Kafka errors: the missing right or setting, or the reason why a connection fails.
 
 aiokafka's clients connect by themselves, and only log why a connection fails. `create_conn` raises the error.
 """
@@ -38,11 +38,11 @@ def kafka_failure(error: Exception, right: str = "Read") -> str:
     if isinstance(error, errors.GroupAuthorizationFailedError):
         return missing_right("Read", "the group (kafka.group_id)")
     if isinstance(error, errors.InvalidSessionTimeoutError):
-        return "raise kafka.session_timeout: the broker's group.min.session.timeout.ms, by default 6 s, is longer"
+        return "kafka.session_timeout is outside the broker's limits (group.min.session.timeout.ms, 6 s by default)"
     if isinstance(error, errors.GroupCoordinatorNotAvailableError):
         return (
             "no coordinator: its topic __consumer_offsets does not exist or has no leader: "
-            "set the brokers' offsets.topic.replication.factor to at most their number"
+            "perhaps offsets.topic.replication.factor is larger than the number of brokers"
         )
     return str(error) or type(error).__name__
 

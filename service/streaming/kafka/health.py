@@ -53,7 +53,7 @@ class Health:
         self._say_once = cache(say)
         """Says a text only once until all is well."""
         self._silent_since: float | None = None
-        """Since when our own questions fail, and those of fresh clients do not."""
+        """Since when our own requests fail although requests of fresh clients succeed."""
 
     async def run(self, logs: Mapping[str, TopicLog]) -> None:
         """Check for as long as the process runs; raises Stuck."""
@@ -94,7 +94,7 @@ class Health:
             if not partitions:
                 await client.send(client.get_random_node(), MetadataRequest([]))
             ends, errors = await list_offsets(client, partitions, LATEST)
-            if errors and not ends:  # a single error may be that of a deleted topic
+            if errors and not ends:  # a deleted topic may cause a single error
                 raise next(iter(errors.values()))
             return ends
 

@@ -1,4 +1,4 @@
-"""Questions to the leaders of partitions: where a log begins and ends, what it has at an offset, which topic it is."""
+"""Requests to the leaders of partitions: the bounds of a log, its batches from an offset on, and the topic's id."""
 
 import asyncio
 from collections import defaultdict

@@ -98,7 +98,7 @@ def _utf8(data: int, i: int) -> int:
 def _digits(data: int, i: int) -> tuple[np.uint64, int]:
     """The number that up to eight digits from i on make, and how many they are."""
     word = word_at(data, i) ^ _DIGITS
-    # The lowest of these bits is that of the first byte that is not a digit. Without a bit there are eight digits.
+    # The lowest of these bits belongs to the first byte that is not a digit. Without a bit there are eight digits.
     count = trailing_zeros(((word + _BEYOND) | word) & _HIGH_BITS) >> 3
     return (_from_digits(word, count) if count > 0 else _NOTHING), count
 

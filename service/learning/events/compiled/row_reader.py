@@ -91,7 +91,7 @@ class RowReader:
 
     @classmethod
     def of_events(cls, flattener: Flattener, paths: Paths, signs: Codes) -> Self:
-        """A reader of a model's records; `paths` are those of an event's parts, `signs` those of the labels."""
+        """A reader of a model's records; `paths` lead to an event's parts, `signs` has each label's sign."""
         identity = flattener.identity
         where = identity.event.where.values()
         allowed = [{(value.__class__ is bool, value): 1.0 for value in values} for values in where]

@@ -214,7 +214,7 @@ class Kafka(ConsumerRebalanceListener):
             log.assign(sorted(tp for tp in assigned if tp.topic == topic))
 
     async def _commit_and_poll(self) -> None:
-        """Commit, and poll the consumer for its errors: an error that nobody takes suspends the membership."""
+        """Commit, and poll the consumer for its errors: an error that is not polled suspends the membership."""
         consumer = self.clients.consumer
         while True:
             with contextlib.suppress(KafkaError, OSError):
