@@ -71,7 +71,7 @@ MUTANTS = (
            "return len(records)"),
     Mutant("no fingerprint check", f"{RESUME}::check_last_records", "fingerprint(record) != last", "False"),
     Mutant("another topic without the last record is gone on with", f"{RESUME}::check_last_records",
-           "record is None and recreated and learned[name]", "False",
+           "record is None and recreated and learned[name] and log.held", "False",
            f"{ALONE}::test_another_topic_without_the_last_record_is_not_continued"),
     Mutant("another topic is gone on with where nothing was learned", f"{RESUME}::check_last_records",
            "recreated and not any(learned.values())", "False", seed=63),
