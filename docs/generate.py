@@ -56,14 +56,14 @@ each route lists, any request may end with 500 (a defect; the log says why) or 5
 """
 
 DETAILS = {
-    "not gzip": "the body is not gzip, as its content-encoding says",
+    "not gzip": "the body is not gzip, although its content-encoding says so",
     "token missing": "send a token, with the header authorization: Bearer TOKEN",
     "unknown model": "there is no model of this name; GET /v1/models lists them",
-    "unknown candidate": "?candidate: the model has none of this name, it has logistic",
+    "unknown candidate": "?candidate: the model has no such candidate; it has logistic",
     "body too slow": "the body did not arrive within 10 seconds",
     "body too large": "the body is larger than 16777216 bytes",
     "not JSON": "send the body as JSON, with the header content-type: application/json",
-    "encoded": "the body's content-encoding is unknown: send it as gzip, or as it is",
+    "encoded": "the body's content-encoding is unknown: send it as gzip, or uncompressed",
     "bad body": 'feature "age" is not a finite number',
     "bad parameter": "?top: expected a number greater than or equal to 1",
     "unknown parameter": "?candidat: there is no such parameter; /docs lists them",

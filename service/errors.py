@@ -6,7 +6,7 @@ PerceptronError
 ├── DataError             the log or the store holds something that must not be learned or served
 │   ├── OutOfOrder        records do not continue where the model stopped
 │   ├── LogLost           the log no longer has the next record
-│   │   └── LogGap        its batches do not follow each other, and nothing explains why
+│   │   └── LogGap        batches of the log do not follow each other, and nothing explains why
 │   ├── AnotherCluster    the stored model was learned from another Kafka cluster
 │   ├── Diverged          the weights grow without limit
 │   ├── SnapshotDamaged   a stored snapshot does not match its own digests
@@ -85,7 +85,7 @@ class SnapshotForeign(DataError):
 
 
 class DependencyError(PerceptronError):
-    """Kafka or Redis cannot be reached, timed out, or refused a command. `dependency` is `kafka` or `redis`."""
+    """Kafka, Redis or the service cannot be reached or refuses. `dependency` is `kafka`, `redis`, or '' in commands."""
 
     exit_code = 3
 
@@ -105,7 +105,7 @@ class Stuck(PerceptronError):
 class Rejected(PerceptronError):
     """An event or request that breaks the format.
 
-    `reason` is one of `learning.events.REASONS`, the message is one line for a person, and `pointer` is a JSON pointer
+    `reason` is one of `events.batch.REASONS`, the message is one line for a person, and `pointer` is a JSON pointer
     to the member at fault.
     """
 
@@ -125,7 +125,7 @@ class UnknownCandidate(PerceptronError):
     """A request names a candidate that its model does not have."""
 
     def __init__(self, candidates: Iterable[str]) -> None:
-        super().__init__(f"?candidate: the model has none of this name, it has {', '.join(candidates) or 'none'}")
+        super().__init__(f"?candidate: the model has no such candidate; it has {', '.join(candidates) or 'none'}")
 
 
 class Unanswerable(PerceptronError):

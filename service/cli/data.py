@@ -57,10 +57,10 @@ def fit(
     file: File = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model whose settings a file gets.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Use the settings of this model for FILE.")] = None,
     form: Format = None,
     label: LabelColumn = None,
-    rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting, like the next three.")] = None,
+    rule: Annotated[str | None, typer.Option(metavar="RULE", help="Overrides a setting, as the next three do.")] = None,
     eta: Annotated[float | None, typer.Option(metavar="NUMBER", help="The learning rate.")] = None,
     tie: Annotated[str | None, typer.Option(metavar="negative|positive", help="What a score of 0 predicts.")] = None,
     start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE", help="The first weights.")] = None,
@@ -103,7 +103,7 @@ def suggest(
         int, typer.Option(min=1, max=1_000_000, metavar="N", help="Read the newest N of a topic, the first of a file.")
     ] = 20_000,
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the settings, as to perceptron.toml.")
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the settings to this TOML file.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Overwrite an existing file.")] = False,
     json: AsJson = False,

@@ -33,7 +33,7 @@ class ModelObserver:
     def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
         self._missing: dict[str, tuple[str, str, float]] = {}
-        """Message, dependency, and since when, of what is missing: kafka, redis, or a save (both may answer)."""
+        """Outages by kind (kafka, redis, or a failed save): message, dependency, and when it began."""
         self._logged = set[tuple[str, ...]]()
         self._rejections = Rejections()
         # These begin with 0, so that the first one is an increase too.
@@ -127,7 +127,7 @@ class ModelObserver:
         self._log.error("the snapshot of this model has vanished from the store: learning the log again from its start")
 
     def fingerprint_missing(self, partition: int, offset: int) -> None:
-        self._log.warning("the log lost the last learned record: not compared", partition=partition, offset=offset)
+        self._log.warning("the topic lacks the last learned record: not compared", partition=partition, offset=offset)
 
     def set_aside(self, letter: DeadLetter) -> None:
         self._metrics.dead_letters.labels(self._model.name).inc()

@@ -41,7 +41,7 @@ class SystemClock:
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        """Let others run."""
+        """Sleep. With 0 seconds, wait until requests under way are answered, for at most ANSWER_TURNS turns."""
         if seconds:
             await asyncio.sleep(seconds)
             return

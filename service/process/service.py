@@ -55,7 +55,7 @@ STOP_SECONDS = 4.0
 ANSWER_SECONDS = 2
 """Time for requests in flight. A stop takes at most ten seconds, leaving the group included."""
 MAX_RETRY_SECONDS = 5.0
-"""Seconds between two tries of a dependency: it is seen soon once it answers, and not flooded while it does not."""
+"""The longest pause between two tries: short enough to notice an answer soon, long enough not to flood a server."""
 SWITCH_SECONDS = 0.001
 """The longest time that the event loop waits for a thread that holds the interpreter."""
 GC_THRESHOLD = 10_000, 4, 10
@@ -102,7 +102,7 @@ class Service:
         )
 
     def is_ready(self) -> bool:
-        """Whether every model can answer, and we are not stopping."""
+        """Whether every listed model can answer, and we are not stopping."""
         return self._models.ready and not self._stop.is_set()
 
     async def run(self) -> int:
@@ -186,7 +186,7 @@ class Service:
         self._stop.set()
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
-        """Connect, then follow and learn; followers and learners become tasks of the process."""
+        """Compile, connect to the store, start following, connect to Kafka, start learning."""
         settings = self._settings
         kinds = {(min(len(model.labels or (-1, 1)), 3), model.scale) for model in settings.models.values()}
         if CACHE_IS_EMPTY:
@@ -319,8 +319,8 @@ ALL_KINDS: Kinds = ((2, "none"), (3, "standard"))
 def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     """Compile the kernels, so that the first event and the first scrape do not wait for them.
 
-    An image compiles all of them. A process compiles at its start only what its kinds of models cannot begin without:
-    if no result is kept on disk, each kind takes seconds.
+    The build of an image compiles them for all kinds. A process compiles at its start only those of its own kinds: each
+    kind takes seconds if its result is not on disk.
     """
     if kinds is ALL_KINDS:
         use_compiled_reader(True)
@@ -343,7 +343,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
 
 
 def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:
-    """A socket that listens at this address; other processes may share the port. Raises ConfigurationError."""
+    """A socket that listens at this address, on a shared port if `reuse_port`. Raises ConfigurationError."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         both = family == socket.AF_INET6  # "::" stands for IPv4 too

@@ -39,11 +39,11 @@ class Accuracy(Share, forbid_unknown_fields=True):
     """The share of right predictions, and how sure it is."""
 
     all_interval: Annotated[Interval | None, Meta(examples=[(0.951, 0.983)])]
-    """An interval that holds, at all times together with 95 %, the mean chance to be right over all events."""
+    """An interval that contains the mean chance to be right over all events, with 95 % for all times together."""
 
     @classmethod
     def of(cls, classifier: Classifier, averaged: bool) -> Self:
-        """The accuracy of the last weights, or of their average if one is kept."""
+        """The accuracy of the last weights or, if `averaged`, of their average."""
         counts, recent = classifier.counts, classifier.observations.recent
         events, wrong = recent.averaged if averaged else (counts.events, counts.wrong_predictions)
         recent_share = recent.average_accuracy if averaged else recent.accuracy
@@ -58,9 +58,9 @@ class Accuracy(Share, forbid_unknown_fields=True):
 
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
-    """Two predictors on the same events: `last` and `average` weights, `baseline`, candidates by name.
+    """Two predictors on the same events. A predictor is `last`, `average`, `baseline` or the name of a candidate.
 
-    `baseline` is the more frequent label so far; a candidate predicts as it would answer.
+    `baseline` predicts the most frequent label so far; a candidate predicts as it would answer.
     """
 
     first: Annotated[str, Meta(examples=["average"])]
@@ -177,9 +177,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     baseline: Share
     """The accuracy of always answering with the most frequent label."""
     comparisons: list[Comparison]
-    """Every two predictors, on the same events."""
+    """A comparison of each two predictors, on the same events."""
     balanced_accuracy: Share
-    """The mean recall of the labels that came, by the weights that answer."""
+    """The mean recall of the labels that had events, by the weights that answer."""
     labels: list[LabelRecall]
     """How well the weights that answer find each label, in the order of the confusion."""
     precision: Share
@@ -281,7 +281,7 @@ class Version(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Summary(msgspec.Struct, forbid_unknown_fields=True):
-    """A model in a list; fields are null before its first snapshot is there."""
+    """A model in a list. Figures of a snapshot are null before there is one."""
 
     model: Name
     rule: Annotated[str | None, Meta(examples=["perceptron"])]
@@ -293,7 +293,7 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, model: Model) -> Self:
-        """A line of the list."""
+        """The summary of this model as it is now."""
         if (a := model.answering) is None:
             return cls(model.name, None, None, None, None, None, model.learning_here)
         identity, counts, version = a.learner.identity, a.learner.counts, a.head.version
@@ -347,7 +347,7 @@ def _confusion(classifier: Classifier) -> Confusion:
 
 
 def served_confusion(classifier: Classifier) -> list[list[int]]:
-    """`[truth][prediction]` of the weights that answer if this classifier is asked; empty if that is not known."""
+    """Events by `[truth][prediction]`, as the classifier's answering weights predicted them; empty if not known."""
     if not classifier.averaged:
         return classifier.counts.confusion
     events, right = _confusion(classifier)

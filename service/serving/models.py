@@ -1,4 +1,4 @@
-"""The models that this process answers for: those it learns, live, and all others from their newest snapshots."""
+"""The models that this process serves: from its own learners, newest snapshots, or fixed weights (threshold units)."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ class FollowObserver(Protocol):
         """A newer snapshot answers now."""
 
     def stopped(self, error: Exception) -> None:
-        """The newest snapshot diverged, so an older one answers."""
+        """The newest snapshot diverged. An older one answers, if one from before the growth is kept."""
 
     def unavailable(self, error: errors.DependencyError) -> None:
         """The store does not answer."""
@@ -189,15 +189,15 @@ class Model:
 
 
 class Models:
-    """All models of this process by name: those that the settings list, and those found later."""
+    """All models of this process by name: of listed topics, of topics that match a pattern, and threshold units."""
 
     def __init__(self, listed: Iterable[Model]) -> None:
         self._models = {model.name: model for model in listed}
         self.listed = list(self._models.values())
-        """The models that the settings list."""
+        """The models of the topics that the settings name."""
 
     def add(self, model: Model) -> Model:
-        """Take in a model that was found later."""
+        """Add a threshold unit, or the model of a topic that matches a pattern."""
         self._models[model.name] = model
         return model
 
@@ -219,7 +219,7 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Whether all listed models can answer, and at least one. A model found later does not make us unready."""
+        """Whether all `listed` models can answer, and there is a model that can. Models of patterns need not."""
         return all(model.answering for model in self.listed) and any(model.answering for model in self)
 
     async def follow(
@@ -239,15 +239,15 @@ class Models:
             # A learner knows its model's head, unless the model was reset.
             if own_due := clock.now() >= own:
                 own = clock.now() + OWN_SECONDS
-            wanted = [model for model in self if (own_due or not model.learning_here) and model.name in tell]
+            models = [model for model in self if (own_due or not model.learning_here) and model.name in tell]
             try:
-                looks = await store.digests([model.name for model in wanted]) if wanted else []
+                digests = await store.digests([model.name for model in models]) if models else []
             except errors.DependencyError as error:
-                for model in wanted:
+                for model in models:
                     model.seen_digest = None
                     tell[model.name].unavailable(error)
             else:
-                for model, digest in zip(wanted, looks, strict=True):
+                for model, digest in zip(models, digests, strict=True):
                     must_act = model.note_digest(digest)
                     if must_act and model.learning_here:
                         model.wake()
@@ -255,7 +255,7 @@ class Models:
                         busy = clock.now() + BUSY_SECONDS
                         spawn(model.catch_up(store, clock, offload, tell[model.name]))
             pause = SOON_SECONDS if clock.now() < busy else POLL_SECONDS
-            await clock.sleep(ALL_OWN_SECONDS if all(model.learning_here for model in wanted) else pause)
+            await clock.sleep(ALL_OWN_SECONDS if all(model.learning_here for model in models) else pause)
 
 
 def static_model(name: str, learner: Learner, now: float) -> Model:

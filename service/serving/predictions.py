@@ -47,7 +47,7 @@ RunnerUp = Annotated[
 class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The predicted label, the score w·x that it comes from, and how many features the model has never seen.
 
-    With three labels and more each label has a score. The label of the largest one is predicted, the first of equals.
+    With three labels and more each label has a score. The first label with the largest score is predicted.
     """
 
     label: PredictedLabel

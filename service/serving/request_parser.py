@@ -2,7 +2,7 @@
 
 msgspec reads a small body of plain numbers, which is fastest for one instance; the careful reader reads any other small
 body. A thread reads a large body in pieces, so that no step holds the interpreter for long: a compiled scan finds the
-elements of its list, the compiled reader reads them, and the careful reader reads those that it declines.
+elements of its list, and the compiled reader reads them. The careful reader reads elements that this one declines.
 """
 
 import re
@@ -86,7 +86,7 @@ def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tup
 
 
 def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
-    """The same by every rule; raises Rejected with the first rule that is broken."""
+    """The result of `read_instances`, by the careful reader; raises Rejected for the first rule that is broken."""
     commas = np.empty(max_instances, np.int64)
     values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
     forms = [(name, member) for name, member in zip(_FORMS, values.values, strict=False) if member is not UNSET]
@@ -153,7 +153,7 @@ def _edges(body: bytes, member: MemberSpan, commas: NDArray[np.int64]) -> tuple[
 def read_pieces(
     body: bytes, flattener: Flattener, max_instances: int, by_rows: bool
 ) -> Iterator[tuple[FeatureRows | Sequence[Features], str]]:
-    """The same as `read_instances` for a large body, in pieces, as rows if that is possible; raises Rejected."""
+    """The result of `read_instances` for a large body, in pieces; `by_rows` allows compiled rows. Raises Rejected."""
     identity, commas = flattener.identity, np.empty(max_instances, np.int64)
     scanned = scan(body, _PATHS, commas)
     if scanned.end == TOO_DEEP:

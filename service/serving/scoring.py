@@ -46,7 +46,7 @@ class Answers(NamedTuple):
     """The answers to one request, by one state of the model."""
 
     predictions: Any
-    """A list of Prediction, or its JSON if a thread made it."""
+    """A list of Prediction; its JSON if a thread answered a list of instances."""
     form: str
     """The member of the request that held the instances."""
     version: int
@@ -74,7 +74,7 @@ class Predictor:
         return a
 
     async def predict(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Answers:
-        """The answers to a request, of classes with the `top` scores; a large request is answered in a thread.
+        """The answers to a request, in a thread if it is large; with three labels or more, each has its `top` scores.
 
         Raises Rejected, and what `answering` and `by` raise.
         """
@@ -131,7 +131,7 @@ def freeze(learner: Learner, by: Classifier | None = None) -> FrozenModel:
 def answer(
     learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = DEFAULT_TOP
 ) -> Prediction:
-    """The prediction for checked features, of classes with the `top` scores; `explain` adds the terms of the score."""
+    """The prediction for checked features, with `top` scores of three labels or more; `explain` adds the terms of s."""
     score, unknown = learner.score(features, by)
     prediction = _prediction(by, score, unknown, top)
     if explain:
@@ -153,16 +153,16 @@ def _prediction(by: Classifier, score: Scores, unknown: int, top: int) -> Predic
 
 
 def _explain(prediction: Prediction, now: FrozenModel, features: Features, score: Scores) -> None:
-    """Add the terms of the score, largest first; of classes, of the label's score less that of the runner-up."""
+    """Add the terms of the score, largest first. With three labels or more these are of its lead over the runner-up."""
     learner, _, count, served_at, scaler = now
-    known = [term for term in learner.columns.explain(features) if term[1] < count]
-    w = served_at(np.array([0, *(column for _, column, *_ in known)], np.intp))
+    terms = [term for term in learner.columns.explain(features) if term[1] < count]
+    w = served_at(np.array([0, *(column for _, column, *_ in terms)], np.intp))
     if not isinstance(score, float):
         first, second = np.argsort(-score, kind="stable")[:2].tolist()
         prediction.runner_up = (learner.identity.labels or ())[second]
         w = w[:, first] - w[:, second]
     rows = []
-    for (name, column, value, sign), weight in zip((("bias", 0, 1, 1), *known), w.tolist(), strict=True):
+    for (name, column, value, sign), weight in zip((("bias", 0, 1, 1), *terms), w.tolist(), strict=True):
         effective = sign * weight + 0.0  # no -0
         x = float(sign * scaler.value(column, sign * value) if scaler else value)
         rows.append(Contribution(name, float(value), effective, effective * x + 0.0, x if scaler else UNSET))
@@ -207,7 +207,7 @@ def answer_large(
 
 
 def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
-    """A batch of the features that the frozen model knows, and the number of unknown features of each instance."""
+    """The features that the frozen model knows, scaled if it scales, and the number of unknown ones by instance."""
     starts, columns, numbers = batch.starts, batch.columns, batch.numbers
     events = len(starts) - 1
     unknown = np.bincount(batch.ignored, minlength=events)
@@ -220,8 +220,8 @@ def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
             values=np.delete(batch.values, new),
             numbers=np.delete(numbers, new) if len(numbers) else numbers,
         )
-    none = np.zeros(events)
-    batch = batch._replace(labels=none, weights=none)
+    zeros = np.zeros(events)
+    batch = batch._replace(labels=zeros, weights=zeros)
     return now.scaler.scale(batch) if now.scaler else batch, unknown.tolist()
 
 

@@ -126,7 +126,7 @@ async def _check_stored(report: _Report, settings: Settings, topics: Iterable[st
 async def _check_records(report: _Report, cluster: Cluster, topic: str, settings: ModelSettings) -> None:
     """A line for the newest records of a topic: whether they are events.
 
-    Raises DependencyError, and DataError if a record cannot be read or none is an event.
+    Raises DependencyError, and DataError if a record cannot be read, or if some are rejected and none is accepted.
     """
     identity = settings.identity()
     places, values = list[str](), list[bytes | None]()

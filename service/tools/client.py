@@ -22,7 +22,7 @@ def _service_url(settings: Settings, url: str | None) -> str:
     """The URL of the service: `url`, which may leave out `http://`, or what its settings say."""
     if url:
         full = url if "://" in url else f"http://{url}"
-        if "@" in url or not full.startswith(("http://", "https://")):  # it is in errors, so it has no password
+        if "@" in url or not full.startswith(("http://", "https://")):  # errors show it, so it may have no password
             raise ConfigurationError(
                 "--url: expected http://HOST:PORT or https://HOST:PORT, without a name or a password"
             )
@@ -40,7 +40,7 @@ class RequestRefused(Exception):
 
 
 class Client:
-    """Requests to the service at `url`, or to the settings' own; raises ConfigurationError if it cannot be one."""
+    """Requests to the service at `url`, or at the address in the settings; raises ConfigurationError for a bad URL."""
 
     def __init__(self, settings: Settings, url: str | None) -> None:
         self._url, self._token, certificate = (
@@ -48,7 +48,7 @@ class Client:
             settings.http.token,
             settings.http.ssl_certfile,
         )
-        # The settings' own service must show the very certificate of its settings; another any that the system trusts.
+        # A service at the settings' address must show the settings' certificate; any other, one that the system trusts.
         self._trust = trust_only(certificate) if certificate and not url else None
 
     def request_json(self, path: str, body: Any = None) -> Any:

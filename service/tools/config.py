@@ -27,7 +27,7 @@ def _text(value: Any) -> str:
 
 
 def _flat(value: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """The values in tables and in the tables in them, each with the names that lead to it."""
+    """The values of nested tables, each with its path of names."""
     if isinstance(value, dict) and value:
         return [row for name, inner in value.items() for row in _flat(inner, (*path, name))]
     return [(path, value)]

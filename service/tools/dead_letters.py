@@ -85,7 +85,7 @@ def _text(content: bytes) -> str:
 def retry(cluster: Cluster, topic: str, keys: list[str], every: bool, reason: str | None) -> None:
     """Send letters again: those with these keys, or all (with this reason) that were not sent again yet."""
     if bool(keys) == (every or reason is not None):
-        raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason")
+        raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason, but not both")
     letters = _read_with_reason(cluster, topic, reason)
     letters = _with_keys(letters, keys) if keys else letters
     sent = asyncio.run(_retry(cluster, topic, letters))

@@ -27,12 +27,12 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import value_of
 from service.text import printable, quantity, short_json
 from service.tools.formats.atomic_write import check_output, write_atomically
-from service.tools.formats.formats import Events, FileName, format_of, raise_bad_line
+from service.tools.formats.formats import Events, FormatName, format_of, raise_bad_line
 
 MAX_LISTED = 10
 """Weights, labels, and terms of a combination that are printed; --json has all."""
-MAX_PASSES = 20
-"""Passes that are printed, and after them each hundredth."""
+MAX_PRINTED_PASSES = 20
+"""The first passes, which are all printed; after them each hundredth is."""
 
 
 class FitSource(NamedTuple):
@@ -71,14 +71,14 @@ class Result(NamedTuple):
 
 
 def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], options: FitOptions) -> ModelSettings:
-    """The settings of a model, overridden by flags; --batch is gradient descent for lms. Raises ConfigurationError."""
+    """The settings of a model, overridden by flags; --batch sets the rule lms. Raises ConfigurationError."""
     own = model_settings(settings, model, flags | {"rule": "lms"} if options.batch else flags)
     if options.batch and own.labels and len(own.labels) > 2:
         raise ConfigurationError(f"--batch takes two labels, and there are {len(own.labels):,}: leave it out")
     return own
 
 
-def file_source(file: str, identity: Identity, form: FileName | None, label: str | None) -> FitSource:
+def file_source(file: str, identity: Identity, form: FormatName | None, label: str | None) -> FitSource:
     """The events of a file; raises DataError at the first bad line."""
     reader = format_of(file, identity, name=form, label=label, key=None)
     events = Events(file, reader, identity, check=True)
@@ -137,10 +137,10 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
         running = batch_training.descend(identity, data.batch, w, max_passes=limit, trace=trace)
     else:
         running = batch_training.train(identity, data.batch, w, tolerance=tolerance, max_passes=limit, trace=trace)
-    done = list[Pass]()
+    passes = list[Pass]()
     for last in running:
-        done.append(last)
-        if last.number <= MAX_PASSES or not last.number % 100:
+        passes.append(last)
+        if last.number <= MAX_PRINTED_PASSES or not last.number % 100:
             loss = f"  loss {last.loss:.6g}" if last.loss else ""
             typer.echo(f"pass {last.number:>4}  mistakes {last.mistakes:>7,}{loss}", err=True)
     if last.updates if options.batch else last.errors > options.tolerance:
@@ -158,10 +158,10 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
         candidates = {"the final weights": w}
         if evidence.vector is not None:
             candidates["the linear program's"] = evidence.vector
-        norms = np.concatenate([one.squared_norms for one in done])
+        norms = np.concatenate([each.squared_norms for each in passes])
         bounded = batch_training.check_bound(identity, data, norms, candidates)
     labels = list(identity.labels or ()) if identity.multiclass else []
-    return Result(data, places, labels, w, done, ended, evidence, bounded, no_bound)
+    return Result(data, places, labels, w, passes, ended, evidence, bounded, no_bound)
 
 
 def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
@@ -250,11 +250,11 @@ def _radius(r: Result, b: BoundCheck) -> float:
 
 
 def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
-    s, made = b.separation, quantity(b.updates, "update")
+    s, updates = b.separation, quantity(b.updates, "update")
     if b.novikoff is not None:
         twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
         yield (
-            f"bound    {made} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
+            f"bound    {updates} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
             f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {b.vector}, the smaller bound)"
         )
         low, high = s.sides(np.array([float(b.updates)]))
@@ -262,7 +262,7 @@ def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
             f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held at every update' if b.norms else 'BROKEN'} "
             f"(α = γ, {beta}, w0 = w_opt); at the last: {low[0]:.6g} <= {np.sum(r.w * r.w):.6g} <= {high[0]:.6g}"
         )
-    yield f"Hu       {made} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
+    yield f"Hu       {updates} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
 
 
 def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
     if "runner_up" in prediction:
         typer.echo(f"\tahead of {as_text(prediction['runner_up'])}:")
     for c in prediction["contributions"] if explain else ():
-        met = f" (scaled {c['scaled']:zg})" if c.get("scaled", c["value"]) != c["value"] else ""
-        typer.echo(f"\t{c['product']:+zg}\t{printable(c['name'])}\t{c['value']:zg}{met} x {c['weight']:zg}")
+        scaled = f" (scaled {c['scaled']:zg})" if c.get("scaled", c["value"]) != c["value"] else ""
+        typer.echo(f"\t{c['product']:+zg}\t{printable(c['name'])}\t{c['value']:zg}{scaled} x {c['weight']:zg}")
 
 
 def _instance(value: Any) -> Any:

@@ -106,14 +106,14 @@ async def produce_file(
         if batch is not None:
             raise batch
     except (PerceptronError, asyncio.CancelledError) as error:
-        # After the first event without an acknowledgement some may be in Kafka: they are sent twice.
-        unsure = dropwhile(lambda f: f.done() and not f.cancelled() and f.exception() is None, unacknowledged)
-        done = sent - len(list(unsure))
-        sent_events = f"{quantity(done, 'event')} sent"
+        # Events after the first unacknowledged one may be in Kafka too: with this --skip they are sent twice.
+        tail = dropwhile(lambda f: f.done() and not f.cancelled() and f.exception() is None, unacknowledged)
+        acknowledged = sent - len(list(tail))
+        sent_events = f"{quantity(acknowledged, 'event')} sent"
         if isinstance(error, asyncio.CancelledError):
-            typer.echo(f"interrupted: {sent_events} to {topic}; --skip {skip + done} goes on", err=True)
+            typer.echo(f"interrupted: {sent_events} to {topic}; --skip {skip + acknowledged} goes on", err=True)
             raise
-        note = f" ({sent_events}; --skip {skip + done} goes on)" if done else ""
+        note = f" ({sent_events}; --skip {skip + acknowledged} goes on)" if acknowledged else ""
         raise type(error)(f"{error}{note}") from None
     typer.echo(f"{quantity(sent, 'event')} sent to {topic}", err=True)
 

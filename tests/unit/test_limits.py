@@ -356,7 +356,7 @@ async def test_a_body_in_bad_chunks_is_refused_once(packets: list[bytes]) -> Non
         client = await server.client(*packets)
         answer = await client.answer()
         assert (answer.status, answer.headers[b"connection"]) == (400, b"close")
-        assert answer.detail == "the body is not in chunks as HTTP has them"
+        assert answer.detail == "the body is not a valid chunked body (RFC 9112)"
         await client.send(post())
         assert await client.read_to_end() == b""
         assert (await server.refusal(post() + HEAD + b"zz\r\n")).status == 200, "the previous request"

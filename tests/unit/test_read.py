@@ -48,7 +48,7 @@ def events(lines: list[Line]) -> list[Any]:
         ('{"features":{},"label":1,"id":""}\n', NAMED, {"key": "id"}, "line 1: --key id: the value is empty"),
         ('{"features":{},"label":1}\n', NAMED, {"key": "id"}, "line 1: --key id: the event has no member"),
         ('{"features":{},"label":1}\n', NAMED, {"key": "features"}, "line 1: --key features: expected a string or a"),
-        ("{\n", NAMED, {"key": "id", "check": False}, "line 1: --key id: no JSON to look for it in"),
+        ("{\n", NAMED, {"key": "id", "check": False}, "line 1: --key id: the line is not JSON"),
         ("a,y\n1,2\n", NAMED, CSV, "line 2: unknown-label: column 'y' must be one of -1, 0, false, 1, true"),
         ("a,y\n1,1\n2\n", NAMED, CSV, "line 3: 1 cells, the header has 2"),
         ("a,b,y\n1,two,1\n", STRICT, CSV, "line 2: column 'b': expected a number, got 'two'"),

@@ -38,7 +38,7 @@ class Live(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Ready(msgspec.Struct, forbid_unknown_fields=True):
-    """Every model can answer."""
+    """Every listed model can answer."""
 
     ready: bool = True
 
@@ -64,8 +64,8 @@ class Application:
     ) -> None:
         """Make the application over these models, and their `history` if it is kept.
 
-        With `tokens` every request needs one of them, except probes and the page's files. `root_path` is the prefix
-        under which a proxy serves the application. Pages of `allowed_origins` may send requests from a browser.
+        With `tokens` a request needs one of them, for `/metrics` one of `metrics_tokens` if set. Probes and the page's
+        files need none. A proxy serves the application under `root_path`. Browsers may call it from `allowed_origins`.
         """
         self._metrics, self._stopping, self._root_path = metrics, stopping, root_path
         self._auth = Auth(tokens, metrics_tokens, {*PROBES, *routes.OPEN})
@@ -148,12 +148,12 @@ def _install_process(api: FastAPI, ready: Callable[[], bool], metrics: Metrics) 
 
     @api.get(PROBES[0], tags=["process"], responses=openapi.responses({}, Live))
     async def live() -> Response:
-        """The event loop turns. A dead task ends the process, so this needs no more."""
+        """The event loop turns. Nothing else is checked, since a dead task ends the process."""
         return v1.encoded(Live())
 
     @api.get(PROBES[1], tags=["process"], responses=openapi.responses({503: "not ready"}, Ready))
     async def readiness() -> Response:
-        """Every model can answer, and the process is not shutting down."""
+        """Every model that the settings list can answer, and the process is not shutting down."""
         if not ready():
             raise HTTPException(503, "not every model can answer yet, or the service is shutting down")
         return v1.encoded(Ready())

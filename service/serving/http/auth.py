@@ -25,7 +25,7 @@ class BearerTokens:
 
     @property
     def first(self) -> str:
-        """The token that a client sends."""
+        """The first token, which our own commands send."""
         return self._read()[0]
 
     def accept(self, token: str) -> bool:
@@ -50,7 +50,7 @@ class BearerTokens:
 
 
 class Auth(NamedTuple):
-    """Decides which requests are allowed: those to open paths and, if tokens are set, those with a valid token."""
+    """Requires a valid bearer token for each path that has tokens set and is not open."""
 
     tokens: BearerTokens | None
     metrics_tokens: BearerTokens | None

@@ -28,7 +28,7 @@ LINGER_SECONDS = 1.0
 """Time for a client to read why it is refused. Its further bytes are dropped."""
 WHOLE = "perceptron.whole"
 """The key in a request's state that says that its whole body has arrived."""
-NO_REQUEST = "no-request", 400, "this is no HTTP request"
+NO_REQUEST = "no-request", 400, "this is not an HTTP request"
 
 
 class Limits(NamedTuple):
@@ -48,7 +48,7 @@ class Connections:
     """All open connections."""
 
     def __init__(self, limits: Limits, count_end: Callable[[str], None], stopping: Callable[[], bool]) -> None:
-        """`count_end` gets the cause of each end that is ours. While `stopping`, a connection ends after an answer."""
+        """`count_end` gets the cause when we end a connection. While `stopping`, a connection ends after its answer."""
         self.limits, self.count_end, self.stopping = limits, count_end, stopping
         self.open: set[Connection] = set()
 
@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
 
     def _sender(self, cycle: RequestResponseCycle) -> Send:
-        """`cycle.send` with other writes: head and body of a small answer in one, a large body in pieces.
+        """A `send` for `cycle` that writes head and body of a small answer at once, and a large body in pieces.
 
         uvicorn writes the head and the body separately, which costs a small answer a fifth of its time. TLS buffers
         whatever it gets, even if the client does not read.
@@ -177,7 +177,7 @@ class Connection(HttpToolsProtocol):
         return self.scope is not None and (self.cycle is None or self.scope is not self.cycle.scope)
 
     def _check_head(self, size: int) -> None:
-        """Raise httptools.HttpParserError if a head, trailer or chunk extension is too large."""
+        """Raise httptools.HttpParserError for a large head, trailer or chunk extension, or for too many requests."""
         if len(self.headers) > MAX_HEADERS:
             self._fault = "large-headers", 431, f"the request has more than {MAX_HEADERS} headers"
         elif size > MAX_HEAD_BYTES:
@@ -203,7 +203,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
         self._connections.open.discard(self)
-        for cycle in self.unanswered:  # uvicorn tells only the newest, which may wait for its turn
+        for cycle in self.unanswered:  # uvicorn marks only the newest request, which may not be the one being answered
             cycle.disconnected = True
         super().connection_lost(exc)
 
@@ -244,7 +244,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         self.unanswered.append(self.cycle)
         self.headers, self._received = [], 0  # headers of a trailer are not headers of the request
-        self._fault = "no-request", 400, "the body is not in chunks as HTTP has them"
+        self._fault = "no-request", 400, "the body is not a valid chunked body (RFC 9112)"
 
     def on_body(self, body: bytes) -> None:  # noqa: D102
         self._received = 0

@@ -18,15 +18,15 @@ from service.serving.http.problems import Problem
 INTRODUCTION = """
 Each model learns one Kafka topic and has its name. `POST /v1/models/{name}/predict` asks it: with `features` of one
 event, with `instances` of many, or with whole records as `event` or `events`. An answer says the `version` of the
-snapshot that it stands on, and how many events it is `ahead` of that.
+snapshot that it is based on, and how many events were learned since then (`ahead`).
 
 Every error is a problem document (RFC 9457) whose `errors` name each member at fault. No value that was sent is echoed.
-With `http.token_file` each request needs the header `authorization: Bearer TOKEN`, but for `/livez` and `/readyz`.
+With `http.token_file` each request needs the header `authorization: Bearer TOKEN`, except probes and page files.
 """
 TAGS = [
-    {"name": "predictions", "description": "Ask a model."},
-    {"name": "models", "description": "What a model has learned, how good it is, what it was."},
-    {"name": "process", "description": "What orchestrators and Prometheus ask."},
+    {"name": "predictions", "description": "Ask a model for predictions."},
+    {"name": "models", "description": "The weights, figures and kept versions of models."},
+    {"name": "process", "description": "Probes for orchestrators, and metrics for Prometheus."},
 ]
 _REF = "#/components/schemas/{name}"
 NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}

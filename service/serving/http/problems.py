@@ -16,7 +16,7 @@ from service.text import format_error
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
-    """A member at fault."""
+    """A member or query parameter at fault."""
 
     pointer: Annotated[str, Meta(examples=["/features/age"])]
     reason: Annotated[str, Meta(examples=["wrong-type"])]
@@ -35,7 +35,7 @@ class Problem(msgspec.Struct, forbid_unknown_fields=True):
 ENDING = 408, 413
 """Statuses after which the connection ends, since the rest of the body is not read."""
 HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
-NOTHING_SERVED = "nothing is served at this path: /docs shows what is"
+NOTHING_SERVED = "nothing is served at this path; /docs lists the paths"
 REASONS = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
 """The reason of a bad parameter, by the first word of pydantic's error; any other is a wrong type."""
 
@@ -55,8 +55,8 @@ async def answer_to(_request: Any, error: Exception) -> Response:
         headers = dict(error.headers or {})
         if (allowed := headers.get("Allow")) and "GET" in allowed and "HEAD" not in allowed:
             headers["Allow"] = f"{allowed}, HEAD"  # `Application` answers HEAD as GET
-        known = {404: NOTHING_SERVED, 405: f"this path takes {headers.get('Allow', 'other methods')}"}
-        return response(error.status_code, known.get(error.status_code, error.detail), headers=headers)
+        details = {404: NOTHING_SERVED, 405: f"this path takes {headers.get('Allow', 'other methods')}"}
+        return response(error.status_code, details.get(error.status_code, error.detail), headers=headers)
     if isinstance(error, RequestValidationError | ValidationError):
         fault: Any = error.errors()[0]
         where, reason = f"?{fault['loc'][-1]}", REASONS.get(fault["type"].partition("_")[0], "wrong-type")
@@ -75,4 +75,4 @@ async def answer_to(_request: Any, error: Exception) -> Response:
 
 EXPECTED = HTTPException, RequestValidationError, Rejected, UnknownModel, UnknownCandidate, Unanswerable
 HANDLERS: Any = dict.fromkeys((*EXPECTED, Exception), answer_to)
-"""FastAPI's handlers of errors. It logs each error that only `Exception` stands for."""
+"""FastAPI's handlers of errors. An error that only `Exception` matches is answered, then raised again and logged."""

@@ -1,4 +1,4 @@
-"""Bodies of requests: limits on their size and time, each by itself and all together, and gzip."""
+"""Bodies of requests: gzip, and limits on the size and time of each body and the size of all together."""
 
 import asyncio
 import zlib
@@ -10,10 +10,10 @@ from starlette.types import Message, Receive, Scope
 from service.serving.http.limits import PIECE_BYTES, WHOLE, Limits
 
 MAX_LARGE_BODIES = 8
-"""The limit on the bytes of all bodies together, in bodies of the largest size: those that arrive or are answered."""
+"""All bodies that arrive or are being answered have at most the bytes of this many bodies of the largest size."""
 SMALL_BODY_BYTES = 64 << 10
 """Bytes of a body that is never refused because of other bodies."""
-NOT_GZIP = "the body is not gzip, as its content-encoding says"
+NOT_GZIP = "the body is not gzip, although its content-encoding says so"
 
 
 class InFlight:
@@ -93,7 +93,7 @@ def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
         if media != b"application/json" and not media.endswith(b"+json"):
             raise HTTPException(415, "send the body as JSON, with the header content-type: application/json")
     if codings and codings not in ([b"gzip"], [b"x-gzip"]):
-        raise HTTPException(415, "the body's content-encoding is unknown: send it as gzip, or as it is")
+        raise HTTPException(415, "the body's content-encoding is unknown: send it as gzip, or uncompressed")
     return bool(codings)
 
 

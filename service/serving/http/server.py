@@ -24,7 +24,7 @@ class HttpServer(uvicorn.Server):
     def __init__(
         self, app: ASGIApp, connections: Connections, stop_seconds: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Requests in flight have `stop_seconds` after `should_exit`. With `tls` the server accepts only TLS."""
+        """A stop takes at most `stop_seconds` after `should_exit`. With `tls` the server accepts only TLS."""
         super().__init__(
             uvicorn.Config(
                 cast(Any, app),
@@ -56,7 +56,7 @@ class HttpServer(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Give requests in flight their time, then give clients theirs, so that uvicorn cuts nothing off."""
+        """Cancel requests after three quarters of `stop_seconds`, and end all connections at nine tenths of it."""
         loop, seconds = asyncio.get_running_loop(), self._stop_seconds
         for share in (0.75, 0.8, 0.85):  # the Redis client can take the first cancellation for its own
             loop.call_later(share * seconds, self._cancel)

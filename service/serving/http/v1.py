@@ -59,7 +59,7 @@ class Weights(msgspec.Struct, forbid_unknown_fields=True):
     label: Label | UnsetType = UNSET
     """The label that has these weights, with three labels and more."""
     candidate: str | UnsetType = UNSET
-    """The candidate that has these weights, if the model does not answer itself."""
+    """The candidate that has these weights; left out if they are the model's own."""
 
 
 class Candidates(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ class Candidates(msgspec.Struct, forbid_unknown_fields=True):
 
     model: Name
     answering: Annotated[str | None, Meta(examples=["logistic"])]
-    """Null: the model itself answers."""
+    """The candidate that answers; null if the model itself answers."""
     candidates: list[CandidateInfo]
 
 
@@ -105,7 +105,7 @@ class WeightsParameters(BaseModel, extra="forbid"):
 
 
 def predict_route(name: str, parameters: Annotated[PredictParameters, Query()]) -> None:
-    """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes.
+    """Predict one (`features`, `event`) or many (`instances`, `events`); `?explain=true` adds each contribution.
 
     With `?candidate=NAME` that candidate answers. Before its first event a model answers with its first weights, as
     `version` 1 and `ahead` 0.
@@ -208,8 +208,8 @@ async def _choose(
         end = min(parameters.cursor + parameters.limit, count)
         w = by.served_at(slice(parameters.cursor, end), label)
         return range(parameters.cursor, end), w, str(end) if end < count else None
-    known = [c for name in names if (c := by.columns.column_of(name)) is not None]
-    columns: Sequence[int] = [0, *known] if names else range(count)  # the bias comes first, as in `largest`
+    feature_columns = [c for name in names if (c := by.columns.column_of(name)) is not None]
+    columns: Sequence[int] = [0, *feature_columns] if names else range(count)  # the bias comes first, as in `largest`
     at = np.array(columns, np.intp) if names else slice(count)
     w = await read_all(learner, partial(by.served_at, at, label))
     chosen = range(1, len(w)) if top is None else await asyncio.to_thread(largest, w, top)

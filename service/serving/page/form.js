@@ -3,7 +3,7 @@ import { $, bars, cut, h } from "./chart.js";
 import { number, percent, plain, some, sum } from "./words.js";
 
 const MOST_BARS = 30, MOST_FIELDS = 40, MOST_ZEROS = 1000;
-/* The model of the form, the features that it was filled in with, the fields' text then, and whether these were an event's. */
+/* `features` and `typed`: the values and texts that the form was filled in with; `known`: an event had them. */
 const state = { model: null, features: {}, fields: null, typed: "", known: false, question: null };
 
 /* Sends a request to the service, with the token of this tab. */
@@ -23,10 +23,10 @@ function paths(value, path = []) {
 
 /* The field of a value: a null has no type yet, and a list is JSON. An unchanged field sends the value as it was. */
 function field(value) {
-  const found = typeof value === "boolean" ? h("select", {}, h("option", {}, "true"), h("option", {}, "false"))
+  const input = typeof value === "boolean" ? h("select", {}, h("option", {}, "true"), h("option", {}, "false"))
     : h("input", typeof value === "number" ? { type: "number", step: "any" } : { type: "text", placeholder: value === null ? "null" : "" });
-  found.value = value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
-  return found;
+  input.value = value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+  return input;
 }
 
 /* Fills the form in once, and `again` on request. What the user typed stays, also while the service restarts. */
@@ -38,7 +38,7 @@ export function form(now, again = false) {
   fill(now.event ?? guess(now), Boolean(now.event));
 }
 
-/* Names that the model knows, without categories, which are not members; a model of hashed features knows no names. */
+/* Features to begin with: zeros, for each position or for the names of the largest weights; none if they are hashed. */
 function guess({ model: { identity }, largest }) {
   if (identity.features === "positional") return Array(identity.dimension > MOST_ZEROS ? 0 : identity.dimension).fill(0);
   const names = identity.features === "named" ? (largest[0]?.weights ?? []).map(([name]) => name) : [];
@@ -94,9 +94,9 @@ export async function predict(submitted) {
   let said;
   try {
     const body = JSON.stringify({ features: entered() });
-    const found = await ask(`v1/models/${name}/predict?explain=true`, { method: "POST", body, headers: { "content-type": "application/json" } });
-    said = await found.json();
-    said = found.ok ? said : said.detail;
+    const response = await ask(`v1/models/${name}/predict?explain=true`, { method: "POST", body, headers: { "content-type": "application/json" } });
+    said = await response.json();
+    said = response.ok ? said : said.detail;
   } catch (error) {
     said = error instanceof SyntaxError ? "The features are not JSON." : "The service does not answer.";
   }

@@ -3,7 +3,7 @@ import { $, bars, boundary, chart, decimals, facts, frame, h, s, sample, scales,
 import { ask, form, predict } from "./form.js";
 import { behind, bound, brief, clipped, confused, count, duration, named, number, outage, percent, plain, positive, served, short, some, span, standing, verdict } from "./words.js";
 
-// Milliseconds between two polls. A connection that is quiet for http.header_timeout, ten seconds, is closed.
+// Milliseconds between two polls. A connection without requests is closed after http.idle_timeout, 75 seconds.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 6 * SECOND;
 const AFTER = 100, TRAIL = 8, MOST_LINES = 5;
 const state = { now: null, points: [], since: 0, trail: [], drawn: {}, missing: "", timer: 0, asking: false };
@@ -54,12 +54,12 @@ function accuracy(now) {
     yname: (v) => percent(v, high - low < 0.04 ? 1 : 0),
     label: `${percent(model.served_accuracy[which])} of ${which} predictions were right, with always the more frequent label ${percent(model.baseline[which])}.`,
   });
-  $("accuracy-note").textContent = `Of ${which} events, each predicted before it was learned${all ? "; with the 95\u00a0% interval of what answers" : ""}.`;
+  $("accuracy-note").textContent = `Over ${which} events, each predicted before it was learned${all ? "; with the 95\u00a0% interval of the weights that answer" : ""}.`;
   const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one.diverged ?? verdict(one)])];
   rows.sort((a, b) => (b[0] === model.serve) - (a[0] === model.serve));
   rows.push(["baseline", model.baseline, "the most frequent label"]);
   part("predictors", [rows, ...kinds.keys()], () => $("predictors").replaceChildren(
-    h("caption", { class: "unseen" }, "Accuracy of all that predict"),
+    h("caption", { class: "unseen" }, "Accuracy of all predictors"),
     ...table(["Predictor", "Recent", "All (95 % interval)", "Against the model"], rows.filter(([, figures]) => figures).map(([one, figures, said = ""]) => [
       h("th", { scope: "row" }, kinds.has(one) ? sample(kinds.get(one)) : null, name(one)), h("td", {}, percent(figures.recent)),
       h("td", {}, percent(figures.all), figures.all_interval ? h("small", {}, span(...figures.all_interval)) : null), h("td", {}, said),
@@ -109,8 +109,8 @@ function confusion(now) {
       ...(recalls.length ? [`Recall of ${served(model)}`] : [])];
     $("confusion").replaceChildren(h("caption", { class: "unseen" }, `Labels against predictions of ${by}`), ...table(heads, rows, (i) => i > 0));
   });
-  const found = model.margins;
-  part("margins", [found, model.loss, $("margins").clientWidth], () => margins($("margins"), found, model.loss));
+  const quantiles = model.margins, drawn = [quantiles, model.loss, $("margins").clientWidth];
+  part("margins", drawn, () => margins($("margins"), quantiles, model.loss));
 }
 function margins(svg, found, loss) {
   svg.setAttribute("aria-label", found ? `Margins of recent events: a tenth are below ${number(found["0.1"])}, half below ${number(found["0.5"])}, nine tenths below ${number(found["0.9"])}.` : "No margins yet.");
@@ -204,13 +204,13 @@ function draw() {
   }
 }
 
-const old = () => (state.since ? ` What is shown is ${duration((Date.now() - state.since) / SECOND)} old.` : "");
+const old = () => (state.since ? ` These figures are ${duration((Date.now() - state.since) / SECOND)} old.` : "");
 
 function show(now) {
   if (now.asked !== state.now?.asked) [state.points, state.trail, state.drawn, state.since] = [[], [], {}, 0];
   else if (!now.model && state.now.model) { // the process has restarted, and reads its snapshot
     $("state").textContent = "";
-    return say(`${outage(now)}Just begun: ${now.why_not}.${old()}`);
+    return say(`${outage(now)}The process has just started: ${now.why_not}.${old()}`);
   }
   state.now = now;
   state.model ??= now.asked;
@@ -241,21 +241,21 @@ async function poll() {
   state.asking = true;
   let every = SECOND;
   try {
-    const asked = new URLSearchParams(state.model === null ? {} : { model: state.model });
-    const found = await ask(`page/now?${asked}`);
-    $("access").hidden = found.status !== 401;
-    if (found.ok) {
-      const now = await found.json();
+    const query = new URLSearchParams(state.model === null ? {} : { model: state.model });
+    const response = await ask(`page/now?${query}`);
+    $("access").hidden = response.status !== 401;
+    if (response.ok) {
+      const now = await response.json();
       show(now);
       if (now.model) every = now.rate === 0 ? RESTING : BUSY;
-    } else if (found.status === 401) {
+    } else if (response.status === 401) {
       $("main").hidden = true;
       $("state").textContent = "";
       say(sessionStorage.getItem("token") ? "The service does not accept this token." : "The service asks for a token. It is kept until this tab is closed.");
-    } else if (found.status === 404) {
+    } else if (response.status === 404) {
       state.missing = `There is no model “${state.model}” here: the first is shown. `;
       state.model = null;
-    } else say(`The service answers with an error (${found.status}). Trying again.`);
+    } else say(`The service answers with an error (${response.status}). Trying again.`);
   } catch (error) {
     if (!(error instanceof TypeError) && error.name !== "TimeoutError") reportError(error);
     say(`The service does not answer. Trying again.${old()}`);

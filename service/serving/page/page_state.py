@@ -21,7 +21,7 @@ from service.serving.page.history import SECONDS, History
 
 MAX_MODELS = 1000
 MAX_LABELS = 12
-"""Labels whose confusion and largest weights are shown."""
+"""The most labels for which a confusion is shown. With more, this many have their recall and largest weights shown."""
 LARGEST_WEIGHTS = 12
 WEIGHTS_PER_SECOND = 100_000
 """Weights that are searched in a second, so the weights of a large model are shown a little late."""

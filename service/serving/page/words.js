@@ -46,7 +46,7 @@ export function standing(now) {
 export function behind(now) {
   if (now.lag !== null) return `${now.lag === 1 ? "record" : "records"} to be learned`;
   if (now.missing.kafka) return "not known without Kafka";
-  return now.waiting ? "known once it is learned" : "known where it is learned";
+  return now.waiting ? "known once this process learns" : "known by the process that learns";
 }
 
 /* Says how many updates there can be. */
@@ -89,6 +89,6 @@ export function verdict(candidate) {
 export function sum({ label, runner_up: second, contributions }, most) {
   const total = number(contributions.reduce((all, one) => all + one.product, 0));
   const what = second === undefined ? "the score" : `the score of ${label} less that of ${second}`;
-  const left = contributions.length > most ? ` The largest ${most} of ${count(contributions.length)} are shown.` : "";
-  return `The contributions add up to ${total}, ${what}.${left}`;
+  const note = contributions.length > most ? ` The largest ${most} of ${count(contributions.length)} are shown.` : "";
+  return `The contributions add up to ${total}, ${what}.${note}`;
 }

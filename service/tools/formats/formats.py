@@ -19,7 +19,7 @@ from service.learning.events.json_pointer import parse_pointer, quoted_name
 from service.learning.identity import Identity
 from service.tools.formats.readers import BadLine, Csv, Format, JsonLines, at
 
-FileName = Literal["jsonl", "csv"]
+FormatName = Literal["jsonl", "csv"]
 Written = Literal["json", "msgpack", "f8"]
 BATCH_LINES = 500
 """Lines of a file that are checked at once."""
@@ -175,12 +175,12 @@ def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
     return write
 
 
-def format_name(file: str, name: FileName | None) -> FileName:
+def format_name(file: str, name: FormatName | None) -> FormatName:
     """The named format, or the one that the file's suffix says."""
     return name or ("csv" if Path(file.removesuffix(".gz")).suffix.lower() == ".csv" else "jsonl")
 
 
-def format_of(file: str, identity: Identity, *, name: FileName | None, label: str | None, key: str | None) -> Format:
+def format_of(file: str, identity: Identity, *, name: FormatName | None, label: str | None, key: str | None) -> Format:
     """The file's format; CSV if a label column is named and no format is."""
     if format_name(file, name or ("csv" if label is not None else None)) == "csv":
         return Csv(identity, label or "label", key)

@@ -1,7 +1,7 @@
-"""How the rows of a file are events: JSON lines and CSV, a class each.
+"""Readers of files of events: a class for JSON lines, and one for CSV.
 
-They have the same three operations: `rows` cuts the bytes into rows with their line numbers, `event` makes a row a
-record's JSON, `key` finds the record's key in it. All raise BadLine with what was expected.
+They have the same three operations: `rows` cuts the bytes into rows with their line numbers, `event` turns a row into
+a record's JSON, `key` finds the record's key in a row. All raise BadLine with what was expected.
 """
 
 import csv
@@ -45,7 +45,7 @@ class JsonLines:
         try:
             event = msgspec.json.decode(row)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadLine(f"--key {self._key}: no JSON to look for it in: {error}") from None
+            raise BadLine(f"--key {self._key}: the line is not JSON: {error}") from None
         features = at(event, self._features)
         if isinstance(features, list):
             features = {str(i): value for i, value in enumerate(features)}
@@ -136,7 +136,7 @@ def at(record: Any, path: Path) -> Any:
 
 
 def record(features: Any, label: Any, places: Places) -> Any:
-    """A record whose parts stand where the model looks for them; raises BadLine if one would hide the other.
+    """A record with its parts where the model looks for them; raises BadLine if a feature takes the label's place.
 
     The values that `where` requires are added, unless they are among the features: a line has its own features.
 

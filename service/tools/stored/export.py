@@ -1,7 +1,7 @@
 """`perceptron export`: a model's newest snapshot as JSON, as a fitted scikit-learn pipeline, as ONNX.
 
-All three answer as the service does. With two classes, s = coef · x + intercept, and the answer is the second class
-only if s > 0. With three classes and more, coef has a row for each, and the answer is the first with the largest s.
+All three answer as the service does, except at s = 0 if `tie` is positive. With two classes, s = coef · x + intercept,
+and s > 0 means the second class. With three or more, coef has a row for each, and the first with the largest s wins.
 JSON and ONNX take columns. scikit-learn's pipeline takes what the model takes: flat events by name, or rows.
 """
 
@@ -49,7 +49,7 @@ def _json(name: str, a: ServedModel) -> bytes:
 
 
 def export_json(name: str, a: ServedModel) -> dict[str, Any]:
-    """The model as the JSON names its parts."""
+    """The content of the JSON file, by member."""
     saved = Version.of(a.digest, a.head)
     counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "skipped")
     return weights_file.weights_as_json(
@@ -63,10 +63,10 @@ def export_json(name: str, a: ServedModel) -> dict[str, Any]:
 
 
 def _fitted(name: str, a: ServedModel) -> Any:
-    """A scikit-learn Perceptron with this state; `partial_fit` goes on by the same rule if nothing is scaled.
+    """A scikit-learn Perceptron with the weights that answer; its `partial_fit` knows only the plain perceptron rule.
 
-    With three classes and more it does not: scikit-learn's learns each against the rest. Raises DataError if
-    scikit-learn and ONNX have no such model.
+    With three classes and more it learns each class against the rest. Raises DataError if scikit-learn and ONNX have
+    no such model.
     """
     learner, labels = a.learner, list(a.learner.identity.labels or (-1, 1))
     if len(learner.served) == 1:
@@ -89,7 +89,7 @@ def _fitted(name: str, a: ServedModel) -> Any:
         coef = np.divide(coef, deviation, out=np.zeros_like(coef), where=deviation > 0.0)
         intercept -= coef @ mean
     fitted.coef_, fitted.intercept_ = coef, intercept
-    # An array of its own would turn labels of two types into one.
+    # np.array alone would convert labels of two types to one type.
     fitted.classes_ = np.array(labels, None if len(set(map(type, labels))) == 1 else object)
     fitted.n_features_in_ = fitted.coef_.shape[1]
     fitted.n_iter_, fitted.t_ = 1, 1.0 + learner.counts.events

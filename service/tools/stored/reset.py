@@ -15,6 +15,6 @@ async def reset_model(settings: Settings, name: str, yes: bool) -> None:
             raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")
         await store.delete(name)
     typer.echo(
-        f"model {name} is forgotten: a running learner learns it again from the log's start, "
-        "one that is started where --start-at says"
+        f"model {name} is forgotten: a running learner learns it again from the start of its topic, "
+        "and a learner that starts later begins where --start-at says"
     )

@@ -1,7 +1,7 @@
 """`perceptron verify`: learn the records of the newest snapshot again from Kafka, and compare the state digests.
 
 A model of one partition is replayed from its first covered record. With several partitions the order of arrival counts.
-It is recorded since the last kept version, so their replay begins there. Holes are skipped. Nothing is written.
+It is recorded since the last kept version, so their replay begins there. Gaps are skipped. Nothing is written.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from service.text import short_json
 from service.tools.stored.newest_snapshot import newest_snapshot
 
 UNWATCHED = Options(bound=False)
-"""The sums of the bound are not part of the state."""
+"""The options of a replay. The sums of the bound are left out: they are not part of the state."""
 DIFFERENT = 4
 """The exit code if the states differ."""
 
@@ -98,11 +98,11 @@ async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedMod
 
 
 def _add_due(learner: Learner, stored: Learner) -> None:
-    """Add the candidates that began here."""
+    """Add the stored candidates that began at the learner's next offsets, or before them."""
     for name, candidate in stored.candidates.items():
         if name not in learner.candidates and all(learner.next[p] >= offset for p, offset in candidate.since.items()):
             learner.add_candidate(name, candidate.identity)
-            learner.candidates[name].since = dict(candidate.since)  # the record before may be in a hole
+            learner.candidates[name].since = dict(candidate.since)  # the record before that offset may be in a gap
 
 
 def _cut(steps: Sequence[Step], stored: Learner) -> Iterator[Step]:
@@ -137,8 +137,8 @@ def _steps(snapshot: ServedModel, learner: Learner) -> list[Step]:
         following[partition] = to
     if following != stored.next:
         raise DataError(
-            f"model {head.model}: the version since which the order of its records is known is not kept any more, so "
-            "it cannot be learned again: set snapshots.keep above 0, and verify after the next kept version"
+            f"model {head.model} cannot be learned again: the order of its records is known only since a version that "
+            "is not kept any more: set snapshots.keep above 0, and verify after the next kept version"
         )
     return stored.runs
 

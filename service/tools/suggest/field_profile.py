@@ -69,7 +69,7 @@ class FieldProfile:
         return len(self.counts)
 
     def add(self, value: Any, late: bool) -> None:
-        """Count the value of one record, which may be one of the later half."""
+        """Count the value of one record; `late` says whether the record is in the later half."""
         kind = type_name(value).split()[-1]
         self.kinds[kind] += 1
         self.example = value if self.example is None else self.example

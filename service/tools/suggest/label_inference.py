@@ -42,7 +42,7 @@ def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: 
     likely = _likely_labels(members)
     if not likely:
         raise DataError(
-            f"{sample.name}: no member looks like a label, with two values or a few: --label names it; {_list(members)}"
+            f"{sample.name}: no member looks like a label (two values or a few): name it with --label; {_list(members)}"
         )
     path, *others = [(*outer, *member.path) for member in likely]
     named = f"named {path[-1]} and " if _name_score(path[-1]) else ""

@@ -71,7 +71,7 @@ class SampleComparison(NamedTuple):
 
     trials: list[Trial]
     baseline: Trial
-    """Always the most frequent label; always the positive one if that is rare, whose F1 then decides."""
+    """The accuracy of always predicting the most frequent label, and the F1 of always predicting a rare label."""
     events: int
     rejected: dict[str, int]
     """Records by the reason for which they are rejected."""
@@ -91,12 +91,12 @@ def compare_settings(
     example = rejects[0].detail if rejects else ""
     events = [values[i] for i in batch.records]
     if not events:
-        raise DataError(f"no record is an event: {example or 'none was left'}")
+        raise DataError(f"no record is an event: {example or '`where` skips all'}")
     later = batch.labels[len(events) // 2 :]
     positives = float((later > 0).mean())
     f1 = 2.0 * positives / (1.0 + positives) if is_rare else None
-    usual = _usual(later)
-    baseline = Trial("baseline", "", "", 0.0, _usual(batch.labels), usual, f1, usual if f1 is None else f1)
+    overall, recent = _majority_share(batch.labels), _majority_share(later)
+    baseline = Trial("baseline", "", "", 0.0, overall, recent, f1, recent if f1 is None else f1)
     variants = [(*pair, 0.0) for pair in product(TRIED_RULES, AVERAGE)]
     if is_rare:
         variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
@@ -121,12 +121,12 @@ def compare_settings(
             merit = (f1 if is_rare else served.recent) or 0.0
             is_shown = is_rare or ("last" if trial is model else trial.name) in better
             beats = is_shown and merit > baseline.merit + MIN_GAIN
-            done = trial._replace(accuracy=served.all, later=served.recent, f1=f1)
-            trials.append(done._replace(merit=merit, beats_baseline=beats))
+            result = trial._replace(accuracy=served.all, later=served.recent, f1=f1)
+            trials.append(result._replace(merit=merit, beats_baseline=beats))
     return SampleComparison(trials, baseline, len(events), dict(Counter(reject.reason for reject in rejects)), example)
 
 
-def _usual(labels: NDArray[np.float64]) -> float:
+def _majority_share(labels: NDArray[np.float64]) -> float:
     """The share of the most frequent label."""
     return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
 

@@ -52,7 +52,7 @@ class EventChoices(NamedTuple):
     labels: list[Any]
     label: FieldProfile
     members: list[tuple[FieldProfile, str]]
-    """The label and the members next to it, each with the name of its mark if it is left out."""
+    """The label and all other members, each with its note: `label`, the name of its mark if it is left out, or ''."""
     others: list[str]
     """Other members that may be the label, the likeliest first."""
 
@@ -95,8 +95,8 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     marks = {} if is_list else {each.name: mark for each in members.values() if (mark := each.mark(len(events)))}
     features = [member for member in members.values() if member.name not in marks]
     if not features:
-        left = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
-        raise DataError(f"{sample.name}: no member besides the label {called} is a feature: {left}")
+        why = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
+        raise DataError(f"{sample.name}: no member besides the label {called} is a feature: {why}")
     choices += _feature_mode(features, events, len(labels))
     if marks:
         why = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())

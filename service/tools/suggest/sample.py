@@ -15,7 +15,7 @@ from service.learning.identity import Identity
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords, value_of
 from service.text import quantity
-from service.tools.formats.formats import Events, FileName, format_name, raise_bad_line
+from service.tools.formats.formats import Events, FormatName, format_name, raise_bad_line
 from service.tools.formats.readers import Csv, JsonLines
 
 MAX_SAMPLE_BYTES = 32 << 20
@@ -64,7 +64,7 @@ def parse_object(raw: bytes | None) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def read_file(file: str, form: FileName | None, count: int) -> Sample:
+def read_file(file: str, form: FormatName | None, count: int) -> Sample:
     """The first `count` records of a file; raises DataError and ConfigurationError."""
     is_table = format_name(file, form) == "csv"
     rows = Csv(Identity(), None, None) if is_table else JsonLines(Identity(), None)
@@ -79,7 +79,7 @@ def read_file(file: str, form: FileName | None, count: int) -> Sample:
 
 
 async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
-    """The newest `count` records of a topic by their timestamps.
+    """The newest records of each partition, about `count` in all, in the order of their timestamps.
 
     Raises ConfigurationError if there is no such topic, DataError and DependencyError.
     """

@@ -25,7 +25,7 @@ from service.tools.tables import Titles, print_tables
 
 MAX_ROWS = 40
 """Members that are shown; --json has all."""
-FEW_EVENTS = 1000
+MIN_EVENTS = 1000
 """With fewer events, accuracies may differ by chance."""
 
 
@@ -120,10 +120,10 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
     figure, baseline = _figure(chosen), _figure(comparison.baseline)
     if comparison.baseline.f1 is None:
-        return f"{best}: {name}: right {figure} in the later half, always the most frequent label {baseline}"
+        return f"{best}: {name}: {figure} right in the later half; always the most frequent label: {baseline}"
     return (
-        f"{best}: {name}: F1 {figure} in the later half, always the positive label {baseline}. That label is rare, "
-        "where accuracy says little: its F1 decides, of recall and precision (docs/model.md)"
+        f"{best}: {name}: F1 {figure} in the later half; always the positive label: {baseline}. That label is rare, "
+        "so accuracy says little: F1, which combines recall and precision, decides (docs/model.md)"
     )
 
 
@@ -137,7 +137,7 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
         total = quantity(sum(comparison.rejected.values()), "record")
         notes.append(f"{total} would be dead letters ({reasons}), such as: {comparison.example}")
-    if comparison.events < FEW_EVENTS:
+    if comparison.events < MIN_EVENTS:
         chance = min(1.0, 1.0 / math.sqrt(comparison.events / 2))  # two standard errors of a share, at most
         notes.append(f"only {comparison.events:,} events: accuracies that differ by {chance:.0%} may do so by chance")
     return notes
