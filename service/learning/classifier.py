@@ -162,7 +162,7 @@ class Classifier:
         return squared_norm(self.weights)
 
     def restore(self, state: NDArray[np.float64], norm: float, counts: Counts, diverged: str | None = None) -> None:
-        """Take over restored state without copying it; `norm` is ‖w‖².
+        """Take over restored state without copying it; `norm` is ‖w‖², which takes long to sum for a large model.
 
         Call it after the columns have their names and the observations are restored.
         """
@@ -266,11 +266,12 @@ class Classifier:
 def largest(weights: NDArray[np.float64], count: int) -> list[int]:
     """The columns of the `count` largest weights by size, without the bias; equal ones in the order of the columns."""
     sizes = np.abs(weights[1:])
-    used, zeros = np.flatnonzero(sizes), np.flatnonzero(sizes == 0.0)[:count]  # to partition many zeros takes seconds
-    if count < len(used):
-        used = used[sizes[used] >= np.partition(sizes[used], -count)[-count]]
-    used = used[np.argsort(-sizes[used], kind="stable")]
-    largest_columns: list[int] = (np.concatenate([used, zeros])[:count] + 1).tolist()
+    # To partition many zeros takes seconds, so they are left out, and follow the others.
+    nonzero, zeros = np.flatnonzero(sizes), np.flatnonzero(sizes == 0.0)[:count]
+    if count < len(nonzero):
+        nonzero = nonzero[sizes[nonzero] >= np.partition(sizes[nonzero], -count)[-count]]
+    nonzero = nonzero[np.argsort(-sizes[nonzero], kind="stable")]
+    largest_columns: list[int] = (np.concatenate([nonzero, zeros])[:count] + 1).tolist()
     return largest_columns
 
 

@@ -217,8 +217,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stopped: str | None
 
     @classmethod
-    def of(cls, model: Model, a: ServedModel, of_arrays: dict[str, Any] | None = None) -> Self:
-        """The description of a model at this moment; `of_arrays` has `_of_arrays`, if a thread made them."""
+    def of(cls, model: Model, a: ServedModel, array_figures: dict[str, Any] | None = None) -> Self:
+        """The description of a model at this moment. A thread may have made the `array_figures`."""
         learner, head, identity, observations = a.learner, a.head, a.learner.identity, a.learner.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
         serving, accuracy = learner.by(learner.answering), Accuracy.of_each(learner)
@@ -252,7 +252,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             saved_at=iso(head.saved_at),
             learning_here=model.learning_here,
             stopped=model.stopped or model.unusable,
-            **(of_arrays or _of_arrays(learner)),
+            **(array_figures or _array_figures(learner)),
             **_counted(learner, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
         )
@@ -260,7 +260,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 async def describe(model: Model, a: ServedModel) -> Description:
     """The description of a model at this moment; a thread reads the arrays of a large one."""
-    return Description.of(model, a, await read_all(a.learner, partial(_of_arrays, a.learner)))
+    return Description.of(model, a, await read_all(a.learner, partial(_array_figures, a.learner)))
 
 
 class Version(msgspec.Struct, forbid_unknown_fields=True):
@@ -318,7 +318,7 @@ def baseline(learner: Learner) -> Share:
     return Share(share(max(counts.by_label), counts.events), learner.observations.recent.baseline)
 
 
-def _of_arrays(learner: Learner) -> dict[str, Any]:
+def _array_figures(learner: Learner) -> dict[str, Any]:
     """The figures for which all weights are read, by name."""
     used = learner.scaler.used if learner.scaler else None
     return {"squared_norm": learner.squared_norm, "scaled_columns": used}

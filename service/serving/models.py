@@ -19,7 +19,7 @@ from service.snapshots.ports import Clock, Offload, Store
 from service.snapshots.rollback import before_growth
 
 T = TypeVar("T")
-MAX_INLINE_WEIGHTS = 1 << 20
+MAX_TURN_WEIGHTS = 1 << 20
 """Weights up to which all are read in a turn of the event loop."""
 POLL_SECONDS, SOON_SECONDS, BUSY_SECONDS = 0.1, 0.025, 0.5
 """Time between two looks at the store: POLL_SECONDS, as a learner saves at most this often. For BUSY_SECONDS after a
@@ -35,7 +35,7 @@ RETRY_SECONDS = 5.0
 
 async def read_all(learner: Learner, function: Callable[[], T]) -> T:
     """Call a function that reads all weights of a learner. If they are many, a thread does, and learning waits."""
-    if learner.weights.size <= MAX_INLINE_WEIGHTS:
+    if learner.weights.size <= MAX_TURN_WEIGHTS:
         return function()
     learner.readers += 1
     try:

@@ -122,7 +122,7 @@ class FrozenModel(NamedTuple):
 
 
 def freeze(learner: Learner, by: Classifier | None = None) -> FrozenModel:
-    """The model as it is in this turn of the event loop, for a thread: its weights are a copy."""
+    """The model as it is now, with a copy of its weights. Nothing may learn meanwhile: see `read_all`."""
     by = by or learner
     w = by.served
     return FrozenModel(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())

@@ -90,7 +90,7 @@ def restore_learner(
         name: state_of(c.identity, {array: values[stored_as(name, array)] for array in c.identity.weight_arrays})
         for name, c in head.candidate_states.items()
     }
-    norms = {name: squared_norm(weights[:, 0]) for name, weights in (("", state), *states.items())}
+    norm, norms = squared_norm(state[:, 0]), {name: squared_norm(own[:, 0]) for name, own in states.items()}
     scaled = head.identity.scale == "standard"
     scaler = StandardScaler.of(head.identity, [values[name] for name in SUMS]) if scaled else None
     figures, segment = head.observations, None
@@ -118,7 +118,7 @@ def restore_learner(
         learner.candidates = {name: candidate(name, saved) for name, saved in head.candidate_states.items()}
         learner.scaler, learner.covered = scaler, covered
         learner.observations.restore(_recent(figures, options, head.identity.classes), figures.squared_steps, segment)
-        learner.restore(state, norms[""], head.counts.copy(), figures.diverged)
+        learner.restore(state, norm, head.counts.copy(), figures.diverged)
         learner.observations.gaps = figures.gaps.copy()
         learner.runs = runs
         return learner

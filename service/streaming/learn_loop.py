@@ -99,7 +99,8 @@ class LearnLoop:
         while await self._log.acquire():
             try:
                 while self._log.held:
-                    await self._learn(await self._restore())
+                    if model := await self._restore():
+                        await self._learn(model)
             except (errors.DataError, errors.ConfigurationError) as error:
                 self._model = None
                 await self._watch_stopped(error)
@@ -124,10 +125,8 @@ class LearnLoop:
             except errors.DataError:
                 return  # the next restore says why
 
-    async def _learn(self, model: _Model | None) -> None:
+    async def _learn(self, model: _Model) -> None:
         """Steps 4 to 7, until the topic is lost or the state is dropped."""
-        if model is None:
-            return
         learner, reason = model.learner, None
         try:
             while self._log.held and self._model is not None:

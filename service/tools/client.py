@@ -43,11 +43,8 @@ class Client:
     """Requests to the service at `url`, or at the address in the settings; raises ConfigurationError for a bad URL."""
 
     def __init__(self, settings: Settings, url: str | None) -> None:
-        self._url, self._token, certificate = (
-            _service_url(settings, url),
-            settings.http.token,
-            settings.http.ssl_certfile,
-        )
+        self._url, self._token = _service_url(settings, url), settings.http.token
+        certificate = settings.http.ssl_certfile
         # A service at the settings' address must show the settings' certificate; any other, one that the system trusts.
         self._trust = trust_only(certificate) if certificate and not url else None
 
