@@ -96,12 +96,12 @@ def _run(learner: Any, records: list[bytes]) -> float:
 
     learner.begin({0: 0})
     learner.apply(0, Records.of(0, records[:SLICE]))  # columns, and compiled code
-    learner.begin_segment()
+    learner.main.begin_segment()
     began = time.process_time()
     for offset in range(SLICE, EVENTS, SLICE):
         learner.apply(0, Records.of(offset, records[offset : offset + SLICE]))
     took = time.process_time() - began
-    return took / learner.counts.events * 1e6 if learner.counts.events == EVENTS else float("nan")
+    return took / learner.main.counts.events * 1e6 if learner.main.counts.events == EVENTS else float("nan")
 
 
 def compare(commit: str) -> None:

@@ -120,11 +120,11 @@ def _learner(batch: Batch, bound: bool = False, **identity: Any) -> Learner:
 
 def _observe(batch: Batch, bound: bool) -> float:
     learner = _learner(batch, bound)
-    learner.count(*learner.learn(batch, 0, 0), len(learner.columns))
-    learner.begin_segment()
-    batch, learned = learner.learn(batch, 0, 0)
+    learner.main.count(*learner.main.learn(batch, 0, 0), len(learner.columns))
+    learner.main.begin_segment()
+    batch, learned = learner.main.learn(batch, 0, 0)
     began = time.process_time()
-    learner.count(batch, learned, len(learner.columns))
+    learner.main.count(batch, learned, len(learner.columns))
     return time.process_time() - began
 
 

@@ -70,11 +70,11 @@ def boundary(axes: Any, ink: str) -> None:
     while not converged:
         converged = True
         for x, label in points:
-            updates_before = learner.counts.updates
+            updates_before = learner.main.counts.updates
             learner.apply(0, Records.of(offset, [json.dumps({"features": x, "label": label}).encode()]))
             offset += 1
-            if learner.counts.updates > updates_before:
-                lines.append(learner.weights.copy())
+            if learner.main.counts.updates > updates_before:
+                lines.append(learner.main.weights.copy())
                 converged = False
     for sign, marker, color in ((-1, "o", NEGATIVE), (1, "^", POSITIVE)):
         xs = np.array([x for x, label in points if label == sign])
@@ -99,8 +99,8 @@ def history() -> tuple[list[int], list[int], list[float]]:
     events, mistakes, bounds = [*range(1, 200), *range(200, 40_001, 200)], list[int](), list[float]()
     for start, end in pairwise([0, *events]):
         learner.apply(0, Records.of(start, raws[start:end]))
-        mistakes.append(learner.counts.updates)
-        bounds.append(learner.observations.bound[0] or 0)
+        mistakes.append(learner.main.counts.updates)
+        bounds.append(learner.main.observations.bound[0] or 0)
     return events, mistakes, bounds
 
 

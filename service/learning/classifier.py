@@ -1,6 +1,6 @@
 """A classifier: weights over columns, learned from decoded batches by one rule, with counts and observations.
 
-It knows no records. `learner.Learner` is a classifier that also reads the log.
+It is independent of records and of the log: `learner.Learner` reads these.
 """
 
 import math
@@ -183,8 +183,19 @@ class Classifier:
         vector = self.weights if self.average is None else self.average
         return self.observations.begin_segment(vector, self.weights, self.counts.updates)
 
-    def make_room(self, count: int) -> None:
-        """Give the state at least this many columns. Spare ones hold the first weights of new columns."""
+    def begin(self, start: NDArray[np.float64] | None = None) -> None:
+        """Begin with these first weights of all columns in use, or with those of the identity."""
+        if start is not None:
+            self._state = state_of(self.identity, {"w": start, "late": np.zeros(len(start))})
+        self.make_room(len(self.columns))
+        self.observations.grow(self.weights, 0)
+        self.observations.use_reference_of_settings(self.weights, 0, self.columns.names)
+
+    def make_room(self, count: int) -> int:
+        """Give the state at least this many columns, and return how many it has.
+
+        Spare columns hold the first weights of new ones.
+        """
         have = len(self._state)
         if have < count:
             state = np.zeros((max(count, 2 * have), *self._state.shape[1:]))
@@ -195,6 +206,7 @@ class Classifier:
             if self.identity.start != "zero":  # else it is zero already, and the system gives no memory yet
                 state[have:, 0] = initial_weights(self.identity, have, len(state) - have)
             self._state = state
+        return len(self._state)
 
     def learn(self, batch: Batch, partition: int, first: int) -> tuple[Batch, Learned]:
         """Learn a batch, up to an event that would take the weights beyond their limit; call `count` next.

@@ -47,7 +47,7 @@ class ModelObserver:
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         self._recovered("redis")
         if not self._model.learning_here:
-            self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
+            self._log.info("learning", version=head.version, next=learner.next, events=learner.main.counts.events)
         self._model.stopped = None
         self._model.learning_here = True
         self._model.answering = ServedModel(learner, head, digest)

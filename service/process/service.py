@@ -333,7 +333,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
         learner.begin({0: 0})
         learner.apply(0, Records.of(0, [event]))
-        learner.begin_segment()
+        learner.main.begin_segment()
         learner.apply(0, Records.of(1, [event]))
         scoring.warm_up_scoring(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own

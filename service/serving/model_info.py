@@ -52,9 +52,9 @@ class Accuracy(Share, forbid_unknown_fields=True):
     @classmethod
     def of_each(cls, learner: Learner) -> dict[str, Self]:
         """The accuracy of each predictor, by its name in comparisons."""
-        average = {"average": cls.of(learner, averaged=True)} if learner.identity.average else {}
+        average = {"average": cls.of(learner.main, averaged=True)} if learner.identity.average else {}
         candidates = {name: cls.of(c, c.averaged) for name, c in learner.candidates.items()}
-        return {"last": cls.of(learner, averaged=False), **average, **candidates}
+        return {"last": cls.of(learner.main, averaged=False), **average, **candidates}
 
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
@@ -130,8 +130,8 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     @classmethod
     def of(cls, learner: Learner, name: str) -> Self:
         """The candidate of this name."""
-        candidate, model = learner.candidates[name], _weights(learner)
-        pair = next((p for p in learner.observations.recent.pairs if {p.first, p.second} == {name, model}), None)
+        candidate, model = learner.candidates[name], _weights(learner.main)
+        pair = next((p for p in learner.main.observations.recent.pairs if {p.first, p.second} == {name, model}), None)
         own, shared = msgspec.to_builtins(candidate.identity), msgspec.to_builtins(learner.identity)
         return cls(
             name=name,
@@ -219,9 +219,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     @classmethod
     def of(cls, model: Model, a: ServedModel, array_figures: dict[str, Any] | None = None) -> Self:
         """The description of a model at this moment. A thread may have made the `array_figures`."""
-        learner, head, identity, observations = a.learner, a.head, a.learner.identity, a.learner.observations
+        learner, head, identity, observations = a.learner, a.head, a.learner.identity, a.learner.main.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
-        serving, accuracy = learner.by(learner.answering), Accuracy.of_each(learner)
+        serving, accuracy = learner.serving, Accuracy.of_each(learner)
         overall, recent = _confusion(serving), serving.observations.recent.confusion(serving.averaged)
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(
@@ -253,7 +253,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             learning_here=model.learning_here,
             stopped=model.stopped or model.unusable,
             **(array_figures or _array_figures(learner)),
-            **_counted(learner, "confusion", "rejected", "ignored_features", "skipped"),
+            **_counted(learner.main, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
         )
 
@@ -296,7 +296,7 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
         """The summary of this model as it is now."""
         if (a := model.answering) is None:
             return cls(model.name, None, None, None, None, None, model.learning_here)
-        identity, counts, version = a.learner.identity, a.learner.counts, a.head.version
+        identity, counts, version = a.learner.identity, a.learner.main.counts, a.head.version
         return cls(
             model.name, identity.rule, identity.features, version, counts.events, counts.mistakes, model.learning_here
         )
@@ -309,19 +309,19 @@ def _weights(classifier: Classifier) -> str:
 
 def answering_name(learner: Learner) -> str:
     """The predictor that answers for a model: last, average, or the name of a candidate."""
-    return learner.answering or _weights(learner)
+    return learner.answering or _weights(learner.main)
 
 
 def baseline(learner: Learner) -> Share:
     """The share of the most frequent label."""
-    counts = learner.counts
-    return Share(share(max(counts.by_label), counts.events), learner.observations.recent.baseline)
+    counts = learner.main.counts
+    return Share(share(max(counts.by_label), counts.events), learner.main.observations.recent.baseline)
 
 
 def _array_figures(learner: Learner) -> dict[str, Any]:
     """The figures for which all weights are read, by name."""
     used = learner.scaler.used if learner.scaler else None
-    return {"squared_norm": learner.squared_norm, "scaled_columns": used}
+    return {"squared_norm": learner.main.squared_norm, "scaled_columns": used}
 
 
 def _counted(classifier: Classifier, *more: str) -> dict[str, Any]:

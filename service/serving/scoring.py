@@ -69,8 +69,8 @@ class Predictor:
     def answering(self, name: str) -> ServedModel:
         """The model that answers; raises UnknownModel, and Unanswerable, also if the model diverged."""
         _, a = self._models.answering(name)
-        if a.learner.diverged:
-            raise Unanswerable(str(Diverged(name, a.learner.diverged)))
+        if a.learner.main.diverged:
+            raise Unanswerable(str(Diverged(name, a.learner.main.diverged)))
         return a
 
     async def predict(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Answers:
@@ -121,9 +121,8 @@ class FrozenModel(NamedTuple):
     scaler: StandardScaler | None
 
 
-def freeze(learner: Learner, by: Classifier | None = None) -> FrozenModel:
+def freeze(learner: Learner, by: Classifier) -> FrozenModel:
     """The model as it is now, with a copy of its weights. Nothing may learn meanwhile: see `read_all`."""
-    by = by or learner
     w = by.served
     return FrozenModel(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
 
@@ -227,7 +226,7 @@ def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
 
 def warm_up_scoring(learner: Learner) -> None:
     """Compile what large requests need, with a model of one position."""
-    answer_large(freeze(learner), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
+    answer_large(freeze(learner, learner.main), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
 
 
 def _counted(answers: Sequence[Prediction]) -> Mapping[Label, int]:

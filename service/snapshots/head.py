@@ -16,10 +16,9 @@ from service.learning.candidates import Candidate
 from service.learning.classifier import Classifier, Counts
 from service.learning.evaluation.confidence_sequences import PairedComparison
 from service.learning.evaluation.mistake_bound import SegmentSums
-from service.learning.evaluation.observations import OffsetGaps
 from service.learning.evaluation.prequential import AverageCounts, Margins
 from service.learning.identity import Identity
-from service.learning.learner import Learner
+from service.learning.learner import Learner, OffsetGaps
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
 
@@ -204,10 +203,10 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         arrays[name], more = blobs.encode_array(array.copy(), before.arrays.get(name, blobs.NO_ARRAY))
         new |= more
     reference: Encoded | None = None
-    if learner.observations.stretch is not None:
+    if learner.main.observations.stretch is not None:
         # A reference that is the weights of a kept version is in the store already, under the same names.
         like = before.reference or arrays.get("w", blobs.NO_ARRAY)
-        values = learner.observations.stretch.reference[: len(learner.columns)].ravel()
+        values = learner.main.observations.stretch.reference[: len(learner.columns)].ravel()
         reference, more = blobs.encode_array(values, like)
         new |= more
     names, more = blobs.encode_name_blobs(learner.columns.names, before.names)
@@ -226,8 +225,8 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         source=Source(),
         next={},
         covered={str(partition): list(ranges) for partition, ranges in sorted(learner.covered.items())},
-        counts=learner.counts.copy(),
-        observations=observations(learner),
+        counts=learner.main.counts.copy(),
+        observations=replace(observations(learner.main), gaps=learner.gaps.copy()),
         runs=rest,
         run_blobs=runs,
         kept=[],
@@ -265,16 +264,16 @@ def digest_of(head: Head, stored: Stored) -> str:
     return blobs.digest(msgspec.json.encode(msgspec.to_builtins(state), order="sorted"))
 
 
-def observations(learner: Classifier) -> Observations:
+def observations(classifier: Classifier) -> Observations:
     """The observations of a classifier, as a head stores them."""
-    watch = learner.observations
+    watch = classifier.observations
     recent, sums = watch.recent, copy(watch.stretch.sums) if watch.stretch else None
     is_binary, truth = recent.classes == 2, recent.truth.last
     wrong, positive, averaged_wrong = (
         np.packbits(flags).tobytes().hex()
         for flags in (recent.wrong.last, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.last)
     )
-    missed = recent.missed if learner.identity.average else None
+    missed = recent.missed if classifier.identity.average else None
     return Observations(
         squared_steps=watch.squared_steps,
         recent_events=len(recent.wrong.last),
@@ -287,6 +286,5 @@ def observations(learner: Classifier) -> Observations:
         pairs=recent.pairs,
         averaged_missed=missed and (missed[1] if is_binary else missed.copy()),
         recent_truth="" if is_binary else truth.astype("<u2").tobytes().hex(),
-        diverged=learner.diverged,
-        gaps=watch.gaps.copy(),
+        diverged=classifier.diverged,
     )

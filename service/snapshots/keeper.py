@@ -227,7 +227,9 @@ class Keeper:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
         # The bound's next segment begins here. Its reference is the weights, which are stored anyway, or their average.
-        if (keep or learner.observations.needs_reference) and await self.compute(learner, learner.begin_segment):
+        if (keep or learner.main.observations.needs_reference) and await self.compute(
+            learner, learner.main.begin_segment
+        ):
             stored = stored._replace(reference=None)
         # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
         for before in (stored, head.NOTHING_STORED):

@@ -66,7 +66,7 @@ async def before_growth(store: Store, diverged: Snapshot, offload: Offload, opti
                 kept = await kept_snapshot(store, current, diverged.digest, version, offload, options)
             except DataError:
                 continue  # it is damaged; an older one may answer
-            if not kept.learner.diverged and kept.learner.squared_norm <= LARGE_SQUARED_NORM:
+            if not kept.learner.main.diverged and kept.learner.main.squared_norm <= LARGE_SQUARED_NORM:
                 return kept
     return None
 

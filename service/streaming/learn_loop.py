@@ -232,8 +232,8 @@ class LearnLoop:
         same_settings(topic, head, self._identity, model.source)
         check_offsets(topic, recreated, learner.next, bounds)
         await check_last_records(self._log, head, recreated, self._tell)
-        if learner.diverged:
-            raise errors.Diverged(topic, learner.diverged)
+        if learner.main.diverged:
+            raise errors.Diverged(topic, learner.main.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
@@ -275,7 +275,7 @@ class LearnLoop:
                 learner.cover(partition, position)
         if gaps := self._log.take_gaps():
             for gap in gaps:
-                learner.observations.add_gap(gap.partition, (gap.start, gap.end))
+                learner.add_gap(gap.partition, (gap.start, gap.end))
             self._tell.gaps_accepted(gaps)
 
     async def _apply(self, model: _Model, partition: int, records: KafkaRecords) -> int:
@@ -303,7 +303,7 @@ class LearnLoop:
     async def _save(self, model: _Model) -> None:
         learner = model.learner
         if broken := await self._keeper.compute(
-            learner, lambda: learner.observations.failed_check(learner.squared_norm)
+            learner, lambda: learner.main.observations.failed_check(learner.main.squared_norm)
         ):
             # Learning cannot reach a state that the theorem excludes: memory or program are at fault. Save nothing.
             raise errors.DataError(

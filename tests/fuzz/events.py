@@ -233,8 +233,8 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     # The learner, with two divisions into slices.
     learner, stops = learn_slices(identity, records, [(i, i + 1) for i in range(length)])
     second, second_stops = learn_slices(identity, records, cuts(random, length))
-    hold(learner.squared_norm <= 1e30 * (1.0 + 1e-9), "weights beyond their limit")
-    counts = learner.counts
+    hold(learner.main.squared_norm <= 1e30 * (1.0 + 1e-9), "weights beyond their limit")
+    counts = learner.main.counts
     hold(counts.records == length - len(stops), "not every record is counted")
     hold(counts.skipped == sum(not event and not faults for event, faults in verdicts), "skipped records")
     hold(sum(to - start for start, to in learner.covered[0]) == length - len(stops), "covered")
@@ -253,8 +253,8 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     hold(learner.columns.names == expected.names, "the learner's names")
     hold(counts.ignored_features == expected.ignored, "the learner's ignored features")
     if identity.rule != "logistic-delta":  # its exp need not be equal bit for bit
-        hold(bits(learner.weights) == bits(w), "weights are not the fold's")
-    hold(second_stops == stops and second.counts == counts, "other slices, other counts")
+        hold(bits(learner.main.weights) == bits(w), "weights are not the fold's")
+    hold(second_stops == stops and second.main.counts == counts, "other slices, other counts")
     hold(second.columns.names == learner.columns.names, "other slices, other names")
     for name, array in learner.arrays.items():
         hold(bits(array) == bits(second.arrays[name]), f"other slices, another {name}")

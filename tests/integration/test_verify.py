@@ -159,7 +159,7 @@ async def test_verify_finds_errors_that_digests_do_not_show(
     await tool.verify()
 
     def change_weight(learner: Learner) -> None:
-        learner._w[3] += 2.0**-40
+        learner.main._w[3] += 2.0**-40
 
     await save_altered_state(store, topic, change_weight)
     report = await tool.verify(4)

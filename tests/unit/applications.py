@@ -45,6 +45,6 @@ def figures(name: str) -> ModelFigures:
     """The figures of a model that has learned a little and has every figure."""
     event = b'{"features":{"a":1},"label":1}'
     learner = learner_of(Identity(), [event, b"{"])
-    learner.begin_segment()
+    learner.main.begin_segment()
     learner.apply(0, Records.of(2, [event]))
-    return ModelFigures(describe(learner, name), learner.counts, 1.0, {0: 1}, 3)
+    return ModelFigures(describe(learner, name), learner.main.counts, 1.0, {0: 1}, 3)

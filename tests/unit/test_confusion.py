@@ -28,7 +28,7 @@ def test_figures_of_the_served_weights_are_those_of_scikit_learn(labels: tuple[s
         k = rng.choices(range(len(used_labels)), (6, 3, 1)[: len(used_labels)])[0]
         features = {f"x{i}": rng.gauss(i == k, 1) for i in range(3)}
         truth.append(labels[k])
-        predicted.append(learner.label(learner.score(features)[0]))
+        predicted.append(learner.main.label(learner.score(features, learner.main)[0]))
         learner.apply(0, Records.of(offset, [event(features, labels[k])]))
         if offset == EVENTS // 2:
             learner = restored(learner, options)
@@ -57,5 +57,5 @@ def test_a_share_that_is_not_defined_is_null() -> None:
         assert [info.balanced_accuracy, info.precision, info.recall, info.f1] == [Share(None, None)] * 4
     learner.apply(0, Records.of(1, [event({"a": -1}, 1)]))
     assert describe(learner).recall == Share(0.0, 0.0)
-    learner.observations.recent.missed = None
+    learner.main.observations.recent.missed = None
     assert describe(learner).recall == Share(None, 0.0)

@@ -117,7 +117,7 @@ def test_rounded_states_of_the_logistic_rule_have_not_changed() -> None:
     learners = [train(*model) for model in models(exact=False)]
     states = [
         {
-            "identity": learner.identity, "counts": learner.counts,
+            "identity": learner.identity, "counts": learner.main.counts,
             "covered": {str(partition): ranges for partition, ranges in learner.covered.items()},
             "names": [*learner.columns.names],
             "arrays": {name: [f"{value:.6e}" for value in array] for name, array in learner.arrays.items()},

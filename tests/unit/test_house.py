@@ -104,11 +104,11 @@ for (identity, features), compiled in product(kinds, (True, False)):
     for i in range(4):
         event = f'{{"features":{features},"label":{i % 2},"more":[]}}'
         learner.apply(0, Records.of(2 * i, [event.encode(), b"no event"]))
-        learner.begin_segment()
+        learner.main.begin_segment()
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
-    scoring.answer_large(scoring.freeze(learner), body.encode(), 9, explain=True)
-    scoring.answer_large(scoring.freeze(learner), body.encode(), 9, explain=False)
+    scoring.answer_large(scoring.freeze(learner, learner.main), body.encode(), 9, explain=True)
+    scoring.answer_large(scoring.freeze(learner, learner.main), body.encode(), 9, explain=False)
 assert sum(warm) >= 6, (kernels, warm)
 print([k for k, n in zip(kernels, warm) if len(k.signatures) != n])
 """
@@ -129,7 +129,7 @@ learner = Learner(Identity(features="positional", dimension=1))
 learner.begin({0: 0})
 learner.apply(0, Records.of(0, [b'{"features":[2],"label":1}']))
 stats = kernel._learn.stats
-print(learner.score([1.0])[0], sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+print(learner.score([1.0], learner.main)[0], sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 

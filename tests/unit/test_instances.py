@@ -37,7 +37,7 @@ def train(identity: Identity) -> Learner:
     events = [instance(identity, rng, 7) | {"label": rng.choice(labels)} for _ in range(60)]
     options = Options(serve="average" if identity.average else "last")
     learner = learner_of(identity, [json.dumps(event).encode() for event in events], options)
-    assert learner.counts.events > 50
+    assert learner.main.counts.events > 50
     return learner
 
 
@@ -70,7 +70,7 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
     instances, form = request_parser.read_instances(raw, learner.flattener, 200)
     for compiled, explain in ((True, False), (False, False), (True, True)):
         use_compiled_reader(compiled)
-        expected = [scoring.answer(learner, learner, features, explain, top=2) for features in instances]
-        predictions, name, _ = scoring.answer_large(scoring.freeze(learner), raw, 200, explain, top=2)
+        expected = [scoring.answer(learner, learner.main, features, explain, top=2) for features in instances]
+        predictions, name, _ = scoring.answer_large(scoring.freeze(learner, learner.main), raw, 200, explain, top=2)
         assert msgspec.json.encode(predictions) == msgspec.json.encode(expected)
         assert name == form

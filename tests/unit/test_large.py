@@ -65,7 +65,9 @@ class LocalModel(NamedTuple):
 def model() -> LocalModel:
     """A model of a hundred features, whose kernels are compiled."""
     learner = learner_of(Identity(), [event(dict.fromkeys(NAMES, 0.5), 1)])
-    scoring.answer_large(scoring.freeze(learner), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False)
+    scoring.answer_large(
+        scoring.freeze(learner, learner.main), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False
+    )
     return LocalModel(application(learner), learner)
 
 

@@ -36,8 +36,8 @@ def test_perceptron_is_scikit_learns(name: str) -> None:
         w = np.concatenate([reference.intercept_, reference.coef_[0]])
         updates += bool((w != previous).any())
         previous = w
-        assert close(learner.weights, w, 1e-9), f"event {i}"
-        assert learner.counts.updates == updates
+        assert close(learner.main.weights, w, 1e-9), f"event {i}"
+        assert learner.main.counts.updates == updates
     assert updates > 10
 
 
@@ -51,7 +51,7 @@ def test_a_scaled_perceptron_is_rivers(name: str) -> None:
         reference.learn_one(dict(enumerate(x[i].tolist())), bool(y[i] > 0))
         perceptron = reference["Perceptron"]
         w = [perceptron.intercept, *(perceptron.weights.get(j, 0.0) for j in range(x.shape[1]))]
-        assert close(learner.weights, w, 1e-9), f"event {i}"
+        assert close(learner.main.weights, w, 1e-9), f"event {i}"
 
 
 @pytest.mark.parametrize("name", data.NAMES)
@@ -62,4 +62,4 @@ def test_lms_is_scikit_learns(name: str) -> None:
     reference = SGDRegressor("squared_error", penalty=None, learning_rate="constant", eta0=eta, shuffle=False)
     for i, learner in learners(x, y, rule="lms", eta=eta):
         reference.partial_fit(x[i : i + 1], y[i : i + 1])
-        assert close(learner.weights, np.concatenate([reference.intercept_, reference.coef_]), 1e-9), f"event {i}"
+        assert close(learner.main.weights, np.concatenate([reference.intercept_, reference.coef_]), 1e-9), f"event {i}"

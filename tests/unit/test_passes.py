@@ -377,8 +377,8 @@ def test_passes_are_what_a_learner_learns_of_the_same_events(rule: dict[str, Any
     for p in passes:
         learner.apply(0, Records.of(learner.next[0], records))
         mistakes, updates = mistakes + p.mistakes, updates + p.updates
-        assert (mistakes, updates) == (learner.counts.mistakes, learner.counts.updates)
-    assert w.tolist() == learner.weights.tolist()
+        assert (mistakes, updates) == (learner.main.counts.mistakes, learner.main.counts.updates)
+    assert w.tolist() == learner.main.weights.tolist()
 
 
 def test_the_loss_of_a_pass() -> None:

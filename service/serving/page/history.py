@@ -114,7 +114,7 @@ class History:
 
 def point(learner: Learner, now: float, lag: int | None) -> Point:
     """The figures of a model at this time."""
-    counts, (bound, _), accuracy = learner.counts, learner.observations.bound, Accuracy.of_each(learner)
+    counts, (bound, _), accuracy = learner.main.counts, learner.main.observations.bound, Accuracy.of_each(learner)
     every: dict[str, Share] = {**accuracy, "baseline": baseline(learner)}
     shares = {name: (_rounded(share.recent), _rounded(share.all)) for name, share in every.items()}
     interval = accuracy[answering_name(learner)].all_interval

@@ -45,14 +45,14 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
         snapshot, learner, version = await _begin(store, settings, name)
     head, stored = snapshot.head, snapshot.learner
     steps = _steps(snapshot, learner)
-    events, records = learner.counts.events, learner.counts.records
+    events, records, learned = learner.main.counts.events, learner.main.counts.records, stored.main.counts.records
     diverged = await _replay(settings.kafka.cluster, name, snapshot, steps, learner)
     digest = heads.snapshot_content(learner).head.state_digest
-    equal, replayed = digest == head.state_digest, learner.counts.records - records
+    equal, replayed = digest == head.state_digest, learner.main.counts.records - records
     empty = sum(to - start for _, start, to in steps) - replayed
-    if not equal and learner.observations.gaps and learner.counts.records < stored.counts.records and not diverged:
+    if not equal and learner.gaps and learner.main.counts.records < learned and not diverged:
         raise DataError(
-            f"topic {name} holds {learner.counts.records:,} of the {stored.counts.records:,} records that were "
+            f"topic {name} holds {learner.main.counts.records:,} of the {learned:,} records that were "
             f"learned: {empty:,} covered offsets are empty, as in a compacted log"
         )
     about = {
@@ -62,11 +62,11 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
         "from_version": version,
         "covered": head.covered,
         "replayed_records": replayed,
-        "replayed_events": learner.counts.events - events,
+        "replayed_events": learner.main.counts.events - events,
         "events": head.counts.events,
         "candidates": {name: candidate.counts.events for name, candidate in head.candidate_states.items()},
         "offsets_without_record": empty,
-        "gaps": learner.observations.gaps,
+        "gaps": learner.gaps,
         "state_digest": head.state_digest,
         "replayed_state_digest": digest,
         "equal": equal,
@@ -151,7 +151,7 @@ async def _replay(
     Raises LogLost if records are missing, and DependencyError.
     """
     fingerprints = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
-    learner.observations.gaps = {}
+    learner.gaps = {}
     async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as reader:
         _check_log(topic, steps, reader.bounds)
         for partition, start, to in _cut(steps, snapshot.learner):
@@ -177,7 +177,7 @@ async def _replay(
 def _cover(learner: Learner, partition: int, to: int) -> None:
     """Cover the offsets up to `to`, which have no record."""
     if to > (start := learner.next[partition]):
-        learner.observations.add_gap(partition, (start, to))
+        learner.add_gap(partition, (start, to))
         learner.cover(partition, to)
 
 
@@ -215,7 +215,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                 f"{stored.columns.name_of(first) if first else 'the bias'}: "
                 f"{float(array[first])!r} stored, {float(other[first])!r} replayed"
             )
-    if not all(RULES[learner.identity.rule].exact for learner in (stored, *stored.candidates.values())):
+    if not all(RULES[classifier.identity.rule].exact for classifier in (stored.main, *stored.candidates.values())):
         differences.append("the logistic rule's exp may differ between machines")
     return differences
 
@@ -223,7 +223,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
 def _figures(learner: Learner) -> dict[str, Any]:
     """The figures of a state that the differences show."""
     candidates = {f"candidate {name}": msgspec.to_builtins(c.counts) for name, c in learner.candidates.items()}
-    return {**msgspec.to_builtins(learner.counts), **candidates, "covered": learner.covered}
+    return {**msgspec.to_builtins(learner.main.counts), **candidates, "covered": learner.covered}
 
 
 def _lines(about: dict[str, Any]) -> Iterator[tuple[str, str]]:

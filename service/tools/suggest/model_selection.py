@@ -110,11 +110,11 @@ def compare_settings(
         learner.begin({0: 0})
         learner.reconcile()
         learner.apply(0, Records.of(0, events))
-        pairs = [pair for pair in learner.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
+        pairs = [pair for pair in learner.main.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
         better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
         for trial in (model, *others):
-            by = learner.by(None if trial is model else trial.name)
-            if learner.diverged or by.diverged:
+            by = learner.classifier(None if trial is model else trial.name)
+            if learner.main.diverged or by.diverged:
                 trials.append(trial)
                 continue
             served, f1 = Accuracy.of(by, by.averaged), by.observations.recent.confusion(by.averaged).f1
