@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant("categories and booleans are scaled too", f"{LEARNING}columns/columns.py::_is_number",
            "value.__class__ is float", "True"),
     Mutant("candidates that begin again with each restore", f"{RESTORE}::_finish",
-           "{name: candidate(name, saved) for name, saved in head.candidate_states.items()}", "{}", seed=46),
+           "head.candidate_states.items()", "()", seed=46),
     Mutant("a candidate that diverged learns on after a restore", f"{RESTORE}::_finish",
            "saved.diverged_at is not None",
            "False", seed=46),
