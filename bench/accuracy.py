@@ -20,6 +20,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
+from tests.partitions import P0
 
 Stream = list[tuple[dict[str, Any], Any]]
 SLICE = 1000
@@ -101,10 +102,10 @@ def rare(count: int = 20_000, positives: float = 0.05) -> Stream:
 def learn(stream: Stream, **identity: Any) -> Learner:
     """A learner of this service that has learned the stream, with all of it in its window."""
     learner = Learner(Identity(**{"labels": (False, True), **identity}), options=Options(window=len(stream)))
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     records = [json.dumps({"features": x, "label": y}).encode() for x, y in stream]
     for offset in range(0, len(records), SLICE):
-        outcome = learner.apply(0, Records.of(offset, records[offset : offset + SLICE]))
+        outcome = learner.apply(P0, Records.of(offset, records[offset : offset + SLICE]))
         if outcome.diverged or outcome.rejects:
             raise ValueError(outcome)
     return learner
@@ -143,9 +144,9 @@ def max_weight_difference(stream: Stream) -> float:
     classifier, largest = linear_model.Perceptron(), 0.0
     pipeline = _pipeline(True, classifier)
     learner = Learner(Identity(labels=(False, True), scale="standard"))
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     for offset, (x, y) in enumerate(stream):
-        learner.apply(0, Records.of(offset, [json.dumps({"features": x, "label": y}).encode()]))
+        learner.apply(P0, Records.of(offset, [json.dumps({"features": x, "label": y}).encode()]))
         pipeline.learn_one(x, y)
         named = classifier.weights.items()
         weights = {name.replace("_/", "=/").replace("country_", "country="): w for name, w in named}

@@ -23,8 +23,10 @@ from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
 from service.snapshots import blobs, codec, restore
 from service.snapshots import head as heads
+from service.snapshots.content import observations, snapshot_content
 from tests import formulas
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
+from tests.partitions import P0
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 MODES: dict[str, dict[str, Any]] = {"named": {}, "positional": {"dimension": 3}, "hashed": {"bits": 2}}
@@ -48,9 +50,9 @@ def learner_of(
 ) -> Learner:
     """A learner, with its candidates, that has learned these records of partition 0 as one slice."""
     learner = Learner(identity, options=options, start=start)
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     learner.reconcile()
-    learner.apply(0, Records.of(0, records))
+    learner.apply(P0, Records.of(0, records))
     return learner
 
 
@@ -117,13 +119,13 @@ def models(rule: str, mode: str) -> Iterator[Model]:
 
 def state_digest(learner: Learner) -> str:
     """The parts of a state that equal states share."""
-    return heads.snapshot_content(learner).head.state_digest
+    return snapshot_content(learner).head.state_digest
 
 
 def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     """The learner that a reader restores from this learner's snapshot."""
-    content = heads.snapshot_content(learner)
-    following = {str(p): heads.Position(offset) for p, offset in learner.next.items()}
+    content = snapshot_content(learner)
+    following = {p: heads.Position(offset) for p, offset in learner.next.items()}
     source = heads.Source("c")
     head = msgspec.structs.replace(content.head, model="m", version=1, source=source, next=following)
     data = codec.encode_head(head)
@@ -141,7 +143,7 @@ def learn_one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Ev
     learner = model.learner()
     for offset, event in enumerate(events):
         weights = learner.main.weights.tolist()
-        learner.apply(0, Records.of(offset, [event.record]))
+        learner.apply(P0, Records.of(offset, [event.record]))
         new = initial_weights(model.identity, len(weights), len(learner.columns) - len(weights)).tolist()
         pairs, _ = learner.columns.find(event.features)
         yield event, formulas.score(weights + new, pairs), learner
@@ -154,7 +156,7 @@ def batches(model: Model) -> None:
     for size in (1, 7):
         many_slices = model.learner()
         for offset in range(0, len(events), size):
-            many_slices.apply(0, Records.of(offset, [event.record for event in events[offset : offset + size]]))
+            many_slices.apply(P0, Records.of(offset, [event.record for event in events[offset : offset + size]]))
         assert state_digest(many_slices) == state_digest(one_slice)
         ours, theirs = many_slices.main.observations.recent, one_slice.main.observations.recent
         assert (ours.accuracy, ours.margins, ours.pairs) == (theirs.accuracy, theirs.margins, theirs.pairs)
@@ -166,14 +168,12 @@ def restores(model: Model) -> None:
     """A restore in the middle changes neither state nor observations; only loss and margins become a summary."""
     records = [event.record for event in model.events()]
     expected, resumed = model.learner(), model.learner()
-    expected.apply(0, Records.of(0, records))
-    resumed.apply(0, Records.of(0, records[:31]))
+    expected.apply(P0, Records.of(0, records))
+    resumed.apply(P0, Records.of(0, records[:31]))
     resumed = restored(resumed)
-    resumed.apply(0, Records.of(31, records[31:]))
+    resumed.apply(P0, Records.of(31, records[31:]))
     assert state_digest(resumed) == state_digest(expected)
-    ours, theirs = (
-        msgspec.structs.replace(heads.observations(each.main), margins=None) for each in (resumed, expected)
-    )
+    ours, theirs = (msgspec.structs.replace(observations(each.main), margins=None) for each in (resumed, expected))
     assert close(ours.squared_steps, theirs.squared_steps)
     assert msgspec.structs.replace(ours, squared_steps=0.0) == msgspec.structs.replace(theirs, squared_steps=0.0)
 
@@ -201,13 +201,13 @@ def rejection(model: Model) -> None:
     bad = [raw for raw, _ in kinds if raw is None or len(raw) < 1000]
     records: list[bytes | None] = [event.record for event in model.events()]
     plain, mixed = model.learner(), model.learner()
-    plain.apply(0, Records.of(0, records))
-    mixed.apply(0, Records.of(0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)]))
-    assert mixed.next == {0: 2 * len(records)}
+    plain.apply(P0, Records.of(0, records))
+    mixed.apply(P0, Records.of(0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)]))
+    assert mixed.next == {P0: 2 * len(records)}
     assert sum(mixed.main.counts.rejected.values()) == len(records)
     assert msgspec.structs.replace(mixed.main.counts, rejected={}) == plain.main.counts
     assert mixed.columns.names == plain.columns.names
-    assert heads.observations(mixed.main) == heads.observations(plain.main)
+    assert observations(mixed.main) == observations(plain.main)
     for name, array in plain.arrays.items():
         assert mixed.arrays[name].tobytes() == array.tobytes()
 

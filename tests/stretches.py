@@ -21,6 +21,7 @@ from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
 from tests.checks import close, learner_of, restored
 from tests.oracle import Fold
+from tests.partitions import P0
 
 NAMES = [f"f{i}" for i in range(5)]
 RULES: tuple[dict[str, Any], ...] = (
@@ -157,7 +158,7 @@ class Run:
 
     def follow(self, record: bytes, zs: Sequence[Vector], updated: bool, slack: float) -> None:
         """Let the learner and the oracle learn the event too, and compare them; see `Oracle.add_event`."""
-        self.learner.apply(0, Records.of(self.learner.next[0], [record]))
+        self.learner.apply(P0, Records.of(self.learner.next[P0], [record]))
         assert self.learner.main.observations.failed_check(self.learner.main.squared_norm) is None
         limit = self.learner.main.observations.squared_norm_limit
         assert limit is not None

@@ -23,6 +23,7 @@ from service.learning.kernel import kernel
 from service.learning.kernel.averaging import accumulator_factor
 from service.learning.kernel.kernel import Learned, squared_norm
 from service.learning.options import Options
+from service.learning.records import PartitionId
 from service.learning.rules import RULES
 
 MAX_SCANNED_LABELS = 30
@@ -105,7 +106,7 @@ class Classifier:
         self.observations = ModelObservations(identity, options)
         self.diverged: str | None = None
         """The reason why it learns no more and does not answer: the next event's update, or ‖w‖² itself."""
-        self.diverged_at: tuple[int, int] | None = None
+        self.diverged_at: tuple[PartitionId, int] | None = None
         """Partition and offset of the event whose update would have diverged, if any; a candidate stores it."""
         probability, slope = RULES[identity.rule].probability, identity.parameter
         self.probability = (lambda s: probability(s, slope)) if probability and not identity.multiclass else None
@@ -208,7 +209,7 @@ class Classifier:
             self._state = state
         return len(self._state)
 
-    def learn(self, batch: Batch, partition: int, first: int) -> tuple[Batch, Learned]:
+    def learn(self, batch: Batch, partition: PartitionId, first: int) -> tuple[Batch, Learned]:
         """Learn a batch, up to an event that would take the weights beyond their limit; call `count` next.
 
         The first record is at offset `first`. Returns the events that were learned, and their figures.
@@ -221,7 +222,7 @@ class Classifier:
             batch = batch.first(count)
         return batch, learned
 
-    def stop(self, partition: int, offset: int) -> None:
+    def stop(self, partition: PartitionId, offset: int) -> None:
         """Learn no more, since the update at this offset would take the weights beyond their limit."""
         self.diverged_at = partition, offset
         self.diverged = (

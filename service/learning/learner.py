@@ -22,11 +22,13 @@ from service.learning.events.flatten import Features
 from service.learning.identity import Identity
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.options import DEFAULT, Options
-from service.learning.records import Records
+from service.learning.records import PartitionId, Records
 from service.learning.weights_file import WeightsFile
 
-Ranges = dict[int, list[tuple[int, int]]]
-"""Covered offsets by partition, as half-open [from, to) in ascending order. The last `to` is the next offset."""
+Ranges = dict[PartitionId, list[tuple[int, int]]]
+"""Covered offsets by partition, as half-open [from, to) in ascending order. The last `to` is the next offset.
+
+New partitions come last, so that the index of a partition stays."""
 
 
 def with_gap(ranges: Sequence[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
@@ -58,10 +60,11 @@ class Learner:
     """One model: it reads events from the log, and its classifiers learn them. Not for several threads.
 
     >>> learner = Learner(Identity())
-    >>> learner.begin({0: 0})
-    >>> outcome = learner.apply(0, Records.of(0, [b'{"features": {"a": 2}, "label": 1}', b"no event"]))
+    >>> partition = PartitionId(0)
+    >>> learner.begin({partition: 0})
+    >>> outcome = learner.apply(partition, Records.of(0, [b'{"features": {"a": 2}, "label": 1}', b"no event"]))
     >>> [reject.reason for reject in outcome.rejects], learner.next
-    (['not-json'], {0: 2})
+    (['not-json'], {PartitionId(0): 2})
     >>> learner.score({"a": 1.0, "never seen": 1.0}, learner.main)
     (3.0, 1)
     """
@@ -75,7 +78,8 @@ class Learner:
         """The candidates by name, in the order of their names."""
         self.covered: Ranges = {}
         self.runs: list[tuple[int, int, int]] = []
-        self.gaps: dict[str, OffsetGaps] = {}
+        """The order in which offsets were learned: the index of the partition in `covered`, from, to."""
+        self.gaps: dict[PartitionId, OffsetGaps] = {}
         """Gaps in the log that the reader accepted, by partition."""
         self._decoder = Decoder(identity, self.columns)
         self.flattener = self._decoder.flattener
@@ -91,7 +95,7 @@ class Learner:
         self.main.begin(start.vector if start is not None else None)
 
     @property
-    def next(self) -> dict[int, int]:
+    def next(self) -> dict[PartitionId, int]:
         """The offset of the next record to learn, by partition."""
         return {partition: ranges[-1][1] for partition, ranges in self.covered.items()}
 
@@ -116,7 +120,7 @@ class Learner:
         """The classifier that answers."""
         return self.classifier(self.answering)
 
-    def begin(self, starts: Mapping[int, int]) -> None:
+    def begin(self, starts: Mapping[PartitionId, int]) -> None:
         """Begin partitions at these offsets. Partitions that have begun already stay as they are."""
         for partition, offset in sorted(starts.items()):
             self.covered.setdefault(partition, [(offset, offset)])
@@ -143,26 +147,27 @@ class Learner:
         recent.pairs = [pair for pair in recent.pairs if {*began, *dropped}.isdisjoint((pair.first, pair.second))]
         return began, dropped
 
-    def cover(self, partition: int, offset: int) -> None:
+    def cover(self, partition: PartitionId, offset: int) -> None:
         """Cover the offsets before `offset`: they were learned, or have no record (compacted, control, aborted)."""
         start, end = self.covered[partition][-1]
         if offset == end:
             return
         self.covered[partition][-1] = (start, offset)
         # The order across partitions is this learner's own, so it is recorded; one partition stays a single run.
-        begin = self.runs.pop()[1] if self.runs and self.runs[-1][::2] == (partition, end) else end
-        self.runs.append((partition, begin, offset))
+        index = list(self.covered).index(partition)
+        begin = self.runs.pop()[1] if self.runs and self.runs[-1][::2] == (index, end) else end
+        self.runs.append((index, begin, offset))
 
-    def skip(self, partition: int, offset: int) -> None:
+    def skip(self, partition: PartitionId, offset: int) -> None:
         """Go on at `offset` and leave out the records before it, which makes a gap in the covered offsets."""
         self.covered[partition] = with_gap(self.covered[partition], offset)
 
-    def add_gap(self, partition: int, gap: tuple[int, int]) -> None:
+    def add_gap(self, partition: PartitionId, gap: tuple[int, int]) -> None:
         """Count a gap in the log, [from, to), that the reader accepted."""
-        before = self.gaps.get(str(partition), OffsetGaps(0, gap, gap))
-        self.gaps[str(partition)] = OffsetGaps(before.count + 1, before.first, gap)
+        before = self.gaps.get(partition, OffsetGaps(0, gap, gap))
+        self.gaps[partition] = OffsetGaps(before.count + 1, before.first, gap)
 
-    def apply(self, partition: int, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
+    def apply(self, partition: PartitionId, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
         """Learn records of a partition in order. Their offsets are contiguous.
 
         Raises OutOfOrder if they do not begin at the partition's next offset. `Outcome.consumed` is smaller than the
@@ -178,7 +183,7 @@ class Learner:
         self.last_events.add(partition, first, records.values, decoded, columns_before + len(decoded.names))
         return self._learn(decoded, rejects, partition, first)
 
-    def _learn(self, decoded: Batch, rejects: list[Reject], partition: int, first: int) -> Outcome:
+    def _learn(self, decoded: Batch, rejects: list[Reject], partition: PartitionId, first: int) -> Outcome:
         """Let all classifiers learn a decoded slice, whose first record is at offset `first`."""
         main, columns_before = self.main, len(self.columns)
         self.make_room(columns_before + len(decoded.names))

@@ -18,6 +18,7 @@ from service.learning.evaluation.confusion import Confusion, share
 from service.learning.evaluation.prequential import QUANTILES
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.learner import Learner
+from service.learning.records import by_text
 from service.serving.models import Model, ServedModel, read_all
 from service.snapshots.head import Head
 
@@ -138,7 +139,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             settings={m: own.get(m) for m in OF_A_CANDIDATE if own.get(m) != shared.get(m)},
             serve=_weights(candidate),
             answers=name == learner.answering,
-            since={str(p): offset for p, offset in sorted(candidate.since.items())},
+            since=by_text(candidate.since),
             accuracy=Accuracy.of(candidate, candidate.averaged),
             against_the_model=Comparison.of(pair) if pair else None,
             diverged=candidate.diverged,
@@ -230,8 +231,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             version=head.version,
             ahead=a.ahead,
             order=head.order,
-            next={str(p): o for p, o in sorted(learner.next.items())},
-            covered={str(p): ranges for p, ranges in sorted(learner.covered.items())},
+            next=by_text(learner.next),
+            covered=by_text(learner.covered),
             accuracy=accuracy["last"],
             average_accuracy=accuracy["average"] if identity.average else None,
             baseline=baseline(learner),
@@ -276,7 +277,7 @@ class Version(msgspec.Struct, forbid_unknown_fields=True):
     @classmethod
     def of(cls, digest: str, head: Head) -> Self:
         """The version that is stored as this head, which has this digest."""
-        following = {partition: position.offset for partition, position in head.next.items()}
+        following = by_text({partition: position.offset for partition, position in head.next.items()})
         return cls(head.version, iso(head.saved_at), following, head.counts.events, head.counts.mistakes, digest)
 
 

@@ -11,8 +11,8 @@ from service.learning.classifier import Classifier
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.snapshots import codec
-from service.snapshots import head as heads
 from service.snapshots.blobs import digest
+from service.snapshots.content import snapshot_content
 from service.snapshots.head import Head
 from service.snapshots.keeper import Snapshot, fetch_newest
 from service.snapshots.ports import Clock, Offload, Store
@@ -261,6 +261,6 @@ class Models:
 def static_model(name: str, learner: Learner, now: float) -> Model:
     """A model that never learns, such as a threshold unit. It answers without a snapshot."""
     model = Model(name)
-    head = replace(heads.snapshot_content(learner).head, model=name, version=1, saved_at=now)
+    head = replace(snapshot_content(learner).head, model=name, version=1, saved_at=now)
     model.answering = ServedModel(learner, head, digest(codec.encode_head(head)))
     return model

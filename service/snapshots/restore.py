@@ -21,7 +21,8 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
-from service.snapshots.head import NOTHING_STORED, Array, Head, Observations, Stored, digest_of
+from service.snapshots.content import NOTHING_STORED, Stored, digest_of
+from service.snapshots.head import Array, Head, Observations
 
 
 def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
@@ -141,8 +142,7 @@ def _finish(learner: Learner, head: Head, names: Sequence[str], ready: _Parts) -
     learner.columns.extend(names)
     learner.candidates = {}
     for name, saved in head.candidate_states.items():
-        since = {int(partition): offset for partition, offset in saved.since.items()}
-        candidate = Candidate(saved.identity, learner.columns, options.of_candidate(name), since)
+        candidate = Candidate(saved.identity, learner.columns, options.of_candidate(name), saved.since)
         recent = _recent(saved.observations, options, classes)
         candidate.observations.restore(recent, saved.observations.squared_steps, None)
         candidate.restore(*ready.candidates[name], saved.counts.copy())
@@ -150,7 +150,7 @@ def _finish(learner: Learner, head: Head, names: Sequence[str], ready: _Parts) -
             candidate.stop(*saved.diverged_at)
         learner.candidates[name] = candidate
     learner.scaler, learner.runs, learner.gaps = ready.scaler, ready.runs, figures.gaps.copy()
-    learner.covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
+    learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
     learner.main.observations.restore(_recent(figures, options, classes), figures.squared_steps, ready.segment)
     learner.main.restore(*ready.main, head.counts.copy(), figures.diverged)
     learner.make_room(len(learner.columns))

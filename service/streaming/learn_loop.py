@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from service import errors
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import PartitionId
 from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
@@ -46,18 +47,18 @@ CONFIRM_SECONDS = 1.0
 UNREADABLE_ERRORS = errors.SnapshotDamaged, errors.SnapshotForeign
 """Errors of a stored head that somebody may repair."""
 
-StartAt = str | Mapping[int, int] | None
+StartAt = str | Mapping[PartitionId, int] | None
 """The start of a model without a snapshot: "earliest", "latest", offsets by partition; None requires a log from 0."""
 
 
 @dataclass
 class _Model:
-    """The model that is learned. It is dropped as a whole."""
+    """The state of the current model. A lost head replaces all of it."""
 
     learner: Learner
     source: Source
     """The topic that it is learned from."""
-    last: dict[int, Fingerprint] = field(default_factory=dict)
+    last: dict[PartitionId, Fingerprint] = field(default_factory=dict)
     """The last record learned from each partition, so that it is recognised later."""
 
 
@@ -241,7 +242,7 @@ class LearnLoop:
         if began or dropped:
             self._tell.reconciled(began, dropped, learner.next)
 
-    def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[int, int]:
+    def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[PartitionId, int]:
         """The offset where each partition of a new model, or each new partition, begins."""
         if isinstance(start_at, str):
             return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}
@@ -255,7 +256,7 @@ class LearnLoop:
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
-    async def _learn_records(self, model: _Model, partition: int, records: KafkaRecords) -> None:
+    async def _learn_records(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> None:
         learner = model.learner
         for run in records.runs():
             learner.cover(partition, int(run.offsets[0]))
@@ -278,7 +279,7 @@ class LearnLoop:
                 learner.add_gap(gap.partition, (gap.start, gap.end))
             self._tell.gaps_accepted(gaps)
 
-    async def _apply(self, model: _Model, partition: int, records: KafkaRecords) -> int:
+    async def _apply(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> int:
         """Learn the first records, up to one slice; returns how many."""
         now, started = self._clock.now, self._clock.now()
         slice_ = records[: records.within(SLICE_BYTES)]

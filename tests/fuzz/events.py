@@ -27,6 +27,7 @@ from tests import formulas
 from tests.fuzz import judge
 from tests.fuzz.texts import Texts
 from tests.oracle import standard, update_sums
+from tests.partitions import P0
 
 STREAM = 250
 TIGHT: dict[str, Any] = {"max_record_bytes": 300, "max_features": 4, "max_name_bytes": 8}
@@ -237,7 +238,7 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     counts = learner.main.counts
     hold(counts.records == length - len(stops), "not every record is counted")
     hold(counts.skipped == sum(not event and not faults for event, faults in verdicts), "skipped records")
-    hold(sum(to - start for start, to in learner.covered[0]) == length - len(stops), "covered")
+    hold(sum(to - start for start, to in learner.covered[P0]) == length - len(stops), "covered")
     expected = JudgedStream(identity)
     fold_events, w = 0, [0.0] * len(learner.columns)
     for row, (event, _) in enumerate(verdicts):
@@ -266,16 +267,16 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
 def learn_slices(identity: Identity, records: list[bytes | None], slices: Any) -> tuple[Learner, list[int]]:
     """A learner of these slices, and the records at which it diverged, which it skipped, as with `--resume-at`."""
     learner, stops = Learner(identity), list[int]()
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     for start, end in slices:
         offset = start
         while offset < end:
-            outcome = learner.apply(0, Records.of(offset, records[offset:end]))
+            outcome = learner.apply(P0, Records.of(offset, records[offset:end]))
             offset += outcome.consumed
             if outcome.diverged:
                 stops.append(offset)
                 offset += 1
-                learner.skip(0, offset)
+                learner.skip(P0, offset)
     return learner, stops
 
 

@@ -12,6 +12,7 @@ from service.serving.http.limits import Limits
 from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
 from tests.checks import learner_of
+from tests.partitions import P0
 
 
 def serving(
@@ -46,5 +47,5 @@ def figures(name: str) -> ModelFigures:
     event = b'{"features":{"a":1},"label":1}'
     learner = learner_of(Identity(), [event, b"{"])
     learner.main.begin_segment()
-    learner.apply(0, Records.of(2, [event]))
-    return ModelFigures(describe(learner, name), learner.main.counts, 1.0, {0: 1}, 3)
+    learner.apply(P0, Records.of(2, [event]))
+    return ModelFigures(describe(learner, name), learner.main.counts, 1.0, {"0": 1}, 3)

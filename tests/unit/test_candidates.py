@@ -13,10 +13,12 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
-from service.snapshots import blobs, codec, head, restore
+from service.snapshots import blobs, codec, restore
+from service.snapshots.content import snapshot_content
 from service.snapshots.rollback import restore_version as restored_version
 from tests.checks import learner_of, restored, state_digest
 from tests.conftest import event
+from tests.partitions import P0, P1
 from tests.saving import keeper, learn, save, simulated_store
 
 MODEL = Identity(eta=0.5, average=True)
@@ -47,10 +49,10 @@ def random_records(seed: int, size: int = 300) -> list[bytes]:
 
 def apply_all(learner: Learner, records: list[bytes], rng: random.Random | None = None) -> Learner:
     """The learner after all records: one slice, or random slices with restores between some of them."""
-    offset = begin = learner.next[0]
+    offset = begin = learner.next[P0]
     while offset < begin + len(records):
         size = rng.randint(1, 40) if rng else len(records)
-        offset += learner.apply(0, Records.of(offset, records[offset - begin : offset - begin + size])).consumed
+        offset += learner.apply(P0, Records.of(offset, records[offset - begin : offset - begin + size])).consumed
         if rng and rng.random() < 0.3:
             learner = restored(learner, learner.main.observations.options)
     return learner
@@ -109,14 +111,14 @@ def test_candidates_begin_continue_and_are_dropped_as_settings_say() -> None:
     assert learner.reconcile() == (["new", "wide"], ["logistic", "wide"])
     assert learner.candidates["odd"].weights.tobytes() == weights
     assert {name: candidate.since for name, candidate in learner.candidates.items()} == {
-        "new": {0: 50}, "odd": {0: 0}, "wide": {0: 50},
+        "new": {P0: 50}, "odd": {P0: 0}, "wide": {P0: 50},
     }  # fmt: skip
     assert learner.candidates["wide"].counts.events == 0
     compared = {name for pair in learner.main.observations.recent.pairs for name in (pair.first, pair.second)}
     assert compared == {"average", "baseline", "last", "odd"}, "a candidate that begins from scratch has no pairs"
     assert restored(learner, three_candidates(serve="absent")).answering is None
-    learner.begin({1: 7})
-    assert learner.candidates["odd"].since == {0: 0, 1: 7}
+    learner.begin({P1: 7})
+    assert learner.candidates["odd"].since == {P0: 0, P1: 7}
 
 
 def test_a_candidate_that_diverges_stops_alone_and_its_state_says_where() -> None:
@@ -129,10 +131,10 @@ def test_a_candidate_that_diverges_stops_alone_and_its_state_says_where() -> Non
     sliced = apply_all(learner_of(MODEL, (), options), records, random.Random(0))
     assert state_digest(sliced) == state_digest(whole)
     own_model = learner_of(options.candidates["wild"].identity)
-    outcome = own_model.apply(0, Records.of(0, records))
+    outcome = own_model.apply(P0, Records.of(0, records))
     wild = sliced.candidates["wild"]
     assert own_model.main.diverged, "the stream must make it diverge"
-    assert (wild.diverged, wild.diverged_at) == (own_model.main.diverged, (0, outcome.consumed))
+    assert (wild.diverged, wild.diverged_at) == (own_model.main.diverged, (P0, outcome.consumed))
     assert wild.counts == msgspec.structs.replace(own_model.main.counts, rejected={})
     columns = len(own_model.columns)
     assert wild.weights[:columns].tobytes() == own_model.main.weights.tobytes()
@@ -161,7 +163,7 @@ async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
     learn(learner, "a", "b")
     first_save = await save(saver, learner)
     weights = learner.candidates["wide"].weights.tolist()
-    learner.begin({1: 5})
+    learner.begin({P1: 5})
     learn(learner, "c")
     second_save = await save(saver, learner)
     stored_blobs = {name[2:]: blob for name, blob in redis.state.items() if name[:2] == "b:"}
@@ -169,13 +171,13 @@ async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
     new = restored_version(first_save.head, earlier, second_save.head, second_save.digest, {}, 7.0)
     data = codec.encode_head(new)
     restored_learner = restore.restore_learner(codec.decode_head(data, blobs.digest(data)), stored_blobs, options)[1]()
-    assert restored_learner.candidates["wide"].since == {0: 0, 1: 5}
+    assert restored_learner.candidates["wide"].since == {P0: 0, P1: 5}
     assert restored_learner.candidates["wide"].weights.tolist() == weights
     assert restored_learner.reconcile() == ([], [])
 
 
 def test_a_state_that_does_not_match_its_digest_is_damaged() -> None:
-    content = head.snapshot_content(learner_of(Identity(), [event({"a": 1.0}, 1)]))
+    content = snapshot_content(learner_of(Identity(), [event({"a": 1.0}, 1)]))
     altered_head = msgspec.structs.replace(content.head, state_digest="0" * 64)
     with pytest.raises(SnapshotDamaged):
         restore.restore_learner(altered_head, content.blobs, Options())

@@ -23,6 +23,7 @@ from service.serving.page.history import MAX_POINTS, History, Point, Points
 from service.serving.page.routes import OPEN
 from tests.checks import learner_of
 from tests.conftest import event
+from tests.partitions import P0, P1
 from tests.unit.applications import serving
 
 
@@ -44,7 +45,7 @@ def model_of(*records: bytes, **identity: Any) -> Model:
 
 async def page_body(model: Model) -> Any:
     """The JSON that the page polls."""
-    history = History(Models([model]), lambda _: {0: 3, 1: 4})
+    history = History(Models([model]), lambda _: {P0: 3, P1: 4})
     history.take(model, time.time())
     async with client(model, history=history) as http:
         return (await http.get("/page/now", params={"model": model.name})).raise_for_status().json()
@@ -98,7 +99,7 @@ async def test_the_confusion_is_that_of_the_weights_that_answer(labels: tuple[st
         x, place = {"a": i % 5, "b": i % 7}, i * i % len(names)
         state = learner.serving
         expected[place][names.index(state.label(learner.score(x, state)[0]))] += 1
-        learner.apply(0, Records.of(i, [event(x, names[place])]))
+        learner.apply(P0, Records.of(i, [event(x, names[place])]))
     body = await page_body(static_model("m", learner, 0.0))
     assert body["model"]["serve"] == serve
     is_last = bool(labels) and serve == "average"

@@ -14,10 +14,10 @@ def advice(learner: Learner) -> dict[str, str]:
     """A line for each thing that is wrong with the model, by a name that stays the same while the figures change.
 
     >>> from service.learning.identity import Identity
-    >>> from service.learning.records import Records
-    >>> learner = Learner(Identity())
-    >>> learner.begin({0: 0})
-    >>> _ = learner.apply(0, Records.of(0, [b"no event"] * 12))
+    >>> from service.learning.records import PartitionId, Records
+    >>> learner, partition = Learner(Identity()), PartitionId(0)
+    >>> learner.begin({partition: 0})
+    >>> _ = learner.apply(partition, Records.of(0, [b"no event"] * 12))
     >>> advice(learner)["rejected"]
     'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'
     """

@@ -12,6 +12,7 @@ from service.learning.classifier import largest
 from service.learning.identity import label_as_json
 from service.learning.kernel.kernel import Vector
 from service.learning.learner import Learner, OffsetGaps
+from service.learning.records import PartitionId, by_text
 from service.serving.model_info import Description, Version
 from service.serving.models import Model
 from service.settings.load import Settings
@@ -55,7 +56,7 @@ async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
     about = Inspection(
         **msgspec.structs.asdict(Description.of(Model(name), served)),
         offsets_without_record=covered - learner.main.counts.records,
-        gaps=learner.gaps,
+        gaps=by_text(learner.gaps),
         lag=lag,
         lag_reason=lag_reason,
         versions=[Version.of(*v) for v in codec.kept_versions(served.head, served.digest, kept)],
@@ -82,7 +83,9 @@ def _largest_weights(learner: Learner, w: Vector) -> dict[str, Any]:
     return {"bias": None, "largest_weights": [], "label_weights": rows}
 
 
-async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> tuple[dict[str, int] | None, str | None]:
+async def _lag(
+    cluster: Cluster, topic: str, following: Mapping[PartitionId, int]
+) -> tuple[dict[str, int] | None, str | None]:
     """The records from the next offset of each partition on, and all records of a partition that was never learned.
 
     If Kafka does not answer soon, or the topic is not the one that was learned: None, and the reason.
@@ -96,7 +99,7 @@ async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> tu
     lag = {partition: end - following.get(partition, begin) for partition, (begin, end) in bounds.items()}
     if not following.keys() <= lag.keys() or min(lag.values()) < 0:
         return None, f"topic {topic} ends before the model's next offset: it is not the log that was learned"
-    return {str(partition): n for partition, n in lag.items()}, None
+    return by_text(lag), None
 
 
 def _text_of(value: Any) -> str:
