@@ -80,7 +80,7 @@ class Service:
         self._clock = SystemClock()
         self._metrics = Metrics(__version__, self._figures, self.is_ready, self._missing)
         self._observers: dict[str, ModelObserver] = {}
-        self._models = Models(map(self._model, settings.listed))
+        self._models = Models(map(self._model, list(settings.model_topics)))
         for name in settings.threshold_units:
             unit = settings.of(name)
             learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights)
@@ -91,7 +91,7 @@ class Service:
         self._kafka = Kafka(
             settings.kafka.cluster,
             settings.kafka.group_id,
-            settings.listed,
+            list(settings.model_topics),
             self._log.warning,
             inform=self._log.info,
             create=settings.create_topics,
