@@ -22,10 +22,10 @@ from service.cli.app import app as command
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.serving.http.app import Application
-from service.serving.http.limits import Limits
+from service.serving.http.app import Application, HttpOptions
 from service.serving.model_info import Description
 from service.serving.models import Models, static_model
+from service.serving.page.history import History
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings, SnapshotSettings
@@ -335,7 +335,9 @@ def _metric(family: Any, labels: Iterable[str], durability: str, exporter: str) 
 def api() -> str:
     """Each route: its parameters, an example of each answer, and its problems."""
     registered = Metrics("0", list, lambda: True, dict)
-    app = Application(Models([]), registered, lambda: True, lambda: False, cast(Store, None), Limits(), version="0")
+    models = Models([])
+    history = History(models, lambda _: None)
+    app = Application(models, registered, cast(Store, None), history, lambda: False, HttpOptions("0"))
     document = app.api.openapi()
     shapes = document["components"]["schemas"]
     parts = [API]

@@ -30,11 +30,11 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.memory import release_memory
 from service.process.observer import ModelObserver
 from service.process.scheduler import SystemClock
-from service.serving import scoring
-from service.serving.http.app import Application
+from service.serving.http.app import Application, HttpOptions
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
 from service.serving.http.server import HttpServer
+from service.serving.http.v1_predictions import warm_up_predictions
 from service.serving.model_info import describe
 from service.serving.models import Model, Models, ServedModel, static_model
 from service.serving.page.history import History
@@ -163,20 +163,15 @@ class Service:
             answer_seconds=http.answer_timeout,
             idle_seconds=http.idle_timeout,
         )
-        app = Application(
-            self._models,
-            self._metrics,
-            self.is_ready,
-            stopping,
-            self._store,
+        options = HttpOptions(
+            __version__,
             limits,
-            version=__version__,
             tokens=BearerTokens(http.token_file, warn) if http.token_file else None,
             metrics_tokens=BearerTokens(http.metrics_token_file, warn) if http.metrics_token_file else None,
-            history=history,
             root_path=http.root_path,
             allowed_origins=http.allowed_origins,
         )
+        app = Application(self._models, self._metrics, self._store, history, stopping, options)
         connections = Connections(limits, lambda cause: self._metrics.ended.labels(cause).inc(), stopping)
         return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None)
 
@@ -335,7 +330,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner.apply(0, Records.of(0, [event]))
         learner.begin_segment()
         learner.apply(0, Records.of(1, [event]))
-        scoring.warm_up_scoring(learner)
+        warm_up_predictions(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
             hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
             hashed.begin({0: 0})

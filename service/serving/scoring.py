@@ -1,13 +1,12 @@
-"""Predictions: a request's bytes in, its answers out, by the same scoring as learning. Knows no protocol."""
+"""Scores instances with the same arithmetic as learning. Independent of HTTP and of any request format."""
 
 import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import prometheus_client
 from msgspec import UNSET
@@ -23,10 +22,8 @@ from service.learning.identity import Identity, Label
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
-from service.serving import request_parser
 from service.serving.models import Models, ServedModel, read_all
-from service.serving.predictions import Contribution, LabelScore, Prediction
-from service.serving.request_parser import LARGE_BODY_BYTES, LIST_FORMS
+from service.serving.predictions import Answers, Contribution, Instances, LabelScore, Prediction, PredictionRequest
 
 MAX_EXPLAINED = 20_000
 """Features that one answer explains."""
@@ -36,68 +33,63 @@ MAX_TURN_SCORES = 20_000
 """Scores of labels that are computed in one turn of the event loop; a thread computes more."""
 MAX_TURN_EXPLAINED = 500
 """Features that are explained in one turn of the event loop; a thread explains more."""
-ENCODED_AT_ONCE = 20
-"""Predictions or contributions that are encoded to JSON in one call."""
 DEFAULT_TOP = 10
 """Labels in `scores`, if a request does not say how many."""
-
-
-class Answers(NamedTuple):
-    """The answers to one request, by one state of the model."""
-
-    predictions: Any
-    """A list of Prediction; its JSON if a thread answered a list of instances."""
-    form: str
-    """The member of the request that held the instances."""
-    version: int
-    """The version of the accepted snapshot."""
-    ahead: int
-    """How many events the state has learned since that snapshot."""
-    candidate: str | None
-    """The candidate that answered; None if the model itself did."""
 
 
 class Predictor:
     """Answers for the models of this process."""
 
-    def __init__(self, models: Models, metrics: Metrics, max_instances: int) -> None:
-        self._models, self._metrics, self._max_instances = models, metrics, max_instances
+    def __init__(self, models: Models, metrics: Metrics) -> None:
+        self._models, self._metrics = models, metrics
         # More threads at a time would only take the interpreter from the event loop, and memory.
         self._thread = asyncio.Semaphore(1)
         self._counters: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # faster than `labels`
 
     def answering(self, name: str) -> ServedModel:
         """The model that answers; raises UnknownModel, and Unanswerable, also if the model diverged."""
-        _, a = self._models.answering(name)
-        if a.learner.diverged:
-            raise Unanswerable(str(Diverged(name, a.learner.diverged)))
-        return a
+        _, served = self._models.answering(name)
+        if served.learner.diverged:
+            raise Unanswerable(str(Diverged(name, served.learner.diverged)))
+        return served
 
-    async def predict(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Answers:
-        """The answers to a request, in a thread if it is large; with three labels or more, each has its `top` scores.
+    async def predict(
+        self, name: str, request: PredictionRequest, explain: bool, top: int, candidate: str | None
+    ) -> bytes:
+        """The body that answers a request; with three labels or more, each prediction has its `top` scores.
 
-        Raises Rejected, and what `answering` and `by` raise.
+        A thread answers a large request. Raises Rejected, and what `answering` and `ServedModel.by` raise.
         """
-        a = self.answering(name)
-        who, by = a.by(candidate)
-        if len(body) <= LARGE_BODY_BYTES:
-            instances, form = request_parser.read_instances(body, a.learner.flattener, self._max_instances)
-            scores = len(instances) * a.learner.identity.classes
-            if scores <= MAX_TURN_SCORES and not (explain and sum(map(len, instances)) > MAX_TURN_EXPLAINED):
+        served = self.answering(name)
+        answered_by, classifier = served.by(candidate)
+        learner = served.learner
+        if not request.is_large:
+            (instances,) = request.read(learner.flattener)
+            features = instances.features
+            if (
+                not isinstance(features, FeatureRows)
+                and len(features) * learner.identity.classes <= MAX_TURN_SCORES
+                and not (explain and sum(map(len, features)) > MAX_TURN_EXPLAINED)
+            ):
                 # The state cannot change, as the loop does not turn.
-                predictions: Any = [answer(a.learner, by, features, explain, top) for features in instances]
-                _check_finite(predictions, form)
-                self._count(name, a.learner.identity, _counted(predictions))
-                return Answers(predictions, form, a.head.version, a.ahead, who)
+                predictions = [answer(learner, classifier, each, explain, top) for each in features]
+                _check_finite(predictions, instances)
+                self._count(name, learner.identity, _counted(predictions))
+                return request.answer(Answers(name, served.head.version, served.ahead, answered_by, predictions))
         async with self._thread:
-            a = self.answering(name)
-            (who, by), ahead = a.by(candidate), a.ahead
-            now = await read_all(a.learner, partial(freeze, a.learner, by))
-            predictions, form, labels = await asyncio.to_thread(
-                answer_large, now, body, self._max_instances, explain, top
-            )
-            self._count(name, a.learner.identity, labels)
-            return Answers(predictions, form, a.head.version, ahead, who)
+            served = self.answering(name)
+            answered_by, classifier = served.by(candidate)
+            ahead, learner = served.ahead, served.learner
+            frozen = await read_all(learner, partial(freeze, learner, classifier))
+
+            def answer_request() -> tuple[bytes, Mapping[Label, int]]:
+                predictions = predict_large(frozen, request, explain, top)
+                answers = Answers(name, served.head.version, ahead, answered_by, predictions)
+                return request.answer(answers), _counted(predictions)
+
+            body, labels = await asyncio.to_thread(answer_request)
+            self._count(name, learner.identity, labels)
+            return body
 
     def _count(self, name: str, identity: Identity, labels: Mapping[Label, int]) -> None:
         """Count predictions, by label if there are few labels: each label is a series."""
@@ -167,43 +159,43 @@ def _explain(prediction: Prediction, now: FrozenModel, features: Features, score
         x = float(sign * scaler.value(column, sign * value) if scaler else value)
         rows.append(Contribution(name, float(value), effective, effective * x + 0.0, x if scaler else UNSET))
     rows.sort(key=lambda row: -abs(row.product))
-    prediction.contributions = cast(list[Contribution], _encoded(rows))
+    prediction.contributions = rows
 
 
-def answer_large(
-    now: FrozenModel, body: bytes, max_instances: int, explain: bool, top: int = DEFAULT_TOP
-) -> tuple[list[Prediction] | msgspec.Raw, str, Mapping[Label, int]]:
-    """The predictions for a request, as JSON if it is a list; its form; how many predictions have each label.
+def predict_large(
+    now: FrozenModel, request: PredictionRequest, explain: bool, top: int = DEFAULT_TOP
+) -> list[Prediction]:
+    """The predictions for a large request; raises Rejected.
 
-    Raises Rejected. It runs in a thread: it reads only parts of the learner that do not change, and columns, which are
-    never removed.
+    It runs in a thread: it reads only parts of the learner that do not change, and columns, which are never removed.
     """
     learner, by, _, served_at, _ = now
     w = served_at(slice(None))
     # Hashing columns have buffers, which belong to the learner.
     columns = learner.columns if learner.identity.features == "named" else columns_for(learner.identity)
     answers: list[Prediction] = []
-    form, explained = "", 0
+    explained = 0
     shown_scores = min(top, by.identity.classes) if by.identity.multiclass else 0
-    for piece, form in request_parser.read_pieces(body, learner.flattener, max_instances, by_rows=not explain):
-        batch = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
+    for instances in request.read(learner.flattener, by_rows=not explain):
+        features = instances.features
+        batch = columns.place_rows(features) if isinstance(features, FeatureRows) else columns.place(features)
         if (len(answers) + len(batch.starts) - 1) * shown_scores > MAX_SCORES:
             why = f"at most {MAX_SCORES:,} scores fit one request: send fewer instances, or a smaller ?top="
-            raise Rejected("too-large", why, "/instances")
+            raise Rejected("too-large", why, instances.list_pointer)
         batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
         predictions = _predictions(by, scores, unknown, top)
-        _check_finite(predictions, form, len(answers))
-        if not isinstance(piece, FeatureRows) and explain:
-            explained += sum(map(len, piece))
+        _check_finite(predictions, instances, len(answers))
+        if not isinstance(features, FeatureRows) and explain:
+            explained += sum(map(len, features))
             if explained > MAX_EXPLAINED:
                 why = f"at most {MAX_EXPLAINED:,} features can be explained in one request: send fewer instances"
-                raise Rejected("too-large", why, "/instances")
+                raise Rejected("too-large", why, instances.list_pointer)
             each = scores if w.ndim == 2 else scores.tolist()
-            for prediction, features, s in zip(predictions, piece, each, strict=True):
-                _explain(prediction, now, features, s)
+            for prediction, instance, s in zip(predictions, features, each, strict=True):
+                _explain(prediction, now, instance, s)
         answers += predictions
-    return _encoded(answers) if form in LIST_FORMS else answers, form, _counted(answers)
+    return answers
 
 
 def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
@@ -225,11 +217,6 @@ def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
     return now.scaler.scale(batch) if now.scaler else batch, unknown.tolist()
 
 
-def warm_up_scoring(learner: Learner) -> None:
-    """Compile what large requests need, with a model of one position."""
-    answer_large(freeze(learner), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
-
-
 def _counted(answers: Sequence[Prediction]) -> Mapping[Label, int]:
     labels = [prediction.label for prediction in answers]
     return {labels[0]: 1} if len(labels) == 1 else Counter(labels)
@@ -243,15 +230,8 @@ def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[
     return [Prediction(labels[place], s, strange, UNSET if of is None else of(s)) for place, s, strange in each]
 
 
-def _encoded(rows: Sequence[msgspec.Struct]) -> msgspec.Raw:
-    """The JSON of a list, encoded in parts, so that a thread does not hold the interpreter for long."""
-    parts = [msgspec.json.encode(rows[i : i + ENCODED_AT_ONCE])[1:-1] for i in range(0, len(rows), ENCODED_AT_ONCE)]
-    return msgspec.Raw(b"[%b]" % b",".join(parts))
-
-
-def _check_finite(answers: Sequence[Prediction], form: str, first: int = 0) -> None:
-    """Raise Rejected if a score overflows: JSON has no infinity. `first` is the index of the first instance."""
-    for i, prediction in enumerate(answers, first):
+def _check_finite(predictions: Sequence[Prediction], instances: Instances, first: int = 0) -> None:
+    """Raise Rejected if a score overflows. `first` is the index of the first instance in the request."""
+    for i, prediction in enumerate(predictions, first):
         if not math.isfinite(prediction.score):
-            where = f"/{form}/{i}{'/features' if form == 'instances' else ''}" if form in LIST_FORMS else f"/{form}"
-            raise Rejected("not-finite", "the score is beyond what a number can hold", where)
+            raise Rejected("not-finite", "the score is beyond what a number can hold", instances.pointer.format(i))

@@ -17,21 +17,23 @@ from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
 from service.learning.learner import Learner
 from service.serving.http.openapi import request_of, responses
-from service.serving.http.predict import PREDICT, BatchPredictionResponse, PredictionResponse, PredictParameters
+from service.serving.http.predict import Predict, PredictParameters
 from service.serving.http.request_bodies import InFlight
+from service.serving.http.v1_predictions import BatchPredictionResponse, PredictionResponse, V1Request
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
 from service.serving.models import Models, read_all
 from service.serving.predictions import Prediction
+from service.serving.scoring import Predictor
 from service.snapshots import codec
 from service.snapshots.ports import Store
 
+PREDICT_PATH = "/v1/models/{name}/predict"
 MAX_PAGE = 10_000
 """Weights in one answer."""
 
@@ -113,21 +115,21 @@ def predict_route(name: str, parameters: Annotated[PredictParameters, Query()]) 
 
 
 def install_v1(
-    app: FastAPI, models: Models, store: Store, in_flight: InFlight, answer_predict: ASGIApp, max_instances: int
+    app: FastAPI, models: Models, store: Store, in_flight: InFlight, predictor: Predictor, max_instances: int
 ) -> APIRoute:
-    """Add the routes of this protocol to `app`; returns the route of predictions."""
+    """Add the routes of this protocol to `app`; returns the route of predictions, which needs nothing of FastAPI."""
     page_at_a_time = asyncio.Lock()
-    # FastAPI documents `predict_route`, and `answer_predict` answers the requests.
+    # FastAPI documents `predict_route`, and `Predict` answers the requests.
     app.post(
-        PREDICT,
+        PREDICT_PATH,
         name="predict",
         tags=["predictions"],
         response_model=None,
         responses=responses(PREDICT_PROBLEMS, PredictionResponse, BatchPredictionResponse),
         openapi_extra=request_of(max_instances),
     )(predict_route)
-    (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT]
-    route.app = answer_predict
+    (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT_PATH]
+    route.app = Predict(predictor, in_flight, partial(V1Request, max_instances=max_instances))
 
     @app.get("/v1/models", tags=["models"], responses=responses({401: "token missing"}, ModelList))
     async def list_models() -> Response:
