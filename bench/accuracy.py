@@ -20,6 +20,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
+from tests.partitions import P0
 
 Stream = list[tuple[dict[str, Any], Any]]
 SLICE = 1000
@@ -101,10 +102,10 @@ def rare(count: int = 20_000, positives: float = 0.05) -> Stream:
 def learn(stream: Stream, **identity: Any) -> Learner:
     """A learner of this service that has learned the stream, with all of it in its window."""
     learner = Learner(Identity(**{"labels": (False, True), **identity}), options=Options(window=len(stream)))
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     records = [json.dumps({"features": x, "label": y}).encode() for x, y in stream]
     for offset in range(0, len(records), SLICE):
-        outcome = learner.apply(0, Records.of(offset, records[offset : offset + SLICE]))
+        outcome = learner.apply(P0, Records.of(offset, records[offset : offset + SLICE]))
         if outcome.diverged or outcome.rejects:
             raise ValueError(outcome)
     return learner
@@ -113,8 +114,8 @@ def learn(stream: Stream, **identity: Any) -> Learner:
 def prequential(stream: Stream, **identity: Any) -> dict[str, float]:
     """Shares of correct predictions of a learner of this service: by its last weights, and by an average."""
     learner = learn(stream, **identity)
-    averaged = learner.observations.recent.averaged
-    shares = {"last": 1.0 - learner.counts.wrong_predictions / len(stream)}
+    averaged = learner.main.observations.recent.averaged
+    shares = {"last": 1.0 - learner.main.counts.wrong_predictions / len(stream)}
     return shares | ({"average": 1.0 - averaged.wrong / averaged.events} if averaged.events else {})
 
 
@@ -143,15 +144,15 @@ def max_weight_difference(stream: Stream) -> float:
     classifier, largest = linear_model.Perceptron(), 0.0
     pipeline = _pipeline(True, classifier)
     learner = Learner(Identity(labels=(False, True), scale="standard"))
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     for offset, (x, y) in enumerate(stream):
-        learner.apply(0, Records.of(offset, [json.dumps({"features": x, "label": y}).encode()]))
+        learner.apply(P0, Records.of(offset, [json.dumps({"features": x, "label": y}).encode()]))
         pipeline.learn_one(x, y)
         named = classifier.weights.items()
         weights = {name.replace("_/", "=/").replace("country_", "country="): w for name, w in named}
         ours = [weights.pop(name, 0.0) for name in learner.columns.names]
         expected = np.array([classifier.intercept, *ours])
-        difference = np.linalg.norm(learner.weights - expected) / max(float(np.linalg.norm(expected)), 1.0)
+        difference = np.linalg.norm(learner.main.weights - expected) / max(float(np.linalg.norm(expected)), 1.0)
         largest = max(largest, float(difference), *map(abs, weights.values()))
     return largest
 
@@ -185,12 +186,12 @@ def margins() -> None:
     print("|---|---|" + "---|" * 8)
     for margin in MARGINS:
         learner = learn(stream, margin=margin, average=True)
-        last, mean = (learner.observations.recent.confusion(averaged) for averaged in (False, True))
+        last, mean = (learner.main.observations.recent.confusion(averaged) for averaged in (False, True))
         last_share, mean_share = (sum(c.right) / len(stream) for c in (last, mean))
         mean_figures = (mean_share, mean.f1, mean.balanced_accuracy)
         figures = (last_share, last.precision, last.recall, last.f1, last.balanced_accuracy, *mean_figures)
         cells = " | ".join("-" if f is None else f"{100 * f:.1f}" for f in figures)
-        print(f"| {margin[0]:g}, {margin[1]:g} | {learner.counts.updates:,} | {cells} |", flush=True)
+        print(f"| {margin[0]:g}, {margin[1]:g} | {learner.main.counts.updates:,} | {cells} |", flush=True)
 
 
 def classes(names_only: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ def _marked(file: Path) -> None:
 
     def mark(keeper: Keeper, learner: Learner) -> bool:
         saves = is_due(keeper, learner)
-        marks.append((learner.counts.events, time.process_time(), time.monotonic(), saves))
+        marks.append((learner.main.counts.events, time.process_time(), time.monotonic(), saves))
         return saves
 
     Keeper.due = mark  # type: ignore[method-assign,assignment]

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.partitions import P0
+
 EVENTS, SLICE, VALUES, RUNS = 10_000, 200, 20, 5
 ROUNDS = 7
 CLASSES = (3, 10, 100)
@@ -94,14 +96,14 @@ def kernels() -> dict[int, float]:
 def _run(learner: Any, records: list[bytes]) -> float:
     from service.learning.records import Records  # from the measured tree
 
-    learner.begin({0: 0})
-    learner.apply(0, Records.of(0, records[:SLICE]))  # columns, and compiled code
-    learner.begin_segment()
+    learner.begin({P0: 0})
+    learner.apply(P0, Records.of(0, records[:SLICE]))  # columns, and compiled code
+    learner.main.begin_segment()
     began = time.process_time()
     for offset in range(SLICE, EVENTS, SLICE):
-        learner.apply(0, Records.of(offset, records[offset : offset + SLICE]))
+        learner.apply(P0, Records.of(offset, records[offset : offset + SLICE]))
     took = time.process_time() - began
-    return took / learner.counts.events * 1e6 if learner.counts.events == EVENTS else float("nan")
+    return took / learner.main.counts.events * 1e6 if learner.main.counts.events == EVENTS else float("nan")
 
 
 def compare(commit: str) -> None:

@@ -22,6 +22,7 @@ from service.learning.identity import Identity
 from service.learning.kernel import kernel
 from service.learning.learner import Learner
 from service.learning.options import Options
+from tests.partitions import P0
 
 ROUNDS, RUNS = 5, 5
 EVENTS = 10_000
@@ -114,17 +115,17 @@ def _extras(batch: Batch) -> tuple[float, float, float]:
 def _learner(batch: Batch, bound: bool = False, **identity: Any) -> Learner:
     columns = int(batch.columns.max())
     learner = Learner(Identity(features="positional", dimension=columns, **identity), options=Options(bound=bound))
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     return learner
 
 
 def _observe(batch: Batch, bound: bool) -> float:
     learner = _learner(batch, bound)
-    learner.count(*learner.learn(batch, 0, 0), len(learner.columns))
-    learner.begin_segment()
-    batch, learned = learner.learn(batch, 0, 0)
+    learner.main.count(*learner.main.learn(batch, P0, 0), len(learner.columns))
+    learner.main.begin_segment()
+    batch, learned = learner.main.learn(batch, P0, 0)
     began = time.process_time()
-    learner.count(batch, learned, len(learner.columns))
+    learner.main.count(batch, learned, len(learner.columns))
     return time.process_time() - began
 
 

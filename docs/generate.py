@@ -33,6 +33,7 @@ from service.settings.model import CandidateSettings, EventSettings, ModelSettin
 from service.settings.redis import RedisSettings
 from service.settings.section import TlsSection
 from service.snapshots.ports import Store
+from tests.partitions import P0
 
 FOLDER = Path(__file__).parent
 MADE = "<!-- Made by `python -m docs.generate`: change the code that it reads. -->"
@@ -300,10 +301,10 @@ def _commands(group: Any, name: str, parent: Any) -> Iterator[str]:
 def metrics() -> str:
     """Each metric, as in a scrape."""
     follower = Learner(Identity(scale="standard"))
-    follower.begin({0: 0})
+    follower.begin({P0: 0})
     model = static_model("m", follower, 1.0)
     assert model.answering is not None  # noqa: S101 - a static model has one
-    figures = ModelFigures(Description.of(model, model.answering), follower.counts, 1.0, {}, 0)
+    figures = ModelFigures(Description.of(model, model.answering), follower.main.counts, 1.0, {}, 0)
     registered = Metrics("0", lambda: [asyncio.sleep(0, figures)], lambda: True, lambda: {"redis": 0.0})
     asyncio.run(registered.render())
     rows: list[tuple[str, ...]] = []

@@ -21,6 +21,7 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
+from tests.partitions import P0
 
 FOLDER = Path(__file__).parent
 SEED = 7
@@ -63,18 +64,18 @@ def boundary(axes: Any, ink: str) -> None:
         if abs(s) > 0.35:
             points.append((x, 1 if s > 0 else -1))
     learner = Learner(Identity(features="positional", dimension=2, eta=0.5))
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     lines: list[Any] = []
     offset = 0
     converged = False
     while not converged:
         converged = True
         for x, label in points:
-            updates_before = learner.counts.updates
-            learner.apply(0, Records.of(offset, [json.dumps({"features": x, "label": label}).encode()]))
+            updates_before = learner.main.counts.updates
+            learner.apply(P0, Records.of(offset, [json.dumps({"features": x, "label": label}).encode()]))
             offset += 1
-            if learner.counts.updates > updates_before:
-                lines.append(learner.weights.copy())
+            if learner.main.counts.updates > updates_before:
+                lines.append(learner.main.weights.copy())
                 converged = False
     for sign, marker, color in ((-1, "o", NEGATIVE), (1, "^", POSITIVE)):
         xs = np.array([x for x, label in points if label == sign])
@@ -94,13 +95,13 @@ def history() -> tuple[list[int], list[int], list[float]]:
     """For a separable stream: numbers of events, and the mistakes and the live bound after each of them."""
     intercept, *coef = separator()
     learner = Learner(Identity(), options=Options(reference=WeightsFile(coef, intercept, list(NAMES))))
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     raws = list(examples(40_000))
     events, mistakes, bounds = [*range(1, 200), *range(200, 40_001, 200)], list[int](), list[float]()
     for start, end in pairwise([0, *events]):
-        learner.apply(0, Records.of(start, raws[start:end]))
-        mistakes.append(learner.counts.updates)
-        bounds.append(learner.observations.bound[0] or 0)
+        learner.apply(P0, Records.of(start, raws[start:end]))
+        mistakes.append(learner.main.counts.updates)
+        bounds.append(learner.main.observations.bound[0] or 0)
     return events, mistakes, bounds
 
 

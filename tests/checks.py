@@ -23,8 +23,10 @@ from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
 from service.snapshots import blobs, codec, restore
 from service.snapshots import head as heads
+from service.snapshots.content import observations, snapshot_content
 from tests import formulas
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
+from tests.partitions import P0
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 MODES: dict[str, dict[str, Any]] = {"named": {}, "positional": {"dimension": 3}, "hashed": {"bits": 2}}
@@ -48,9 +50,9 @@ def learner_of(
 ) -> Learner:
     """A learner, with its candidates, that has learned these records of partition 0 as one slice."""
     learner = Learner(identity, options=options, start=start)
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     learner.reconcile()
-    learner.apply(0, Records.of(0, records))
+    learner.apply(P0, Records.of(0, records))
     return learner
 
 
@@ -117,13 +119,13 @@ def models(rule: str, mode: str) -> Iterator[Model]:
 
 def state_digest(learner: Learner) -> str:
     """The parts of a state that equal states share."""
-    return heads.snapshot_content(learner).head.state_digest
+    return snapshot_content(learner).head.state_digest
 
 
 def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     """The learner that a reader restores from this learner's snapshot."""
-    content = heads.snapshot_content(learner)
-    following = {str(p): heads.Position(offset) for p, offset in learner.next.items()}
+    content = snapshot_content(learner)
+    following = {p: heads.Position(offset) for p, offset in learner.next.items()}
     source = heads.Source("c")
     head = msgspec.structs.replace(content.head, model="m", version=1, source=source, next=following)
     data = codec.encode_head(head)
@@ -140,8 +142,8 @@ def learn_one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Ev
     """Yield each event, its score before it was learned, and the learner that has just learned it."""
     learner = model.learner()
     for offset, event in enumerate(events):
-        weights = learner.weights.tolist()
-        learner.apply(0, Records.of(offset, [event.record]))
+        weights = learner.main.weights.tolist()
+        learner.apply(P0, Records.of(offset, [event.record]))
         new = initial_weights(model.identity, len(weights), len(learner.columns) - len(weights)).tolist()
         pairs, _ = learner.columns.find(event.features)
         yield event, formulas.score(weights + new, pairs), learner
@@ -154,24 +156,24 @@ def batches(model: Model) -> None:
     for size in (1, 7):
         many_slices = model.learner()
         for offset in range(0, len(events), size):
-            many_slices.apply(0, Records.of(offset, [event.record for event in events[offset : offset + size]]))
+            many_slices.apply(P0, Records.of(offset, [event.record for event in events[offset : offset + size]]))
         assert state_digest(many_slices) == state_digest(one_slice)
-        ours, theirs = many_slices.observations.recent, one_slice.observations.recent
+        ours, theirs = many_slices.main.observations.recent, one_slice.main.observations.recent
         assert (ours.accuracy, ours.margins, ours.pairs) == (theirs.accuracy, theirs.margins, theirs.pairs)
         # The initial weights of new columns are added slice by slice, so this sum, not a part of the state, may round.
-        assert close(many_slices.observations.squared_steps, one_slice.observations.squared_steps)
+        assert close(many_slices.main.observations.squared_steps, one_slice.main.observations.squared_steps)
 
 
 def restores(model: Model) -> None:
     """A restore in the middle changes neither state nor observations; only loss and margins become a summary."""
     records = [event.record for event in model.events()]
     expected, resumed = model.learner(), model.learner()
-    expected.apply(0, Records.of(0, records))
-    resumed.apply(0, Records.of(0, records[:31]))
+    expected.apply(P0, Records.of(0, records))
+    resumed.apply(P0, Records.of(0, records[:31]))
     resumed = restored(resumed)
-    resumed.apply(0, Records.of(31, records[31:]))
+    resumed.apply(P0, Records.of(31, records[31:]))
     assert state_digest(resumed) == state_digest(expected)
-    ours, theirs = (msgspec.structs.replace(heads.observations(each), margins=None) for each in (resumed, expected))
+    ours, theirs = (msgspec.structs.replace(observations(each.main), margins=None) for each in (resumed, expected))
     assert close(ours.squared_steps, theirs.squared_steps)
     assert msgspec.structs.replace(ours, squared_steps=0.0) == msgspec.structs.replace(theirs, squared_steps=0.0)
 
@@ -189,8 +191,8 @@ def formula(model: Model) -> None:
                 w += initial_weights(model.identity, len(w), 1).tolist()
         pairs, _ = columns.find(event.features)
         formulas.learn(w, pairs, event.y, event.weight, model.identity)
-        assert close(learner.weights, w, tolerance)
-        assert close(learner.score(event.features)[0], formulas.score(w, pairs), tolerance)
+        assert close(learner.main.weights, w, tolerance)
+        assert close(learner.score(event.features, learner.main)[0], formulas.score(w, pairs), tolerance)
 
 
 def rejection(model: Model) -> None:
@@ -199,13 +201,13 @@ def rejection(model: Model) -> None:
     bad = [raw for raw, _ in kinds if raw is None or len(raw) < 1000]
     records: list[bytes | None] = [event.record for event in model.events()]
     plain, mixed = model.learner(), model.learner()
-    plain.apply(0, Records.of(0, records))
-    mixed.apply(0, Records.of(0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)]))
-    assert mixed.next == {0: 2 * len(records)}
-    assert sum(mixed.counts.rejected.values()) == len(records)
-    assert msgspec.structs.replace(mixed.counts, rejected={}) == plain.counts
+    plain.apply(P0, Records.of(0, records))
+    mixed.apply(P0, Records.of(0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)]))
+    assert mixed.next == {P0: 2 * len(records)}
+    assert sum(mixed.main.counts.rejected.values()) == len(records)
+    assert msgspec.structs.replace(mixed.main.counts, rejected={}) == plain.main.counts
     assert mixed.columns.names == plain.columns.names
-    assert heads.observations(mixed) == heads.observations(plain)
+    assert observations(mixed.main) == observations(plain.main)
     for name, array in plain.arrays.items():
         assert mixed.arrays[name].tobytes() == array.tobytes()
 
@@ -214,16 +216,16 @@ def counts(model: Model) -> None:
     """A mistake is y·s <= 0; an update changes weights, up to the margin; a wrong prediction has the other label."""
     rule, tie = model.identity.rule, model.identity.tie
     mistakes = updates = wrong = near = 0
-    w, learner = model.learner().weights.copy(), model.learner()
+    w, learner = model.learner().main.weights.copy(), model.learner()
     for event, s, learner in learn_one_by_one(model, model.events()):
         predicted = 1 if s > 0 or (s == 0 and tie == "positive") else -1
         mistakes += event.y * s <= 0
         near += event.y * s <= model.identity.margins[event.y > 0]
         wrong += predicted != event.y
-        updates += bool((learner.weights[: len(w)] != w).any())
-        w = learner.weights.copy()
-    assert (learner.counts.mistakes, learner.counts.updates) == (mistakes, updates)
-    assert (learner.counts.wrong_predictions, learner.counts.events) == (wrong, 60)
+        updates += bool((learner.main.weights[: len(w)] != w).any())
+        w = learner.main.weights.copy()
+    assert (learner.main.counts.mistakes, learner.main.counts.updates) == (mistakes, updates)
+    assert (learner.main.counts.wrong_predictions, learner.main.counts.events) == (wrong, 60)
     by_rule = {"perceptron": near, "error-correction": wrong, "half-step": wrong, "threshold-unit": 0}
     assert updates == by_rule.get(rule, 60)
 
@@ -231,38 +233,40 @@ def counts(model: Model) -> None:
 def average(model: Model) -> None:
     """The average equals its formula over the weights after each event, is served if set, and changes no learning."""
     if not model.identity.average:
-        assert model.learner().average is None
+        assert model.learner().main.average is None
         return
     events = model.events(40)
-    weights = [learner.weights.tolist() for _, _, learner in learn_one_by_one(model, events)]
+    weights = [learner.main.weights.tolist() for _, _, learner in learn_one_by_one(model, events)]
     width = len(weights[-1])
     # A column that does not exist yet has its future initial weight.
     padded = [w + initial_weights(model.identity, len(w), width - len(w)).tolist() for w in weights]
     if not model.identity.half_life:
         mean = [float(sum(map(Fraction, column), Fraction(0)) / len(events)) for column in zip(*padded, strict=True)]
     else:
-        initial = model.learner().weights.tolist()
+        initial = model.learner().main.weights.tolist()
         mean = initial + initial_weights(model.identity, len(initial), width - len(initial)).tolist()
         beta = 0.5 ** (1.0 / model.identity.half_life)
         for w in padded:
             mean = [beta * e + (1.0 - beta) * v for e, v in zip(mean, w, strict=True)]
     learner = model.learner_after(events, DEFAULT._replace(serve="average"))
-    assert close(learner.average, mean, 1e-9)
-    assert learner.weights.tolist() == model.with_changes(average=False).learner_after(events).weights.tolist()
+    assert close(learner.main.average, mean, 1e-9)
+    assert (
+        learner.main.weights.tolist() == model.with_changes(average=False).learner_after(events).main.weights.tolist()
+    )
     for event in events:
         pairs, _ = learner.columns.find(event.features)
-        assert close(learner.score(event.features)[0], formulas.score(mean, pairs), 1e-9)
+        assert close(learner.score(event.features, learner.main)[0], formulas.score(mean, pairs), 1e-9)
 
 
 def quality(model: Model) -> None:
     """Over the recent window: the mean of max(0, -y·s), and quantiles of y·s/‖x‖; without a window no figures."""
-    assert model.learner().observations.recent.margins is None
+    assert model.learner().main.observations.recent.margins is None
     products, margins = [], []
     for event, s, learner in learn_one_by_one(model, model.events()):
         pairs, _ = learner.columns.find(event.features)
         products.append(event.y * s)
         margins.append(event.y * s / (1.0 + sum(value * value for _, value in pairs)) ** 0.5)
-    figures = model.learner_after(model.events(), DEFAULT._replace(window=17)).observations.recent.margins
+    figures = model.learner_after(model.events(), DEFAULT._replace(window=17)).main.observations.recent.margins
     assert figures is not None
     assert close(figures.loss, sum(max(0.0, -product) for product in products[-17:]) / 17)
     assert close(figures.quantiles, np.quantile(margins[-17:], [0.1, 0.5, 0.9]))

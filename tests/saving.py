@@ -13,6 +13,7 @@ from service.snapshots.head import Fingerprint
 from service.snapshots.keeper import AcceptedSave, Keeper
 from tests.checks import learner_of
 from tests.conftest import event
+from tests.partitions import P0
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import Redis, SimulatedStore, World
 
@@ -48,11 +49,11 @@ def new_learner() -> Learner:
 
 def learn(learner: Learner, *names: str) -> None:
     raws = [event({name: 1.5}, 1) for name in names]
-    learner.apply(0, Records.of(learner.next[0], raws))
+    learner.apply(P0, Records.of(learner.next[P0], raws))
 
 
 async def save(k: Keeper, learner: Learner) -> AcceptedSave:
-    result = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, heads.Source("cluster"))
+    result = await k.save(learner, {P0: Fingerprint(learner.next[P0] - 1, 7, 9)}, heads.Source("cluster"))
     assert isinstance(result, AcceptedSave)
     return result
 

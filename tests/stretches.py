@@ -21,6 +21,7 @@ from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
 from tests.checks import close, learner_of, restored
 from tests.oracle import Fold
+from tests.partitions import P0
 
 NAMES = [f"f{i}" for i in range(5)]
 RULES: tuple[dict[str, Any], ...] = (
@@ -70,8 +71,8 @@ class Oracle:
 
     def compare(self, learner: Learner, k: int) -> None:
         """Assert that the service's sums are equal, `k` is within its bound and the bound is the largest possible."""
-        assert learner.observations.stretch is not None
-        sums, gammas = learner.observations.stretch.sums, self.gammas
+        assert learner.main.observations.stretch is not None
+        sums, gammas = learner.main.observations.stretch.sums, self.gammas
         assert gammas is not None
         start_squared = sum(v * v for v in self.start.values())
         along = sum(self.u.get(name, 0.0) * v for name, v in self.start.items())
@@ -80,7 +81,7 @@ class Oracle:
         assert close([sums.radius_squared, sums.squared_steps], [self.squared_radius, self.squared_steps], 1e-9)
         assert abs(sums.start_along - along) <= 1e-9 * start_norm
         assert (abs(np.array(sums.hinge) - self.hinge) <= 1e-9 * (gammas + self.hinge) + self.rounding).all()
-        bound, _ = learner.observations.bound
+        bound, _ = learner.main.observations.bound
         assert bound is not None
         assert k <= bound
 
@@ -111,7 +112,7 @@ class Run:
         self.identity, self.options = identity, Options(reference=reference)
         self.learner = learner_of(identity, (), self.options, start)
         self.names = ["", *self.learner.columns.names, *(f"f{i}" for i in range(identity.dimension or 0))]
-        self.w = self._vector(self.learner.weights)
+        self.w = self._vector(self.learner.main.weights)
         self.oracle: Oracle | None = None
         if reference:
             names = ["", *(reference.names or ())]
@@ -157,33 +158,33 @@ class Run:
 
     def follow(self, record: bytes, zs: Sequence[Vector], updated: bool, slack: float) -> None:
         """Let the learner and the oracle learn the event too, and compare them; see `Oracle.add_event`."""
-        self.learner.apply(0, Records.of(self.learner.next[0], [record]))
-        assert self.learner.observations.failed_check(self.learner.squared_norm) is None
-        limit = self.learner.observations.squared_norm_limit
+        self.learner.apply(P0, Records.of(self.learner.next[P0], [record]))
+        assert self.learner.main.observations.failed_check(self.learner.main.squared_norm) is None
+        limit = self.learner.main.observations.squared_norm_limit
         assert limit is not None
-        assert self.learner.squared_norm <= limit * (1.0 + 1e-9) + 1e-120
+        assert self.learner.main.squared_norm <= limit * (1.0 + 1e-9) + 1e-120
         if self.theorem_alone:
-            self.updates = self.learner.counts.updates
+            self.updates = self.learner.main.counts.updates
             assert self.updates <= self.bound
             return
-        assert self.learner.counts.updates == self.updates
+        assert self.learner.main.counts.updates == self.updates
         if self.oracle:
             self.oracle.add_event(zs, updated, slack)
             self.oracle.compare(self.learner, self.updates)
         else:
-            assert self.learner.observations.bound[0] is None
+            assert self.learner.main.observations.bound[0] is None
 
     @property
     def bound(self) -> int:
         """The bound of the learner, or the number of events, which is a bound too."""
-        bound, _ = self.learner.observations.bound
+        bound, _ = self.learner.main.observations.bound
         assert bound is not None
-        return min(bound, self.learner.counts.events)
+        return min(bound, self.learner.main.counts.events)
 
     def begin_segment(self) -> None:
         """Begin a stretch whose reference is the present weights or their average, unless these are 0."""
-        self.learner.begin_segment()
-        mean = self.learner.average
+        self.learner.main.begin_segment()
+        mean = self.learner.main.average
         u = self.w if mean is None else dict(zip(self.w, mean.ravel().tolist(), strict=True))
         if not self.options.reference and math.sqrt(sum(v * v for v in _single(u).values())) > 1e-60:
             self.oracle = Oracle(self.w, u, self.updates)
@@ -207,8 +208,8 @@ class ClassRun(Run):
 
     def set_reference(self, u: Any) -> None:
         """Begin a stretch with this reference, which settings cannot do for classes."""
-        self.updates = self.learner.counts.updates
-        self.learner.observations._begin_segment(u, "given", u, self.learner.weights, self.updates)
+        self.updates = self.learner.main.counts.updates
+        self.learner.main.observations._begin_segment(u, "given", u, self.learner.main.weights, self.updates)
         self.oracle = Oracle(self.w, self._vector(u), self.updates)
 
     def scores(self, features: Features) -> list[float]:
@@ -369,7 +370,7 @@ def margins() -> None:
         run = _theorem_run(Identity(margin=margin), {"a": float(y)})
         for _ in range(40):
             run.learn({"a": 3.0}, y, weight)
-        assert (run.updates, run.learner.counts.mistakes) == (11, 1)
+        assert (run.updates, run.learner.main.counts.mistakes) == (11, 1)
 
 
 def axes_of_classes() -> None:

@@ -14,6 +14,7 @@ from service.learning.classifier import Classifier
 from service.learning.columns.columns import Batch, Columns
 from service.learning.identity import Identity
 from service.learning.options import Options
+from service.learning.records import PartitionId
 
 
 def stored_as(name: str, array: str) -> str:
@@ -24,11 +25,13 @@ def stored_as(name: str, array: str) -> str:
 class Candidate(Classifier):
     """A candidate. `since` has the next offsets when it began, by partition."""
 
-    def __init__(self, identity: Identity, columns: Columns, options: Options, since: Mapping[int, int]) -> None:
+    def __init__(
+        self, identity: Identity, columns: Columns, options: Options, since: Mapping[PartitionId, int]
+    ) -> None:
         super().__init__(identity, columns, options)
         self.since = dict(since)
 
-    def follow(self, batch: Batch, columns_before: int, partition: int, first: int) -> NDArray[np.bool_] | None:
+    def follow(self, batch: Batch, columns_before: int, partition: PartitionId, first: int) -> NDArray[np.bool_] | None:
         """Learn the batch that the model learned; returns which events it predicted rightly.
 
         The first record is at offset `first`; `columns_before` is the number of columns before the batch.

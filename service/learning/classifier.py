@@ -1,6 +1,6 @@
 """A classifier: weights over columns, learned from decoded batches by one rule, with counts and observations.
 
-It knows no records. `learner.Learner` is a classifier that also reads the log.
+It is independent of records and of the log: `learner.Learner` reads these.
 """
 
 import math
@@ -23,6 +23,7 @@ from service.learning.kernel import kernel
 from service.learning.kernel.averaging import accumulator_factor
 from service.learning.kernel.kernel import Learned, squared_norm
 from service.learning.options import Options
+from service.learning.records import PartitionId
 from service.learning.rules import RULES
 
 MAX_SCANNED_LABELS = 30
@@ -105,7 +106,7 @@ class Classifier:
         self.observations = ModelObservations(identity, options)
         self.diverged: str | None = None
         """The reason why it learns no more and does not answer: the next event's update, or ‖w‖² itself."""
-        self.diverged_at: tuple[int, int] | None = None
+        self.diverged_at: tuple[PartitionId, int] | None = None
         """Partition and offset of the event whose update would have diverged, if any; a candidate stores it."""
         probability, slope = RULES[identity.rule].probability, identity.parameter
         self.probability = (lambda s: probability(s, slope)) if probability and not identity.multiclass else None
@@ -183,8 +184,19 @@ class Classifier:
         vector = self.weights if self.average is None else self.average
         return self.observations.begin_segment(vector, self.weights, self.counts.updates)
 
-    def make_room(self, count: int) -> None:
-        """Give the state at least this many columns. Spare ones hold the first weights of new columns."""
+    def begin(self, start: NDArray[np.float64] | None = None) -> None:
+        """Begin with these first weights of all columns in use, or with those of the identity."""
+        if start is not None:
+            self._state = state_of(self.identity, {"w": start, "late": np.zeros(len(start))})
+        self.make_room(len(self.columns))
+        self.observations.grow(self.weights, 0)
+        self.observations.use_reference_of_settings(self.weights, 0, self.columns.names)
+
+    def make_room(self, count: int) -> int:
+        """Give the state at least this many columns, and return how many it has.
+
+        Spare columns hold the first weights of new ones.
+        """
         have = len(self._state)
         if have < count:
             state = np.zeros((max(count, 2 * have), *self._state.shape[1:]))
@@ -195,8 +207,9 @@ class Classifier:
             if self.identity.start != "zero":  # else it is zero already, and the system gives no memory yet
                 state[have:, 0] = initial_weights(self.identity, have, len(state) - have)
             self._state = state
+        return len(self._state)
 
-    def learn(self, batch: Batch, partition: int, first: int) -> tuple[Batch, Learned]:
+    def learn(self, batch: Batch, partition: PartitionId, first: int) -> tuple[Batch, Learned]:
         """Learn a batch, up to an event that would take the weights beyond their limit; call `count` next.
 
         The first record is at offset `first`. Returns the events that were learned, and their figures.
@@ -209,7 +222,7 @@ class Classifier:
             batch = batch.first(count)
         return batch, learned
 
-    def stop(self, partition: int, offset: int) -> None:
+    def stop(self, partition: PartitionId, offset: int) -> None:
         """Learn no more, since the update at this offset would take the weights beyond their limit."""
         self.diverged_at = partition, offset
         self.diverged = (

@@ -6,27 +6,29 @@ window, the limit of the norm) and runs are stored next to the state and are not
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning.candidates import Candidate, stored_as
-from service.learning.classifier import Classifier, Scores, majority_baseline, state_of
-from service.learning.columns.columns import columns_for
+from service.learning.classifier import Classifier, Scores, majority_baseline
+from service.learning.columns.columns import Batch, columns_for
 from service.learning.evaluation.last_events import LastEvents
 from service.learning.events.batch import Decoder, Reject
 from service.learning.events.flatten import Features
 from service.learning.identity import Identity
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.options import DEFAULT, Options
-from service.learning.records import Records
+from service.learning.records import PartitionId, Records
 from service.learning.weights_file import WeightsFile
 
-Ranges = dict[int, list[tuple[int, int]]]
-"""Covered offsets by partition, as half-open [from, to) in ascending order. The last `to` is the next offset."""
+Ranges = dict[PartitionId, list[tuple[int, int]]]
+"""Covered offsets by partition, as half-open [from, to) in ascending order. The last `to` is the next offset.
+
+New partitions come last, so that the index of a partition stays."""
 
 
 def with_gap(ranges: Sequence[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
@@ -46,25 +48,39 @@ class Outcome(NamedTuple):
     diverged: str | None
 
 
-class Learner(Classifier):
-    """One model: a classifier that reads the log and knows which offsets it has covered. Not for several threads.
+class OffsetGaps(msgspec.Struct):
+    """The accepted gaps in the log of a partition: their number, and the first and last as [from, to) offsets."""
+
+    count: int
+    first: tuple[int, int]
+    last: tuple[int, int]
+
+
+class Learner:
+    """One model: it reads events from the log, and its classifiers learn them. Not for several threads.
 
     >>> learner = Learner(Identity())
-    >>> learner.begin({0: 0})
-    >>> outcome = learner.apply(0, Records.of(0, [b'{"features": {"a": 2}, "label": 1}', b"no event"]))
+    >>> partition = PartitionId(0)
+    >>> learner.begin({partition: 0})
+    >>> outcome = learner.apply(partition, Records.of(0, [b'{"features": {"a": 2}, "label": 1}', b"no event"]))
     >>> [reject.reason for reject in outcome.rejects], learner.next
-    (['not-json'], {0: 2})
-    >>> learner.score({"a": 1.0, "never seen": 1.0})
+    (['not-json'], {PartitionId(0): 2})
+    >>> learner.score({"a": 1.0, "never seen": 1.0}, learner.main)
     (3.0, 1)
     """
 
     def __init__(self, identity: Identity, *, options: Options = DEFAULT, start: WeightsFile | None = None) -> None:
         """`start` is needed if the identity starts from a file and no snapshot is restored."""
-        super().__init__(identity, columns_for(identity), options)
-        self.covered: Ranges = {}
-        self.runs: list[tuple[int, int, int]] = []
+        self.identity, self.columns, self.options = identity, columns_for(identity), options
+        self.main = Classifier(identity, self.columns, options)
+        """The model's own classifier."""
         self.candidates: dict[str, Candidate] = {}
         """The candidates by name, in the order of their names."""
+        self.covered: Ranges = {}
+        self.runs: list[tuple[int, int, int]] = []
+        """The order in which offsets were learned: the index of the partition in `covered`, from, to."""
+        self.gaps: dict[PartitionId, OffsetGaps] = {}
+        """Gaps in the log that the reader accepted, by partition."""
         self._decoder = Decoder(identity, self.columns)
         self.flattener = self._decoder.flattener
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
@@ -73,44 +89,38 @@ class Learner(Classifier):
         """The number of threads that read all weights. Learning waits for them."""
         if start is not None:
             self.columns.extend(start.names or ())
-            w = start.vector
-            if len(w) != len(self.columns):
-                raise ConfigurationError(f"start: {len(w) - 1} weights for {len(self.columns) - 1} features")
-            self._state = state_of(identity, {"w": w, "late": np.zeros(len(w))})
+            if len(start.vector) != len(self.columns):
+                raise ConfigurationError(f"start: {len(start.vector) - 1} weights for {len(self.columns) - 1} features")
         self.make_room(len(self.columns))
-        self.observations.grow(self.weights, 0)
-        self.observations.use_reference_of_settings(self.weights, 0, self.columns.names)
+        self.main.begin(start.vector if start is not None else None)
 
     @property
-    def next(self) -> dict[int, int]:
+    def next(self) -> dict[PartitionId, int]:
         """The offset of the next record to learn, by partition."""
         return {partition: ranges[-1][1] for partition, ranges in self.covered.items()}
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """The arrays to store, by name; also the sums by which numbers are scaled, and the candidates' arrays."""
+        """The arrays to store, by name: the weights, the sums by which numbers are scaled, the candidates' weights."""
         candidates = {stored_as(n, name): a for n, c in self.candidates.items() for name, a in c.arrays.items()}
-        return super().arrays | (self.scaler.arrays(len(self.columns)) if self.scaler else {}) | candidates
+        return self.main.arrays | (self.scaler.arrays(len(self.columns)) if self.scaler else {}) | candidates
 
     @property
     def answering(self) -> str | None:
         """The candidate that answers, if any: the one in `serve`, once it has begun and as long as it learns."""
-        candidate = self.candidates.get(name := self.observations.options.serve)
+        candidate = self.candidates.get(name := self.options.serve)
         return name if candidate and not candidate.diverged else None
 
-    def by(self, candidate: str | None) -> Classifier:
-        """The candidate of this name; without one the model itself. Raises KeyError."""
-        return self if candidate is None else self.candidates[candidate]
+    def classifier(self, candidate: str | None) -> Classifier:
+        """The candidate of this name; without one the model's own classifier. Raises KeyError."""
+        return self.main if candidate is None else self.candidates[candidate]
 
-    def promoted(self) -> "Learner":
-        """The candidate that answers, as a model of its own; the model itself if no candidate answers."""
-        if self.answering is None:
-            return self
-        learner = copy(self)  # the log and the columns; the rest is the candidate's
-        vars(learner).update(vars(self.candidates[self.answering]))
-        return learner
+    @property
+    def serving(self) -> Classifier:
+        """The classifier that answers."""
+        return self.classifier(self.answering)
 
-    def begin(self, starts: Mapping[int, int]) -> None:
+    def begin(self, starts: Mapping[PartitionId, int]) -> None:
         """Begin partitions at these offsets. Partitions that have begun already stay as they are."""
         for partition, offset in sorted(starts.items()):
             self.covered.setdefault(partition, [(offset, offset)])
@@ -119,9 +129,8 @@ class Learner(Classifier):
 
     def add_candidate(self, name: str, identity: Identity) -> None:
         """Add a candidate, which begins at the next event."""
-        candidate = Candidate(identity, self.columns, self.observations.options.of_candidate(name), self.next)
-        candidate.make_room(len(self.columns))
-        candidate.observations.grow(candidate.weights, 0)
+        candidate = Candidate(identity, self.columns, self.options.of_candidate(name), self.next)
+        candidate.begin()
         self.candidates = dict(sorted((self.candidates | {name: candidate}).items()))
 
     def reconcile(self) -> tuple[list[str], list[str]]:
@@ -129,7 +138,7 @@ class Learner(Classifier):
 
         Returns the names that began and those that were dropped. A candidate with changed settings is both.
         """
-        configured, recent = self.observations.options.candidates, self.observations.recent
+        configured, recent = self.options.candidates, self.main.observations.recent
         stay = {n: c for n, c in self.candidates.items() if n in configured and configured[n].identity == c.identity}
         began, dropped = sorted(configured.keys() - stay), sorted(self.candidates.keys() - stay)
         self.candidates = stay
@@ -138,21 +147,27 @@ class Learner(Classifier):
         recent.pairs = [pair for pair in recent.pairs if {*began, *dropped}.isdisjoint((pair.first, pair.second))]
         return began, dropped
 
-    def cover(self, partition: int, offset: int) -> None:
+    def cover(self, partition: PartitionId, offset: int) -> None:
         """Cover the offsets before `offset`: they were learned, or have no record (compacted, control, aborted)."""
         start, end = self.covered[partition][-1]
         if offset == end:
             return
         self.covered[partition][-1] = (start, offset)
         # The order across partitions is this learner's own, so it is recorded; one partition stays a single run.
-        begin = self.runs.pop()[1] if self.runs and self.runs[-1][::2] == (partition, end) else end
-        self.runs.append((partition, begin, offset))
+        index = list(self.covered).index(partition)
+        begin = self.runs.pop()[1] if self.runs and self.runs[-1][::2] == (index, end) else end
+        self.runs.append((index, begin, offset))
 
-    def skip(self, partition: int, offset: int) -> None:
+    def skip(self, partition: PartitionId, offset: int) -> None:
         """Go on at `offset` and leave out the records before it, which makes a gap in the covered offsets."""
         self.covered[partition] = with_gap(self.covered[partition], offset)
 
-    def apply(self, partition: int, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
+    def add_gap(self, partition: PartitionId, gap: tuple[int, int]) -> None:
+        """Count a gap in the log, [from, to), that the reader accepted."""
+        before = self.gaps.get(partition, OffsetGaps(0, gap, gap))
+        self.gaps[partition] = OffsetGaps(before.count + 1, before.first, gap)
+
+    def apply(self, partition: PartitionId, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
         """Learn records of a partition in order. Their offsets are contiguous.
 
         Raises OutOfOrder if they do not begin at the partition's next offset. `Outcome.consumed` is smaller than the
@@ -165,20 +180,24 @@ class Learner(Classifier):
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         decoded, rejects = self._decoder.decode(records.values, enough)
-        columns = columns_before + len(decoded.names)
-        self.last_events.add(partition, first, records.values, decoded, columns)
-        self.make_room(columns)
-        self.observations.make_room(columns, decoded.names)
-        batch, learned = self.learn(self.scaler.learn(decoded) if self.scaler else decoded, partition, first)
+        self.last_events.add(partition, first, records.values, decoded, columns_before + len(decoded.names))
+        return self._learn(decoded, rejects, partition, first)
+
+    def _learn(self, decoded: Batch, rejects: list[Reject], partition: PartitionId, first: int) -> Outcome:
+        """Let all classifiers learn a decoded slice, whose first record is at offset `first`."""
+        main, columns_before = self.main, len(self.columns)
+        self.make_room(columns_before + len(decoded.names))
+        main.observations.make_room(columns_before + len(decoded.names), decoded.names)
+        batch, learned = main.learn(self.scaler.learn(decoded) if self.scaler else decoded, partition, first)
         consumed = len(decoded.records) + len(rejects) + len(decoded.skipped)
-        if (learned_count := len(batch.labels)) < len(decoded.labels):
+        if diverged := len(batch.labels) < len(decoded.labels):
             # The events from here on changed no weights, so their names, rejections and counts are dropped too.
-            consumed = decoded.records[learned_count]
+            consumed = decoded.records[len(batch.labels)]
             rejects = [reject for reject in rejects if reject.record < consumed]
             if self.scaler:
-                self.scaler.undo(decoded, learned_count)
+                self.scaler.undo(decoded, len(batch.labels))
         self.columns.extend(batch.names)
-        baseline = majority_baseline(np.array(self.counts.by_label), learned.truth)
+        baseline = majority_baseline(np.array(main.counts.by_label), learned.truth)
         predicted = {"last": learned.predicted, "baseline": baseline}
         if self.identity.average:
             predicted["average"] = learned.averaged
@@ -186,27 +205,27 @@ class Learner(Classifier):
         for name, candidate in self.candidates.items():
             if (flags := candidate.follow(batch, columns_before, partition, first)) is not None:
                 right[name] = flags
-        self.count(batch, learned, columns_before)
-        self.observations.recent.compare(right)
-        self.counts.ignored_features += len(batch.ignored)
-        self.counts.skipped += len(batch.skipped)
+        main.count(batch, learned, columns_before)
+        main.observations.recent.compare(right)
+        main.counts.ignored_features += len(batch.ignored)
+        main.counts.skipped += len(batch.skipped)
         for reject in rejects:
-            self.counts.rejected[reject.reason] = self.counts.rejected.get(reject.reason, 0) + 1
+            main.counts.rejected[reject.reason] = main.counts.rejected.get(reject.reason, 0) + 1
         self.cover(partition, first + consumed)
-        return Outcome(consumed, rejects, self.diverged if learned_count < len(decoded.labels) else None)
+        return Outcome(consumed, rejects, main.diverged if diverged else None)
 
-    def score(self, features: Features, by: Classifier | None = None) -> tuple[Scores, int]:
+    def score(self, features: Features, classifier: Classifier) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.
 
-        w are the weights that answer, of the model itself or of the candidate `by`.
+        w are the weights of the classifier that answer.
         """
         pairs, unknown = self.columns.find(features)
-        return (by or self).score_of(self.scaler.merged(pairs) if self.scaler else pairs), unknown
+        return classifier.score_of(self.scaler.merged(pairs) if self.scaler else pairs), unknown
 
     def make_room(self, count: int) -> None:
-        """Give the state, the candidates and the scaler at least this many columns."""
-        super().make_room(count)
+        """Give the classifiers and the scaler at least this many columns."""
+        room = self.main.make_room(count)
         for candidate in self.candidates.values():
             candidate.make_room(count)
         if self.scaler:
-            self.scaler.make_room(len(self._state))
+            self.scaler.make_room(room)

@@ -1,13 +1,61 @@
-"""The parts of a partition's records that learning needs: offsets, timestamps and values."""
+"""Partitions, and the parts of their records that learning needs: offsets, timestamps and values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.events.value_buffer import ValueBuffer
+
+T = TypeVar("T")
+
+
+class PartitionId:
+    """A partition of a model's log. `topic` is "" if the model has only one topic.
+
+    As text it is the bare number then, else topic and number. Heads, answers and commands show this text.
+
+    >>> sorted(map(PartitionId.from_text, ("10", "clicks-2", "9"))), str(PartitionId(2, "clicks"))
+    ([PartitionId(9), PartitionId(10), PartitionId(2, 'clicks')], 'clicks-2')
+    """
+
+    __slots__ = ("number", "topic")
+
+    def __init__(self, number: int, topic: str = "") -> None:
+        self.number, self.topic = number, topic
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The partition that this text names; raises ValueError."""
+        topic, _, number = text.rpartition("-")
+        return cls(int(number), topic)
+
+    @property
+    def as_json(self) -> int | str:
+        """This partition in JSON: a number if its topic is the model's only one, else text."""
+        return str(self) if self.topic else self.number
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}" if self.topic else str(self.number)
+
+    def __repr__(self) -> str:
+        return f"PartitionId({self.number}{f', {self.topic!r}' if self.topic else ''})"
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.number))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PartitionId) and (self.topic, self.number) == (other.topic, other.number)
+
+    def __lt__(self, other: "PartitionId") -> bool:
+        return (self.topic, self.number) < (other.topic, other.number)
+
+
+def by_text(figures: Mapping[PartitionId, T]) -> dict[str, T]:
+    """These figures in the order of their partitions, by the partitions' text."""
+    return {str(partition): figures[partition] for partition in sorted(figures)}
 
 
 class Records:

@@ -40,7 +40,7 @@ class ModelFigures(NamedTuple):
     durable: Any
     """Its counts in the last accepted snapshot (`learning.classifier.Counts`)."""
     saved_at: float
-    lag: dict[int, int]
+    lag: dict[str, int]
     unsaved: int
     """Records that were read and that no accepted snapshot covers."""
 
@@ -185,7 +185,7 @@ class Metrics(Collector):
             for quantile, value in (row.about.margins or {}).items():
                 margins.add_sample("perceptron_margin", {"model": row.about.model, "quantile": quantile}, value)
         yield margins
-        lags = [((row.about.model, str(p)), n) for row in learned for p, n in sorted(row.lag.items())]
+        lags = [((row.about.model, p), n) for row in learned for p, n in row.lag.items()]
         yield _gauge("lag_records", "Records not learned yet.", lags, ["model", "partition"])
 
     def _counter(self, name: str, text: str, values: MetricValues, labels: Sequence[str] = ("model",)) -> Metric:

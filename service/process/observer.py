@@ -8,6 +8,7 @@ from typing import Any
 from service.errors import DataError, DependencyError, LogGap
 from service.learning.evaluation.advice import advice
 from service.learning.learner import Learner
+from service.learning.records import PartitionId, by_text
 from service.monitoring.metrics import Metrics
 from service.monitoring.rejections import MostlyRejected, Rejections
 from service.process.memory import release_memory
@@ -47,7 +48,9 @@ class ModelObserver:
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         self._recovered("redis")
         if not self._model.learning_here:
-            self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
+            self._log.info(
+                "learning", version=head.version, next=by_text(learner.next), events=learner.main.counts.events
+            )
         self._model.stopped = None
         self._model.learning_here = True
         self._model.answering = ServedModel(learner, head, digest)
@@ -111,23 +114,28 @@ class ModelObserver:
                 process=writer.process,
             )
 
-    def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
+    def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[PartitionId, int]) -> None:
         for name in dropped:
             why = "its settings changed, so it starts from scratch" if name in began else "it is not set any more"
             self._log.warning(f"candidate dropped: {why}", candidate=name)
         for name in began:
-            self._log.info("candidate begins", candidate=name, next=dict(following))
+            self._log.info("candidate begins", candidate=name, next=by_text(following))
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         self._metrics.offset_gaps.labels(self._model.name).inc(len(gaps))
         if self._first("gaps"):
-            self._log.info("offsets without a batch: the topic is or was compacted (logged once)", **gaps[0]._asdict())
+            self._log.info(
+                "offsets without a batch: the topic is or was compacted (logged once)",
+                **{**gaps[0]._asdict(), "partition": gaps[0].partition.as_json},
+            )
 
     def snapshot_lost(self) -> None:
         self._log.error("the snapshot of this model has vanished from the store: learning the log again from its start")
 
-    def fingerprint_missing(self, partition: int, offset: int) -> None:
-        self._log.warning("the topic lacks the last learned record: not compared", partition=partition, offset=offset)
+    def fingerprint_missing(self, partition: PartitionId, offset: int) -> None:
+        self._log.warning(
+            "the topic lacks the last learned record: not compared", partition=partition.as_json, offset=offset
+        )
 
     def set_aside(self, letter: DeadLetter) -> None:
         self._metrics.dead_letters.labels(self._model.name).inc()

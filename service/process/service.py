@@ -24,7 +24,7 @@ from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.jit.jit import CACHE_IS_EMPTY
 from service.learning.learner import Learner
-from service.learning.records import Records
+from service.learning.records import PartitionId, Records, by_text
 from service.monitoring.logging import configure_logging
 from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.memory import release_memory
@@ -290,11 +290,11 @@ class Service:
 
     async def _figures_of(self, model: Model, a: ServedModel) -> ModelFigures:
         about = await describe(model, a)
-        saved = {int(p): position.offset for p, position in a.head.next.items()}
+        saved = {p: position.offset for p, position in a.head.next.items()}
         unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
-        return ModelFigures(about, a.head.counts, a.head.saved_at, self._lag(model) or {}, unsaved)
+        return ModelFigures(about, a.head.counts, a.head.saved_at, by_text(self._lag(model) or {}), unsaved)
 
-    def _lag(self, model: Model) -> dict[int, int] | None:
+    def _lag(self, model: Model) -> dict[PartitionId, int] | None:
         """Records that are still to be learned, by partition; None if another process learns the model."""
         if model.answering is None or not model.learning_here:
             return None
@@ -323,18 +323,18 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     names = columns_for(Identity())
     names.extend(["name"])
     names.find({"name": 1.0})
-    event = b'{"features":[1],"label":1,"more":1}'
+    partition, event = PartitionId(0), b'{"features":[1],"label":1,"more":1}'
     for labels, scale in kinds:
         learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
-        learner.begin({0: 0})
-        learner.apply(0, Records.of(0, [event]))
-        learner.begin_segment()
-        learner.apply(0, Records.of(1, [event]))
+        learner.begin({partition: 0})
+        learner.apply(partition, Records.of(0, [event]))
+        learner.main.begin_segment()
+        learner.apply(partition, Records.of(1, [event]))
         warm_up_predictions(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
             hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
-            hashed.begin({0: 0})
-            hashed.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
+            hashed.begin({partition: 0})
+            hashed.apply(partition, Records.of(0, [b'{"features":{"a":1},"label":1}']))
 
 
 def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:

@@ -18,6 +18,7 @@ from service.learning.evaluation.confusion import Confusion, share
 from service.learning.evaluation.prequential import QUANTILES
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.learner import Learner
+from service.learning.records import by_text
 from service.serving.models import Model, ServedModel, read_all
 from service.snapshots.head import Head
 
@@ -52,9 +53,9 @@ class Accuracy(Share, forbid_unknown_fields=True):
     @classmethod
     def of_each(cls, learner: Learner) -> dict[str, Self]:
         """The accuracy of each predictor, by its name in comparisons."""
-        average = {"average": cls.of(learner, averaged=True)} if learner.identity.average else {}
+        average = {"average": cls.of(learner.main, averaged=True)} if learner.identity.average else {}
         candidates = {name: cls.of(c, c.averaged) for name, c in learner.candidates.items()}
-        return {"last": cls.of(learner, averaged=False), **average, **candidates}
+        return {"last": cls.of(learner.main, averaged=False), **average, **candidates}
 
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
@@ -130,15 +131,15 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     @classmethod
     def of(cls, learner: Learner, name: str) -> Self:
         """The candidate of this name."""
-        candidate, model = learner.candidates[name], _weights(learner)
-        pair = next((p for p in learner.observations.recent.pairs if {p.first, p.second} == {name, model}), None)
+        candidate, model = learner.candidates[name], _weights(learner.main)
+        pair = next((p for p in learner.main.observations.recent.pairs if {p.first, p.second} == {name, model}), None)
         own, shared = msgspec.to_builtins(candidate.identity), msgspec.to_builtins(learner.identity)
         return cls(
             name=name,
             settings={m: own.get(m) for m in OF_A_CANDIDATE if own.get(m) != shared.get(m)},
             serve=_weights(candidate),
             answers=name == learner.answering,
-            since={str(p): offset for p, offset in sorted(candidate.since.items())},
+            since=by_text(candidate.since),
             accuracy=Accuracy.of(candidate, candidate.averaged),
             against_the_model=Comparison.of(pair) if pair else None,
             diverged=candidate.diverged,
@@ -219,9 +220,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     @classmethod
     def of(cls, model: Model, a: ServedModel, array_figures: dict[str, Any] | None = None) -> Self:
         """The description of a model at this moment. A thread may have made the `array_figures`."""
-        learner, head, identity, observations = a.learner, a.head, a.learner.identity, a.learner.observations
+        learner, head, identity, observations = a.learner, a.head, a.learner.identity, a.learner.main.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
-        serving, accuracy = learner.by(learner.answering), Accuracy.of_each(learner)
+        serving, accuracy = learner.serving, Accuracy.of_each(learner)
         overall, recent = _confusion(serving), serving.observations.recent.confusion(serving.averaged)
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(
@@ -230,8 +231,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             version=head.version,
             ahead=a.ahead,
             order=head.order,
-            next={str(p): o for p, o in sorted(learner.next.items())},
-            covered={str(p): ranges for p, ranges in sorted(learner.covered.items())},
+            next=by_text(learner.next),
+            covered=by_text(learner.covered),
             accuracy=accuracy["last"],
             average_accuracy=accuracy["average"] if identity.average else None,
             baseline=baseline(learner),
@@ -253,7 +254,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             learning_here=model.learning_here,
             stopped=model.stopped or model.unusable,
             **(array_figures or _array_figures(learner)),
-            **_counted(learner, "confusion", "rejected", "ignored_features", "skipped"),
+            **_counted(learner.main, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
         )
 
@@ -276,7 +277,7 @@ class Version(msgspec.Struct, forbid_unknown_fields=True):
     @classmethod
     def of(cls, digest: str, head: Head) -> Self:
         """The version that is stored as this head, which has this digest."""
-        following = {partition: position.offset for partition, position in head.next.items()}
+        following = by_text({partition: position.offset for partition, position in head.next.items()})
         return cls(head.version, iso(head.saved_at), following, head.counts.events, head.counts.mistakes, digest)
 
 
@@ -296,7 +297,7 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
         """The summary of this model as it is now."""
         if (a := model.answering) is None:
             return cls(model.name, None, None, None, None, None, model.learning_here)
-        identity, counts, version = a.learner.identity, a.learner.counts, a.head.version
+        identity, counts, version = a.learner.identity, a.learner.main.counts, a.head.version
         return cls(
             model.name, identity.rule, identity.features, version, counts.events, counts.mistakes, model.learning_here
         )
@@ -309,19 +310,19 @@ def _weights(classifier: Classifier) -> str:
 
 def answering_name(learner: Learner) -> str:
     """The predictor that answers for a model: last, average, or the name of a candidate."""
-    return learner.answering or _weights(learner)
+    return learner.answering or _weights(learner.main)
 
 
 def baseline(learner: Learner) -> Share:
     """The share of the most frequent label."""
-    counts = learner.counts
-    return Share(share(max(counts.by_label), counts.events), learner.observations.recent.baseline)
+    counts = learner.main.counts
+    return Share(share(max(counts.by_label), counts.events), learner.main.observations.recent.baseline)
 
 
 def _array_figures(learner: Learner) -> dict[str, Any]:
     """The figures for which all weights are read, by name."""
     used = learner.scaler.used if learner.scaler else None
-    return {"squared_norm": learner.squared_norm, "scaled_columns": used}
+    return {"squared_norm": learner.main.squared_norm, "scaled_columns": used}
 
 
 def _counted(classifier: Classifier, *more: str) -> dict[str, Any]:

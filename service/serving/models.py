@@ -11,8 +11,8 @@ from service.learning.classifier import Classifier
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.snapshots import codec
-from service.snapshots import head as heads
 from service.snapshots.blobs import digest
+from service.snapshots.content import snapshot_content
 from service.snapshots.head import Head
 from service.snapshots.keeper import Snapshot, fetch_newest
 from service.snapshots.ports import Clock, Offload, Store
@@ -35,7 +35,7 @@ RETRY_SECONDS = 5.0
 
 async def read_all(learner: Learner, function: Callable[[], T]) -> T:
     """Call a function that reads all weights of a learner. If they are many, a thread does, and learning waits."""
-    if learner.weights.size <= MAX_TURN_WEIGHTS:
+    if learner.main.weights.size <= MAX_TURN_WEIGHTS:
         return function()
     learner.readers += 1
     try:
@@ -70,7 +70,7 @@ class ServedModel(NamedTuple):
     @property
     def ahead(self) -> int:
         """How many events the state has learned since its head."""
-        return self.learner.counts.events - self.head.counts.events
+        return self.learner.main.counts.events - self.head.counts.events
 
     def by(self, candidate: str | None) -> tuple[str | None, Classifier]:
         """The classifier that answers: the requested candidate, the one set to answer, or the model itself (None).
@@ -80,7 +80,7 @@ class ServedModel(NamedTuple):
         name, learner = candidate or self.learner.answering, self.learner
         if name is not None and name not in learner.candidates:
             raise errors.UnknownCandidate(learner.candidates)
-        chosen = learner.by(name)
+        chosen = learner.classifier(name)
         if candidate and chosen.diverged:
             raise errors.Unanswerable(f"candidate {candidate} learns no more: {chosen.diverged}")
         return name, chosen
@@ -133,7 +133,7 @@ class Model:
 
     def _answers(self, digest: str | None) -> bool:
         a = self.answering  # a learner is ahead of its head, and that head is not news to it
-        return bool(a and a.digest == digest and (self.learning_here or not a.ahead) and not a.learner.diverged)
+        return bool(a and a.digest == digest and (self.learning_here or not a.ahead) and not a.learner.main.diverged)
 
     async def catch_up(self, store: Store, clock: Clock, offload: Offload, tell: FollowObserver) -> None:
         """Swap in the newest snapshot. After an error the model that answers stays.
@@ -175,7 +175,7 @@ class Model:
         return snapshot
 
     async def _swap_in(self, snapshot: Snapshot, store: Store, offload: Offload, tell: FollowObserver) -> None:
-        diverged, instead = snapshot.learner.diverged, snapshot
+        diverged, instead = snapshot.learner.main.diverged, snapshot
         if diverged:
             instead = await before_growth(store, snapshot, offload, self._options) or snapshot
         if self.learning_here:
@@ -261,6 +261,6 @@ class Models:
 def static_model(name: str, learner: Learner, now: float) -> Model:
     """A model that never learns, such as a threshold unit. It answers without a snapshot."""
     model = Model(name)
-    head = replace(heads.snapshot_content(learner).head, model=name, version=1, saved_at=now)
+    head = replace(snapshot_content(learner).head, model=name, version=1, saved_at=now)
     model.answering = ServedModel(learner, head, digest(codec.encode_head(head)))
     return model

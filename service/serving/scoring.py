@@ -49,8 +49,8 @@ class Predictor:
     def answering(self, name: str) -> ServedModel:
         """The model that answers; raises UnknownModel, and Unanswerable, also if the model diverged."""
         _, served = self._models.answering(name)
-        if served.learner.diverged:
-            raise Unanswerable(str(Diverged(name, served.learner.diverged)))
+        if served.learner.main.diverged:
+            raise Unanswerable(str(Diverged(name, served.learner.main.diverged)))
         return served
 
     async def predict(
@@ -113,9 +113,8 @@ class FrozenModel(NamedTuple):
     scaler: StandardScaler | None
 
 
-def freeze(learner: Learner, by: Classifier | None = None) -> FrozenModel:
+def freeze(learner: Learner, by: Classifier) -> FrozenModel:
     """The model as it is now, with a copy of its weights. Nothing may learn meanwhile: see `read_all`."""
-    by = by or learner
     w = by.served
     return FrozenModel(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
 

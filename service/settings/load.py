@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationEr
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
 from service.errors import ConfigurationError, os_cause
+from service.learning.records import PartitionId
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.model import ModelSettings
@@ -24,6 +25,8 @@ from service.settings.sources import Sources
 from service.text import did_you_mean, format_error, join_expected
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
+_START = re.compile(r"((?:[\w.-]+-)?\d+):(\d+)", re.ASCII)
+"""An offset of a partition, as in --start-at."""
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|tuple|dict|constrained).*\W.*|\[key\]")
 """The name of a type in the place of a pydantic error, if a value may be of several types."""
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
@@ -292,11 +295,11 @@ def _table_of(section: type[BaseModel], name: str) -> type[BaseModel] | None:
     return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
 
 
-def parse_start_at(text: str | None) -> str | dict[int, int] | None:
-    """`earliest`, `latest`, or `P:OFFSET,…` as {partition: offset}."""
+def parse_start_at(text: str | None) -> str | dict[PartitionId, int] | None:
+    """`earliest`, `latest`, or `P:OFFSET,…` as {partition: offset}; raises ValueError."""
     if text is None or text in {"earliest", "latest"}:
         return text
-    pairs = [part.split(":") for part in text.split(",")]
-    if not all(len(pair) == 2 and all(p.isascii() and p.isdigit() for p in pair) for pair in pairs):
+    pairs = [_START.fullmatch(part) for part in text.split(",")]
+    if not all(pairs):
         raise ValueError(f"expected earliest, latest or PARTITION:OFFSET,…, got '{text[:40]}'")
-    return {int(partition): int(offset) for partition, offset in pairs}
+    return {PartitionId.from_text(pair[1]): int(pair[2]) for pair in pairs if pair}

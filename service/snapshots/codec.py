@@ -2,21 +2,23 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from operator import attrgetter
 
 import msgspec
 
 from service.errors import SnapshotDamaged, SnapshotForeign
 from service.learning.candidates import stored_as
 from service.learning.identity import FOLD
+from service.learning.records import PartitionId
 from service.snapshots import blobs
 from service.snapshots.head import SCHEMA, Head
 
-_decoder = msgspec.json.Decoder(Head)
+_decoder = msgspec.json.Decoder(Head, dec_hook=lambda _, stored: PartitionId.from_text(str(stored)))
 
 
 def encode_head(head: Head) -> bytes:
     """A head's bytes. Their SHA-256 is its name."""
-    return msgspec.json.encode(head)
+    return msgspec.json.encode(head, enc_hook=attrgetter("as_json"))
 
 
 def decode_head(data: bytes, digest: str) -> Head:

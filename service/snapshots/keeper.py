@@ -21,13 +21,15 @@ from service.errors import DependencyError, SnapshotDamaged
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
+from service.learning.records import PartitionId
 from service.learning.weights_file import WeightsFile
-from service.snapshots import blobs, codec, head, restore
-from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, Source, Stored, Writer
+from service.snapshots import blobs, codec, restore
+from service.snapshots.content import NOTHING_STORED, Content, Stored, snapshot_content
+from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, Source, Writer
 from service.snapshots.ports import Clock, Commit, ModelStore, Offload
 
 T = TypeVar("T")
-Fingerprints = Mapping[int, Fingerprint]
+Fingerprints = Mapping[PartitionId, Fingerprint]
 """The last record learned of each partition."""
 
 PAUSE_PER_COST, UNPACED_MODELS = 84, 7
@@ -103,7 +105,7 @@ async def read_snapshot(
     store: ModelStore, current: Head, digest: str, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> Snapshot:
     """The snapshot of a head with this digest; raises BlobMissing and SnapshotDamaged."""
-    names = restore.missing_blobs(current, before.stored if before else head.NOTHING_STORED)
+    names = restore.missing_blobs(current, before.stored if before else NOTHING_STORED)
     parts = await store.blobs(current.model, names)
     if lost := [name for name in names if name not in parts]:
         raise BlobMissing(f"blob {lost[0][:12]} is missing")
@@ -144,7 +146,7 @@ class Keeper:
     def __post_init__(self) -> None:
         self.head: Head | None = None
         self.digest = ""
-        self._stored = head.NOTHING_STORED
+        self._stored = NOTHING_STORED
         self._doubtful: tuple[Snapshot, blobs.Runs] | None = None
         """A save without a reply, and the runs that the learner gave up for the kept version."""
         self._next_save = 0.0
@@ -177,7 +179,7 @@ class Keeper:
         snapshot = snapshot or await fetch_newest(self.store, self.model, self.offload, self.options)
         self._doubtful = None
         if snapshot is None:
-            self.head, self.digest, self._stored = None, "", head.NOTHING_STORED
+            self.head, self.digest, self._stored = None, "", NOTHING_STORED
             return None
         self.head, self.digest, self._stored = snapshot.head, snapshot.digest, snapshot.stored
         return snapshot.learner
@@ -193,9 +195,7 @@ class Keeper:
 
     def ahead(self, learner: Learner) -> bool:
         """Whether the learner covers records that the current head does not."""
-        return self.head is None or {str(p): o for p, o in learner.next.items()} != {
-            p: position.offset for p, position in self.head.next.items()
-        }
+        return self.head is None or learner.next != {p: position.offset for p, position in self.head.next.items()}
 
     def due(self, learner: Learner) -> bool:
         """Whether it is time to save. It is also time once an outage of the store ends for any model here."""
@@ -227,11 +227,13 @@ class Keeper:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
         # The bound's next segment begins here. Its reference is the weights, which are stored anyway, or their average.
-        if (keep or learner.observations.needs_reference) and await self.compute(learner, learner.begin_segment):
+        if (keep or learner.main.observations.needs_reference) and await self.compute(
+            learner, learner.main.begin_segment
+        ):
             stored = stored._replace(reference=None)
         # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
-        for before in (stored, head.NOTHING_STORED):
-            content = await self.compute(learner, partial(head.snapshot_content, learner, before))
+        for before in (stored, NOTHING_STORED):
+            content = await self.compute(learner, partial(snapshot_content, learner, before))
             began = self.clock.now()
             await self.clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
             turn += self.clock.now() - began
@@ -293,7 +295,7 @@ class Keeper:
         return abs(self.clock.time() - self.head.kept[-1].saved_at) >= self.keep_every
 
     def _compose(
-        self, learner: Learner, content: head.Content, fingerprints: Fingerprints, source: Source, keep: bool
+        self, learner: Learner, content: Content, fingerprints: Fingerprints, source: Source, keep: bool
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
         before, now = self.head, self.clock.time()
@@ -307,8 +309,8 @@ class Keeper:
         # A partition in which nothing was learned since then keeps the parent's fingerprint.
         parents = {p: position.fingerprint for p, position in before.next.items()} if before else {}
         positions = {
-            str(partition): Position(offset, fingerprints.get(partition) or parents.get(str(partition)))
-            for partition, offset in sorted(learner.next.items())
+            partition: Position(offset, fingerprints.get(partition) or parents.get(partition))
+            for partition, offset in learner.next.items()
         }
         new = replace(
             content.head,

@@ -1,24 +1,28 @@
 """A learner from a head and its blobs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.errors import SnapshotDamaged
 from service.learning.candidates import Candidate, stored_as
 from service.learning.classifier import state_of
 from service.learning.evaluation.mistake_bound import BoundSegment
 from service.learning.evaluation.prequential import PrequentialWindow
-from service.learning.identity import SUMS
+from service.learning.identity import SUMS, Identity
 from service.learning.kernel.kernel import squared_norm
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
-from service.snapshots.head import NOTHING_STORED, Array, CandidateState, Head, Observations, Stored, digest_of
+from service.snapshots.content import NOTHING_STORED, Stored, digest_of
+from service.snapshots.head import Array, Head, Observations
 
 
 def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
@@ -54,6 +58,23 @@ def _recent(figures: Observations, options: Options, classes: int) -> Prequentia
     return recent
 
 
+class _Weights(NamedTuple):
+    """The weights of one classifier as the kernel uses them, and ‖w‖²."""
+
+    state: NDArray[np.float64]
+    squared_norm: float
+
+
+class _Parts(NamedTuple):
+    """The parts of a learner that take long to make, ready to be used by it."""
+
+    main: _Weights
+    candidates: dict[str, _Weights]
+    scaler: StandardScaler | None
+    segment: BoundSegment | None
+    runs: blobs.Runs
+
+
 def restore_learner(
     head: Head, parts: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
@@ -62,10 +83,20 @@ def restore_learner(
     A learner `before` is brought up to date, at the cost of what changed. This function does the heavy part and changes
     nothing. The function that it returns finishes the work quickly, in one step.
     """
+    learner, stored = before or (Learner(head.identity, options=options), NOTHING_STORED)
+    decoded, names = _decode(head, parts, learner, stored)
+    ready = _make_parts(head, decoded, blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs))
+    if before is None:
+        learner.columns.extend(names)
+        names = []
+    return decoded, partial(_finish, learner, head, names, ready)
+
+
+def _decode(head: Head, parts: Mapping[str, bytes], learner: Learner, stored: Stored) -> tuple[Stored, list[str]]:
+    """The arrays of a head, and the names that the learner lacks, verified; raises SnapshotDamaged."""
     for name, blob in parts.items():
         if blobs.digest(blob) != name:
             raise SnapshotDamaged(f"blob {name[:12]} of version {head.version} does not match its digest")
-    learner, stored = before or (Learner(head.identity, options=options), NOTHING_STORED)
     if head.identity != learner.identity:
         raise SnapshotDamaged("the identity differs from the one of the snapshot before")
     arrays = {
@@ -84,43 +115,43 @@ def restore_learner(
     decoded = Stored(arrays, reference, EncodedNames(count, head.names), head.run_blobs)
     if digest_of(head, decoded) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
-    values = {name: array.values for name, array in arrays.items()}
-    state = state_of(head.identity, values)
-    states = {
-        name: state_of(c.identity, {array: values[stored_as(name, array)] for array in c.identity.weight_arrays})
-        for name, c in head.candidate_states.items()
-    }
-    norm, norms = squared_norm(state[:, 0]), {name: squared_norm(own[:, 0]) for name, own in states.items()}
+    return decoded, names
+
+
+def _make_parts(head: Head, decoded: Stored, runs: blobs.Runs) -> _Parts:
+    values = {name: array.values for name, array in decoded.arrays.items()}
+
+    def weights(identity: Identity, candidate: str = "") -> _Weights:
+        stored = {name: stored_as(candidate, name) if candidate else name for name in identity.weight_arrays}
+        state = state_of(identity, {name: values[array] for name, array in stored.items()})
+        return _Weights(state, squared_norm(state[:, 0]))
+
+    candidates = {name: weights(saved.identity, name) for name, saved in head.candidate_states.items()}
     scaled = head.identity.scale == "standard"
     scaler = StandardScaler.of(head.identity, [values[name] for name in SUMS]) if scaled else None
-    figures, segment = head.observations, None
-    if reference is not None and figures.stretch is not None:
-        vector = reference.values.reshape(head.columns, -1) if head.identity.multiclass else reference.values
-        segment = BoundSegment(vector, deepcopy(figures.stretch))
-    runs = blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs)
-    covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
-    if before is None:
-        learner.columns.extend(names)
-        names = []
+    sums, segment = head.observations.stretch, None
+    if decoded.reference is not None and sums is not None:
+        vector = decoded.reference.values
+        segment = BoundSegment(vector.reshape(head.columns, -1) if head.identity.multiclass else vector, deepcopy(sums))
+    return _Parts(weights(head.identity), candidates, scaler, segment, runs)
 
-    def candidate(name: str, saved: CandidateState) -> Candidate:
-        since = {int(partition): offset for partition, offset in saved.since.items()}
-        candidate = Candidate(saved.identity, learner.columns, options.of_candidate(name), since)
-        recent = _recent(saved.observations, options, head.identity.classes)
+
+def _finish(learner: Learner, head: Head, names: Sequence[str], ready: _Parts) -> Learner:
+    """Put the parts into the learner, which lacks these names."""
+    figures, options, classes = head.observations, learner.options, head.identity.classes
+    learner.columns.extend(names)
+    learner.candidates = {}
+    for name, saved in head.candidate_states.items():
+        candidate = Candidate(saved.identity, learner.columns, options.of_candidate(name), saved.since)
+        recent = _recent(saved.observations, options, classes)
         candidate.observations.restore(recent, saved.observations.squared_steps, None)
-        candidate.restore(states[name], norms[name], saved.counts.copy())
+        candidate.restore(*ready.candidates[name], saved.counts.copy())
         if saved.diverged_at is not None:
             candidate.stop(*saved.diverged_at)
-        return candidate
-
-    def finish() -> Learner:
-        learner.columns.extend(names)
-        learner.candidates = {name: candidate(name, saved) for name, saved in head.candidate_states.items()}
-        learner.scaler, learner.covered = scaler, covered
-        learner.observations.restore(_recent(figures, options, head.identity.classes), figures.squared_steps, segment)
-        learner.restore(state, norm, head.counts.copy(), figures.diverged)
-        learner.observations.gaps = figures.gaps.copy()
-        learner.runs = runs
-        return learner
-
-    return decoded, finish
+        learner.candidates[name] = candidate
+    learner.scaler, learner.runs, learner.gaps = ready.scaler, ready.runs, figures.gaps.copy()
+    learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
+    learner.main.observations.restore(_recent(figures, options, classes), figures.squared_steps, ready.segment)
+    learner.main.restore(*ready.main, head.counts.copy(), figures.diverged)
+    learner.make_room(len(learner.columns))
+    return learner

@@ -15,8 +15,10 @@ from service.errors import DataError, SnapshotDamaged, SnapshotForeign
 from service.learning.identity import MAX_SQUARED_NORM
 from service.learning.learner import with_gap
 from service.learning.options import Options
+from service.learning.records import PartitionId
 from service.snapshots import blobs, codec
-from service.snapshots.head import UNKNOWN_WRITER, Head, KeptVersion, Position, Stored, digest_of
+from service.snapshots.content import Stored, digest_of
+from service.snapshots.head import UNKNOWN_WRITER, Head, KeptVersion, Position
 from service.snapshots.keeper import Snapshot, read_snapshot
 from service.snapshots.ports import Commit, ModelStore, Offload, Store
 
@@ -66,7 +68,7 @@ async def before_growth(store: Store, diverged: Snapshot, offload: Offload, opti
                 kept = await kept_snapshot(store, current, diverged.digest, version, offload, options)
             except DataError:
                 continue  # it is damaged; an older one may answer
-            if not kept.learner.diverged and kept.learner.squared_norm <= LARGE_SQUARED_NORM:
+            if not kept.learner.main.diverged and kept.learner.main.squared_norm <= LARGE_SQUARED_NORM:
                 return kept
     return None
 
@@ -77,7 +79,7 @@ async def current_head(store: ModelStore, model: str) -> tuple[Head, str] | None
     return (codec.readable(model, *stored), stored[0]) if stored else None
 
 
-async def roll_back(store: ModelStore, kept: Snapshot, resume_at: Mapping[int, int], now: float) -> Head:
+async def roll_back(store: ModelStore, kept: Snapshot, resume_at: Mapping[PartitionId, int], now: float) -> Head:
     """Make a kept version the newest snapshot; raises DataError if a learner saves in between, TRIES times."""
     model, version = kept.head.model, kept.head.version
     for _ in range(TRIES):
@@ -96,7 +98,7 @@ async def roll_back(store: ModelStore, kept: Snapshot, resume_at: Mapping[int, i
 
 
 def restore_version(
-    version: Head, stored: Stored, current: Head, digest: str, resume_at: Mapping[int, int], now: float
+    version: Head, stored: Stored, current: Head, digest: str, resume_at: Mapping[PartitionId, int], now: float
 ) -> Head:
     """A kept version as the child of the current head, which has this digest. `stored` is what the store has of it.
 
@@ -106,9 +108,8 @@ def restore_version(
     covered = {p: list(ranges) for p, ranges in version.covered.items()}
     for partition, ranges in current.covered.items():
         covered.setdefault(partition, [(ranges[0][0], ranges[0][0])])
-    for number, offset in resume_at.items():
-        covered[str(number)] = with_gap(covered[str(number)], offset)
-    covered = dict(sorted(covered.items(), key=lambda item: int(item[0])))
+    for partition, offset in resume_at.items():
+        covered[partition] = with_gap(covered[partition], offset)
     prints = {p: position.fingerprint for p, position in version.next.items()}
     candidates = {
         name: replace(saved, since={p: saved.since.get(p, ranges[0][0]) for p, ranges in covered.items()})

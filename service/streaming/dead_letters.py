@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from service.learning.records import PartitionId
 from service.streaming.records import Headers, KafkaRecords
 
 RETRIED_HEADER = "retried"
@@ -38,7 +39,9 @@ def topic_of(topic: str) -> str:
     return f"{topic}.dead-letters"
 
 
-def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reason: str, detail: str) -> DeadLetter:
+def dead_letter(
+    topic: str, partition: PartitionId, records: KafkaRecords, i: int, reason: str, detail: str
+) -> DeadLetter:
     """The dead letter of the record at index `i`: our headers first, then the record's own.
 
     Kafka's clients write header names only in UTF-8. A name that is not UTF-8 is written in hex.
@@ -49,7 +52,7 @@ def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reaso
         "reason": reason.encode(),
         "detail": detail[:MAX_DETAIL_CHARACTERS].encode(errors="replace"),
         "topic": topic.encode(),
-        "partition": b"%d" % partition,
+        "partition": b"%d" % partition.number,
         "offset": b"%d" % record.offset,
     }
     if record.key is not None:
@@ -59,7 +62,7 @@ def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reaso
     own = [(_utf8_name(name), value) for name, value in record.headers]
     if in_hex := sum(name != original for (name, _), (original, _) in zip(own, record.headers, strict=True)):
         ours[NAMES_IN_HEX] = b"%d" % in_hex
-    return _letter(f"{topic}-{partition}-{record.offset}".encode(), record.value, ours, own)
+    return _letter(f"{topic}-{partition.number}-{record.offset}".encode(), record.value, ours, own)
 
 
 def _utf8_name(name: str) -> str:

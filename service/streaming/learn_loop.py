@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from service import errors
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import PartitionId
 from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
@@ -46,18 +47,18 @@ CONFIRM_SECONDS = 1.0
 UNREADABLE_ERRORS = errors.SnapshotDamaged, errors.SnapshotForeign
 """Errors of a stored head that somebody may repair."""
 
-StartAt = str | Mapping[int, int] | None
+StartAt = str | Mapping[PartitionId, int] | None
 """The start of a model without a snapshot: "earliest", "latest", offsets by partition; None requires a log from 0."""
 
 
 @dataclass
 class _Model:
-    """The model that is learned. It is dropped as a whole."""
+    """The state of the current model. A lost head replaces all of it."""
 
     learner: Learner
     source: Source
     """The topic that it is learned from."""
-    last: dict[int, Fingerprint] = field(default_factory=dict)
+    last: dict[PartitionId, Fingerprint] = field(default_factory=dict)
     """The last record learned from each partition, so that it is recognised later."""
 
 
@@ -232,8 +233,8 @@ class LearnLoop:
         same_settings(topic, head, self._identity, model.source)
         check_offsets(topic, recreated, learner.next, bounds)
         await check_last_records(self._log, head, recreated, self._tell)
-        if learner.diverged:
-            raise errors.Diverged(topic, learner.diverged)
+        if learner.main.diverged:
+            raise errors.Diverged(topic, learner.main.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
@@ -241,7 +242,7 @@ class LearnLoop:
         if began or dropped:
             self._tell.reconciled(began, dropped, learner.next)
 
-    def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[int, int]:
+    def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[PartitionId, int]:
         """The offset where each partition of a new model, or each new partition, begins."""
         if isinstance(start_at, str):
             return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}
@@ -255,7 +256,7 @@ class LearnLoop:
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
-    async def _learn_records(self, model: _Model, partition: int, records: KafkaRecords) -> None:
+    async def _learn_records(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> None:
         learner = model.learner
         for run in records.runs():
             learner.cover(partition, int(run.offsets[0]))
@@ -275,10 +276,10 @@ class LearnLoop:
                 learner.cover(partition, position)
         if gaps := self._log.take_gaps():
             for gap in gaps:
-                learner.observations.add_gap(gap.partition, (gap.start, gap.end))
+                learner.add_gap(gap.partition, (gap.start, gap.end))
             self._tell.gaps_accepted(gaps)
 
-    async def _apply(self, model: _Model, partition: int, records: KafkaRecords) -> int:
+    async def _apply(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> int:
         """Learn the first records, up to one slice; returns how many."""
         now, started = self._clock.now, self._clock.now()
         slice_ = records[: records.within(SLICE_BYTES)]
@@ -303,7 +304,7 @@ class LearnLoop:
     async def _save(self, model: _Model) -> None:
         learner = model.learner
         if broken := await self._keeper.compute(
-            learner, lambda: learner.observations.failed_check(learner.squared_norm)
+            learner, lambda: learner.main.observations.failed_check(learner.main.squared_norm)
         ):
             # Learning cannot reach a state that the theorem excludes: memory or program are at fault. Save nothing.
             raise errors.DataError(

@@ -5,19 +5,20 @@ from typing import NamedTuple, Protocol
 
 from service.errors import DependencyError
 from service.learning.learner import Learner
+from service.learning.records import PartitionId
 from service.snapshots.head import Head, Source, Writer
 from service.snapshots.keeper import AcceptedSave
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.records import KafkaRecord, KafkaRecords
 
-Bounds = Mapping[int, tuple[int, int]]
+Bounds = Mapping[PartitionId, tuple[int, int]]
 """The first offset and the last stable offset, by partition."""
 
 
 class Gap(NamedTuple):
     """Offsets between two batches that no batch contains: compaction removed them at some time."""
 
-    partition: int
+    partition: PartitionId
     start: int
     end: int
     """The offset after the last missing one."""
@@ -44,19 +45,19 @@ class Log(Protocol):
     async def bounds(self) -> Bounds:
         """The first offset and the end of each partition."""
 
-    def positions(self) -> Mapping[int, int]:
+    def positions(self) -> Mapping[PartitionId, int]:
         """The offset where the next poll starts, by partition: after all polled offsets, with or without records."""
 
     def take_gaps(self) -> Sequence[Gap]:
         """Gaps between batches that were accepted since the last call."""
 
-    async def read(self, partition: int, offset: int) -> KafkaRecord | None:
+    async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
         """The record at this offset; None if the log lacks it or the topic is not ours. It moves the position."""
 
-    def seek(self, offsets: Mapping[int, int]) -> None:
+    def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         """Let the next poll start at these offsets, by partition."""
 
-    async def poll(self, idle: bool = False) -> Mapping[int, KafkaRecords]:
+    async def poll(self, idle: bool = False) -> Mapping[PartitionId, KafkaRecords]:
         """Records by partition, in order. Returns nothing if none arrive for a short time, if `idle` a longer time.
 
         Offsets between the previous position and the records, and between records, have no record.
@@ -66,7 +67,7 @@ class Log(Protocol):
         topic was recreated and has the offset, reading continues as in the old topic: `source` tells them apart.
         """
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
+    def commit(self, offsets: Mapping[PartitionId, int]) -> None:
         """Commit the next offsets of a snapshot to Kafka, in the background. A commit that fails is dropped."""
 
     async def publish(self, letter: DeadLetter) -> None:
@@ -97,13 +98,13 @@ class Observer(Protocol):
     def outside_writer(self, writer: Writer) -> None:
         """A process outside our consumer group wrote the head that replaced ours."""
 
-    def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
+    def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[PartitionId, int]) -> None:
         """The settings changed: the candidates `began` begin at the offsets `following`, `dropped` have ended."""
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         """These gaps between batches were accepted."""
 
-    def fingerprint_missing(self, partition: int, offset: int) -> None:
+    def fingerprint_missing(self, partition: PartitionId, offset: int) -> None:
         """The last record learned is no longer in the log, so it could not be compared."""
 
     def snapshot_lost(self) -> None:

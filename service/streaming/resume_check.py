@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from service.errors import AnotherCluster, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import Identity
+from service.learning.records import PartitionId
 from service.snapshots.head import Fingerprint, Head, Source
 from service.streaming.ports import Bounds, Log, Observer
 from service.streaming.records import KafkaRecord
@@ -27,7 +28,7 @@ def same_settings(model: str, head: Head, identity: Identity, source: Source) ->
         )
 
 
-def check_offsets(topic: str, recreated: bool, following: Mapping[int, int], bounds: Bounds) -> None:
+def check_offsets(topic: str, recreated: bool, following: Mapping[PartitionId, int], bounds: Bounds) -> None:
     """Check that each partition of a log with these bounds still has the next offset to learn, or ends there.
 
     `following` has this offset by partition; it may be after the head's. `recreated` says whether the topic was
@@ -56,16 +57,16 @@ async def check_last_records(log: Log, head: Head, recreated: bool, tell: Observ
     nothing has no such proof. A topic that is no longer ours is not checked. Raises LogLost and DependencyError.
     """
     topic, start_over = log.topic, f"start from scratch with `perceptron reset -t {log.topic} --yes`"
-    learned = {name: any(start < end for start, end in ranges) for name, ranges in head.covered.items()}
+    learned = {p: any(start < end for start, end in ranges) for p, ranges in head.covered.items()}
     if recreated and not any(learned.values()):
         raise LogLost(
             f"topic {topic}: the topic was created again since the model was begun, and the model has learned nothing: "
             f"{start_over}"
         )
-    for name, position in head.next.items():
-        partition, last = int(name), position.fingerprint
+    for partition, position in head.next.items():
+        last = position.fingerprint
         record = await log.read(partition, last.offset) if last else None
-        if record is None and recreated and learned[name] and log.held:
+        if record is None and recreated and learned[partition] and log.held:
             raise LogLost(
                 f"topic {topic}: the topic was created again since it was learned, and partition {partition} has no "
                 f"record to compare with the last one learned{f', at offset {last.offset}' if last else ''}: restore "

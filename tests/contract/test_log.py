@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from service.errors import DependencyError, LogGap
+from service.learning.records import PartitionId
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord
 from tests.contract.sides import SESSION_SECONDS, Content, Side, SimulatedSide, kafka_side, plain_contents, until
+from tests.partitions import P0, P1, P2
 
 # If a silent broker does not accept a connection in time, the client drops the connection without closing it.
 pytestmark = [
@@ -42,10 +44,10 @@ async def first_answer(ask: Callable[[], Awaitable[Any]]) -> Any:
     return (await until(answer_or_none, "an answer"))[0]
 
 
-async def poll_records(log: Log, **numbers: int) -> dict[int, list[KafkaRecord]]:
+async def poll_records(log: Log, **numbers: int) -> dict[PartitionId, list[KafkaRecord]]:
     """Poll these numbers of records, by partition (`p0=3`), and check that no more follow."""
-    expected = {int(name[1:]): number for name, number in numbers.items() if number}
-    polled: dict[int, list[KafkaRecord]] = {}
+    expected = {PartitionId(int(name[1:])): number for name, number in numbers.items() if number}
+    polled: dict[PartitionId, list[KafkaRecord]] = {}
 
     async def all_polled() -> bool:
         for partition, records in (await log.poll()).items():
@@ -59,10 +61,10 @@ async def poll_records(log: Log, **numbers: int) -> dict[int, list[KafkaRecord]]
     return polled
 
 
-async def start(log: Log, **numbers: int) -> dict[int, list[KafkaRecord]]:
+async def start(log: Log, **numbers: int) -> dict[PartitionId, list[KafkaRecord]]:
     """Acquire the topic and poll these numbers of records from offset 0 on."""
     assert await log.acquire()
-    log.seek({0: 0, 1: 0})
+    log.seek({P0: 0, P1: 0})
     return await poll_records(log, **numbers)
 
 
@@ -83,45 +85,45 @@ async def test_records_are_polled_unchanged_and_in_order(side: Side) -> None:
     second = await side.produce(1, plain_contents(5))
     assert [record.offset for record in first] == list(range(1204))
     assert await side.log.acquire()
-    side.log.seek({0: 0, 1: 2})
-    assert await poll_records(side.log, p0=1204, p1=3) == {0: first, 1: second[2:]}
-    assert side.log.positions() == {0: 1204, 1: 5}
+    side.log.seek({P0: 0, P1: 2})
+    assert await poll_records(side.log, p0=1204, p1=3) == {P0: first, P1: second[2:]}
+    assert side.log.positions() == {P0: 1204, P1: 5}
     later = await side.produce(1, plain_contents(2))
-    assert await poll_records(side.log, p1=2) == {1: later}
+    assert await poll_records(side.log, p1=2) == {P1: later}
 
 
 async def test_a_seek_moves_only_its_partitions_in_either_direction(side: Side) -> None:
     records = await side.produce(0, plain_contents(20))
     await side.produce(1, plain_contents(4))
     await start(side.log, p0=20, p1=4)
-    side.log.seek({0: 3})
-    assert await poll_records(side.log, p0=17) == {0: records[3:]}
+    side.log.seek({P0: 3})
+    assert await poll_records(side.log, p0=17) == {P0: records[3:]}
     # In the middle of the fetched records.
-    side.log.seek({0: 0})
+    side.log.seek({P0: 0})
     await until(side.log.poll, "some")
-    side.log.seek({0: 18})
-    assert side.log.positions() == {0: 18, 1: 4}
-    assert await poll_records(side.log, p0=2) == {0: records[18:]}
+    side.log.seek({P0: 18})
+    assert side.log.positions() == {P0: 18, P1: 4}
+    assert await poll_records(side.log, p0=2) == {P0: records[18:]}
 
 
 async def test_bounds_are_first_and_next_offset(side: Side) -> None:
     """For an empty topic, for a growing one, and after its first records and then all records were deleted."""
     assert await side.log.acquire()
-    assert await side.log.bounds() == {0: (0, 0), 1: (0, 0)}
-    side.log.seek({0: 0, 1: 0})
+    assert await side.log.bounds() == {P0: (0, 0), P1: (0, 0)}
+    side.log.seek({P0: 0, P1: 0})
     assert await side.log.poll() == {}
-    assert side.log.positions() == {0: 0, 1: 0}
+    assert side.log.positions() == {P0: 0, P1: 0}
     await side.produce(0, plain_contents(7))
-    assert await side.log.bounds() == {0: (0, 7), 1: (0, 0)}
+    assert await side.log.bounds() == {P0: (0, 7), P1: (0, 0)}
     await side.trim(4)
-    assert await side.log.bounds() == {0: (4, 7), 1: (0, 0)}
+    assert await side.log.bounds() == {P0: (4, 7), P1: (0, 0)}
     gap = await side.gap()
-    assert await side.log.bounds() == {0: (4, 7 + gap), 1: (0, 0)}
+    assert await side.log.bounds() == {P0: (4, 7 + gap), P1: (0, 0)}
     await side.trim(7 + gap)
-    assert await side.log.bounds() == {0: (7 + gap, 7 + gap), 1: (0, 0)}
-    side.log.seek({0: 7 + gap})
+    assert await side.log.bounds() == {P0: (7 + gap, 7 + gap), P1: (0, 0)}
+    side.log.seek({P0: 7 + gap})
     assert await side.log.poll() == {}
-    assert side.log.positions()[0] == 7 + gap
+    assert side.log.positions()[P0] == 7 + gap
 
 
 async def test_a_partition_that_is_added_comes_with_the_next_assignment(side: Side) -> None:
@@ -131,11 +133,11 @@ async def test_a_partition_that_is_added_comes_with_the_next_assignment(side: Si
     await side.grow()
     assert not side.log.held
     assert await side.log.acquire()
-    assert await side.log.bounds() == {0: (0, 3), 1: (0, 0), 2: (0, 0)}
+    assert await side.log.bounds() == {P0: (0, 3), P1: (0, 0), P2: (0, 0)}
     assert await side.log.source() == topic
     added = await side.produce(2, plain_contents(2))
-    side.log.seek({0: 0, 1: 0, 2: 0})
-    assert await poll_records(side.log, p0=3, p2=2) == {0: before, 2: added}
+    side.log.seek({P0: 0, P1: 0, P2: 0})
+    assert await poll_records(side.log, p0=3, p2=2) == {P0: before, P2: added}
 
 
 async def test_positions_pass_offsets_without_a_record(side: Side) -> None:
@@ -144,17 +146,17 @@ async def test_positions_pass_offsets_without_a_record(side: Side) -> None:
     gap = await side.gap()
     after = await side.produce(0, plain_contents(2))
     assert after[0].offset == 3 + gap
-    assert await start(side.log, p0=5) == {0: before + after}
+    assert await start(side.log, p0=5) == {P0: before + after}
     last = 5 + gap + await side.gap()
 
     async def position_has_passed() -> bool:
         assert not await side.log.poll()
-        return side.log.positions() == {0: last, 1: 0}
+        return side.log.positions() == {P0: last, P1: 0}
 
     await until(position_has_passed, "the position after the offsets without a record")
     # A seek to an offset without a record returns the records after it.
-    side.log.seek({0: 4})
-    assert await poll_records(side.log, p0=2) == {0: after}
+    side.log.seek({P0: 4})
+    assert await poll_records(side.log, p0=2) == {P0: after}
 
 
 async def test_a_read_returns_the_record_at_an_offset_or_none(side: Side) -> None:
@@ -166,32 +168,32 @@ async def test_a_read_returns_the_record_at_an_offset_or_none(side: Side) -> Non
     log = side.log
     await start(log, p0=5)
     for record in reversed(records):
-        assert await log.read(0, record.offset) == record
-    assert [await log.read(0, offset) for offset in (4, 3 + gap, end - last, end - 1, end, end + 100)] == [None] * 6
-    assert await log.read(1, 0) is None
+        assert await log.read(P0, record.offset) == record
+    assert [await log.read(P0, offset) for offset in (4, 3 + gap, end - last, end - 1, end, end + 100)] == [None] * 6
+    assert await log.read(P1, 0) is None
     await side.trim(2)
-    assert await log.read(0, 1) is None
-    assert await log.read(0, 2) == records[2]
+    assert await log.read(P0, 1) is None
+    assert await log.read(P0, 2) == records[2]
     # Reading has moved the position; a seek sets it.
-    log.seek({0: 3, 1: 0})
-    assert await poll_records(log, p0=2) == {0: records[3:]}
+    log.seek({P0: 3, P1: 0})
+    assert await poll_records(log, p0=2) == {P0: records[3:]}
 
 
 async def test_a_poll_from_an_offset_outside_the_log_raises(side: Side) -> None:
     """Before the beginning and after the end; after a seek to an offset of the log, its records come."""
     records = await side.produce(0, plain_contents(6))
     assert await side.log.acquire()
-    side.log.seek({0: 2, 1: 0})
+    side.log.seek({P0: 2, P1: 0})
     await poll_records(side.log, p0=4)
-    side.log.seek({0: 2})
+    side.log.seek({P0: 2})
     await side.trim(4)
-    side.log.seek({0: 3})
+    side.log.seek({P0: 3})
     await assert_raises(side.log.poll)
-    side.log.seek({0: 7})
+    side.log.seek({P0: 7})
     await assert_raises(side.log.poll)
-    assert await side.log.bounds() == {0: (4, 6), 1: (0, 0)}
-    side.log.seek({0: 4})
-    assert await poll_records(side.log, p0=2) == {0: records[4:]}
+    assert await side.log.bounds() == {P0: (4, 6), P1: (0, 0)}
+    side.log.seek({P0: 4})
+    assert await poll_records(side.log, p0=2) == {P0: records[4:]}
 
 
 async def test_a_misplaced_batch_is_an_error_after_the_records_before_it(side: Side) -> None:
@@ -203,10 +205,10 @@ async def test_a_misplaced_batch_is_an_error_after_the_records_before_it(side: S
     assert await side.log.acquire()
     for start in (0, 7, 20):
         offsets: list[int] = []
-        side.log.seek({0: start, 1: 0})
+        side.log.seek({P0: start, P1: 0})
         with pytest.raises(LogGap):  # noqa: PT012 - any number of polls may succeed before it
             while True:
-                offsets += [record.offset for record in (await side.log.poll()).get(0, ())]
+                offsets += [record.offset for record in (await side.log.poll()).get(P0, ())]
         assert offsets == [record.offset for record in before[start:]]
 
 
@@ -216,12 +218,12 @@ async def test_a_revoked_topic_is_not_held_until_it_is_acquired_again(side: Side
     records = await side.produce(0, plain_contents(4))
     assert await log.acquire()
     assert log.held
-    log.seek({0: 2, 1: 0})
+    log.seek({P0: 2, P1: 0})
     await poll_records(log, p0=2)
     await side.revoke()
     assert not log.held
-    assert (await log.poll(), await log.bounds(), log.positions(), await log.read(0, 1)) == ({}, {}, {}, None)
-    log.seek({0: 0})
+    assert (await log.poll(), await log.bounds(), log.positions(), await log.read(P0, 1)) == ({}, {}, {}, None)
+    log.seek({P0: 0})
     assert await log.source(), "the last save needs the source"
     waiting = asyncio.create_task(log.acquire())
     await asyncio.sleep(0)
@@ -231,14 +233,14 @@ async def test_a_revoked_topic_is_not_held_until_it_is_acquired_again(side: Side
     # Positions and seeks from before the assignment are void: until the next seek there is no position.
     assert await log.poll() == {}
     assert log.positions() == {}
-    log.seek({0: 1, 1: 0})
-    assert await poll_records(log, p0=3) == {0: records[1:]}
+    log.seek({P0: 1, P1: 0})
+    assert await poll_records(log, p0=3) == {P0: records[1:]}
     await side.revoke()
     await side.assign()
     assert not log.held, "the topic is assigned, but not under the assignment that was acquired"
-    log.seek({0: 0, 1: 0})
+    log.seek({P0: 0, P1: 0})
     assert [await log.poll() for _ in range(10)] == [{}] * 10
-    assert await log.read(0, 1) is None
+    assert await log.read(P0, 1) is None
     assert await log.acquire()
     assert log.held
 
@@ -263,7 +265,7 @@ async def test_a_silent_broker_is_an_error_and_then_forgotten(side: Side) -> Non
     topic = await side.log.source()
     await side.silence(True)
     try:
-        await asyncio.gather(*map(assert_raises, (side.log.source, side.log.bounds, lambda: side.log.read(0, 0))))
+        await asyncio.gather(*map(assert_raises, (side.log.source, side.log.bounds, lambda: side.log.read(P0, 0))))
     finally:
         await side.silence(False)
     assert await first_answer(side.log.source) == topic
@@ -272,14 +274,14 @@ async def test_a_silent_broker_is_an_error_and_then_forgotten(side: Side) -> Non
         if not side.log.held:  # an outage may end the assignment
             side.log.release()
             assert await side.log.acquire()
-        side.log.seek({0: 0, 1: 0})
+        side.log.seek({P0: 0, P1: 0})
         with contextlib.suppress(DependencyError):
-            return [*(await side.log.poll()).get(0, ())][:1] == records[:1]
+            return [*(await side.log.poll()).get(P0, ())][:1] == records[:1]
         return False
 
     # The group waits for its earlier member until the session ends.
     await until(first_record_polled, "the records again", 3 * SESSION_SECONDS)
-    assert await first_answer(side.log.bounds) == {0: (0, 3), 1: (0, 0)}
+    assert await first_answer(side.log.bounds) == {P0: (0, 3), P1: (0, 0)}
 
 
 async def test_a_dead_letter_is_in_its_topic_once_it_is_flushed(side: Side) -> None:
@@ -317,15 +319,15 @@ async def test_commits_are_stored_in_the_group_and_a_seek_overrides_them(side: S
     assert await side.committed() == {}
     await start(side.log, p0=5)
     assert await side.committed() == {}, "the log commits nothing on its own"
-    side.log.commit({0: 4, 1: 0})
+    side.log.commit({P0: 4, P1: 0})
     await until(side.committed, "the commit")
     assert await side.committed() == {0: 4, 1: 0}
-    assert side.log.positions() == {0: 5, 1: 0}
+    assert side.log.positions() == {P0: 5, P1: 0}
     await side.revoke()
     await side.assign()
     assert await side.log.acquire()
-    side.log.seek({0: 2, 1: 0})
-    assert await poll_records(side.log, p0=3) == {0: records[2:]}
+    side.log.seek({P0: 2, P1: 0})
+    assert await poll_records(side.log, p0=3) == {P0: records[2:]}
 
 
 @pytest.mark.parametrize("records", [8, 3])
@@ -342,6 +344,6 @@ async def test_a_recreated_topic_is_read_on_and_has_another_id(side: Side, recor
     assert await first_answer(side.log.source) != before
     assert side.log.held
     if records > 5:
-        polled = (await poll_records(side.log, p0=3))[0]
+        polled = (await poll_records(side.log, p0=3))[P0]
         assert [(r.offset, r.value) for r in polled] == [(5, b"new 5"), (6, b"new 6"), (7, b"new 7")]
-    assert await side.log.bounds() == {0: (0, records), 1: (0, 0)}
+    assert await side.log.bounds() == {P0: (0, records), P1: (0, 0)}

@@ -282,7 +282,7 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
             assert (await saving.save(keeper, learner)).head.version == version + (2 if accepted else 1)
             restored = await saving.keeper(store, topic).restore()
             assert restored is not None
-            assert restored.counts.events == learner.counts.events
+            assert restored.main.counts.events == learner.main.counts.events
             assert restored.runs == learner.runs
             assert state_digest(restored) == state_digest(learner)
 

@@ -27,6 +27,7 @@ from tests import formulas
 from tests.fuzz import judge
 from tests.fuzz.texts import Texts
 from tests.oracle import standard, update_sums
+from tests.partitions import P0
 
 STREAM = 250
 TIGHT: dict[str, Any] = {"max_record_bytes": 300, "max_features": 4, "max_name_bytes": 8}
@@ -233,11 +234,11 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     # The learner, with two divisions into slices.
     learner, stops = learn_slices(identity, records, [(i, i + 1) for i in range(length)])
     second, second_stops = learn_slices(identity, records, cuts(random, length))
-    hold(learner.squared_norm <= 1e30 * (1.0 + 1e-9), "weights beyond their limit")
-    counts = learner.counts
+    hold(learner.main.squared_norm <= 1e30 * (1.0 + 1e-9), "weights beyond their limit")
+    counts = learner.main.counts
     hold(counts.records == length - len(stops), "not every record is counted")
     hold(counts.skipped == sum(not event and not faults for event, faults in verdicts), "skipped records")
-    hold(sum(to - start for start, to in learner.covered[0]) == length - len(stops), "covered")
+    hold(sum(to - start for start, to in learner.covered[P0]) == length - len(stops), "covered")
     expected = JudgedStream(identity)
     fold_events, w = 0, [0.0] * len(learner.columns)
     for row, (event, _) in enumerate(verdicts):
@@ -253,8 +254,8 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     hold(learner.columns.names == expected.names, "the learner's names")
     hold(counts.ignored_features == expected.ignored, "the learner's ignored features")
     if identity.rule != "logistic-delta":  # its exp need not be equal bit for bit
-        hold(bits(learner.weights) == bits(w), "weights are not the fold's")
-    hold(second_stops == stops and second.counts == counts, "other slices, other counts")
+        hold(bits(learner.main.weights) == bits(w), "weights are not the fold's")
+    hold(second_stops == stops and second.main.counts == counts, "other slices, other counts")
     hold(second.columns.names == learner.columns.names, "other slices, other names")
     for name, array in learner.arrays.items():
         hold(bits(array) == bits(second.arrays[name]), f"other slices, another {name}")
@@ -266,16 +267,16 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
 def learn_slices(identity: Identity, records: list[bytes | None], slices: Any) -> tuple[Learner, list[int]]:
     """A learner of these slices, and the records at which it diverged, which it skipped, as with `--resume-at`."""
     learner, stops = Learner(identity), list[int]()
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     for start, end in slices:
         offset = start
         while offset < end:
-            outcome = learner.apply(0, Records.of(offset, records[offset:end]))
+            outcome = learner.apply(P0, Records.of(offset, records[offset:end]))
             offset += outcome.consumed
             if outcome.diverged:
                 stops.append(offset)
                 offset += 1
-                learner.skip(0, offset)
+                learner.skip(P0, offset)
     return learner, stops
 
 

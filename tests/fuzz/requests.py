@@ -73,7 +73,7 @@ def application() -> tuple[Application, list[Learner]]:
     for i, identity in enumerate(IDENTITIES):
         texts = Texts(Random(i))
         learner, _ = learn_slices(identity, [record(texts, identity) for _ in range(100)], [(0, 100)])
-        learner.diverged = None  # the records at which it diverged were skipped
+        learner.main.diverged = None  # the records at which it diverged were skipped
         learners.append(learner)
     models = [static_model(f"m{i}", learner, 0.0) for i, learner in enumerate(learners)]
     return serving(*models, store=_NoStore(), limits=LIMITS), learners
@@ -187,7 +187,7 @@ def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
             n, mean, m2 = (float(sums[name][column]) for name in ("count", "mean", "m2"))
             value = standard(value, n, mean, m2) if n else 0.0
         pairs.append((column, value))
-    return formulas.score(learner.weights.tolist(), merged(pairs)), unknown
+    return formulas.score(learner.main.weights.tolist(), merged(pairs)), unknown
 
 
 def expected(request: HttpRequest, learner: Learner, model_exists: bool) -> tuple[set[int], list[judge.Features], bool]:

@@ -33,7 +33,7 @@ async def test_a_body_in_pieces_is_read_as_a_whole_one(compiled: bool, monkeypat
 async def test_a_score_that_overflows_is_refused() -> None:
     """A model close to divergence has finite weights with infinite products; its squared norm is null then."""
     app, learners = application()
-    learners[2].weights[:] = 1e300
+    learners[2].main.weights[:] = 1e300
     (name, *_) = learners[2].columns.names
     bad, fine = ({"features": {name: value}} for value in (1e30, 2.0))
     body = json.dumps({"instances": [fine, bad]}).encode()

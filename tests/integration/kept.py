@@ -19,6 +19,7 @@ from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from tests.conftest import Running, event, perceptron
+from tests.partitions import P0
 from tests.saving import FakeClock, keeper, new_learner
 
 KEEP_OFTEN = "[snapshots]\nkeep_every = 0.2\n"
@@ -37,8 +38,8 @@ async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, 
     clock, events = FakeClock(), random_events(30)
     saver, learner = keeper(store, topic, clock), new_learner()
     for i in (0, 10, 20):
-        learner.apply(0, Records.of(i, events[i : i + 10]))
-        assert isinstance(await saver.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), AcceptedSave)
+        learner.apply(P0, Records.of(i, events[i : i + 10]))
+        assert isinstance(await saver.save(learner, {P0: Fingerprint(i + 9, 7, i)}, Source("c")), AcceptedSave)
         clock.seconds += 1
     return saver, learner, clock, events
 

@@ -75,10 +75,10 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
 
     plain, calm, logistic = learner_after(raws), learner_after(raws, **CALM), learner_after(raws, **LOGISTIC)
     wide = learner_after(raws[start:], margin=(1.0, 3.0))
-    assert served_weights(service, "calm") == by_name(calm, calm.average)
-    assert served_weights(service, "logistic") == by_name(logistic, logistic.weights)
-    assert served_weights(service, "wide") == by_name(wide, wide.weights)
-    assert (model["events"], model["mistakes"]) == (len(raws), plain.counts.mistakes)
+    assert served_weights(service, "calm") == by_name(calm, calm.main.average)
+    assert served_weights(service, "logistic") == by_name(logistic, logistic.main.weights)
+    assert served_weights(service, "wide") == by_name(wide, wide.main.weights)
+    assert (model["events"], model["mistakes"]) == (len(raws), plain.main.counts.mistakes)
     report = await tool.verify()
     assert (report["equal"], report["replayed_state_digest"]) == (True, model["state_digest"])
     assert report["candidates"] == {"calm": len(raws), "logistic": len(raws), "wide": len(raws) - start}
@@ -86,16 +86,19 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     answer = service.http.get(f"/v1/models/{topic}/candidates").json()
     rows = {row["name"]: row for row in answer["candidates"]}
     assert (answer["answering"], model["serve"], list(rows)) == ("logistic", "logistic", ["calm", "logistic", "wide"])
-    assert rows["logistic"]["wrong_predictions"] == logistic.counts.wrong_predictions
+    assert rows["logistic"]["wrong_predictions"] == logistic.main.counts.wrong_predictions
     assert rows["calm"]["settings"] == CALM
     assert rows["logistic"]["against_the_model"]["better"] == "logistic"
     assert [row["answers"] for row in rows.values()] == [False, True, False]
     question = {"features": {"f0": 1.0, "f3": -2.0, "unseen": 1}}
     body = service.predict(question).json()
-    assert (body["candidate"], body["score"]) == ("logistic", logistic.score(question["features"])[0])
+    assert (body["candidate"], body["score"]) == ("logistic", logistic.score(question["features"], logistic.main)[0])
     assert 0.0 < body["probability"] < 1.0
     url = f"/v1/models/{topic}/predict?candidate="
     reply = service.http.post(f"{url}wide", json={"instances": [question]}).json()
-    assert (reply["candidate"], reply["predictions"][0]["score"]) == ("wide", wide.score(question["features"])[0])
+    assert (reply["candidate"], reply["predictions"][0]["score"]) == (
+        "wide",
+        wide.score(question["features"], wide.main)[0],
+    )
     key = f'{{candidate="logistic",model="{topic}"}}'
     assert service.metrics()[f"perceptron_candidate_accuracy{key}"] == rows["logistic"]["accuracy"]["recent"]

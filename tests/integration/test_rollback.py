@@ -13,6 +13,7 @@ from service.streaming.resume_check import fingerprint
 from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, trim, wait
 from tests.integration.kept import KEEP_OFTEN, Tool, kept_versions, learn_and_keep, newest_within, random_events, send
 from tests.oracle import Fold, assert_model_is_fold
+from tests.partitions import P0
 
 
 @pytest.mark.nightly
@@ -119,4 +120,4 @@ async def test_an_impossible_rollback_says_so_in_one_line(
     record = (await read_all(kafka, topic))[-1]
     current = await current_head(store, topic)
     assert current
-    assert current[0].next["0"].fingerprint == fingerprint(record)
+    assert current[0].next[P0].fingerprint == fingerprint(record)

@@ -18,6 +18,7 @@ from service.snapshots.rollback import current_head
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
 from tests.integration.kept import KEEP_OFTEN, RNG, Tool, kept_versions, learn_and_keep, random_events, send
 from tests.oracle import Fold, assert_model_is_fold
+from tests.partitions import P0
 from tests.saving import FakeClock, keeper, run_here
 
 FULL = """[model]
@@ -134,7 +135,7 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
 async def test_a_model_of_another_fold_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
     for fold, reason in ((0, f"it has fold 0, this one {FOLD}"), (99, f"it has fold 99, this release knows {FOLD}")):
         learner = Learner(Identity(fold=fold))
-        learner.begin({0: 0})
+        learner.begin({P0: 0})
         assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), AcceptedSave)
         assert reason in await tool.expect_error(1, "verify")
         await store.delete(topic)
@@ -159,7 +160,7 @@ async def test_verify_finds_errors_that_digests_do_not_show(
     await tool.verify()
 
     def change_weight(learner: Learner) -> None:
-        learner._w[3] += 2.0**-40
+        learner.main._w[3] += 2.0**-40
 
     await save_altered_state(store, topic, change_weight)
     report = await tool.verify(4)
@@ -181,7 +182,7 @@ async def test_verify_finds_errors_that_digests_do_not_show(
     await create_topic(kafka, topic)
     await send(producer, topic, random_events(200))
     assert "is not the one that was learned, so the topic was recreated" in await tool.expect_error(1, "verify")
-    await save_altered_state(store, topic, lambda learner: learner.cover(0, 300))
+    await save_altered_state(store, topic, lambda learner: learner.cover(P0, 300))
     assert "partition 0 ends at 200" in await tool.expect_error(1, "verify")
     await delete_topic(kafka, topic)
     assert f"has no topic {topic}" in await tool.expect_error(1, "verify")

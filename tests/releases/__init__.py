@@ -12,6 +12,7 @@ from service.learning.records import Records
 from service.snapshots.head import Fingerprint, Source, Writer
 from service.snapshots.keeper import AcceptedSave
 from tests.conftest import event
+from tests.partitions import P0, P1
 from tests.saving import FakeClock, keeper, simulated_store
 
 HERE = Path(__file__).parent
@@ -41,10 +42,10 @@ async def stored(identity: Identity) -> tuple[dict[str, bytes], str]:
     (store, redis), clock = simulated_store(), FakeClock()
     ours = keeper(store, "m", clock, keep_every=2.0, keep=2, writer=Writer("group", "host:1"))
     learner = Learner(identity)
-    learner.begin({0: 0, 1: 5})
+    learner.begin({P0: 0, P1: 5})
     raws, last = events(identity), ""
     for i in range(0, len(raws), 5):
-        partition = i // 5 % 2
+        partition = (P0, P1)[i // 5 % 2]
         at = learner.next[partition]
         learner.apply(partition, Records.of(at, raws[i : i + 5]))
         saved = await ours.save(learner, {partition: Fingerprint(at + 4, 7, i)}, Source("cluster", "topic"))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from service.errors import DependencyError, LogGap
+from service.learning.records import PartitionId
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.kafka.fetching.offset_sequence import OffsetDamage, OffsetSequence
@@ -40,17 +41,17 @@ class SimulatedLog:
     def __init__(self, world: World, name: str, foreign: bool = False) -> None:
         """`foreign` makes it a log of another cluster."""
         self._world, self.name, self._foreign = world, name, foreign
-        self.partitions: list[int] = []
+        self.partitions: list[PartitionId] = []
         self.stopping = False
         self._assignment = self._acquired = 0
-        self._readings: dict[int, Reading] = {}
+        self._readings: dict[PartitionId, Reading] = {}
         self._seen_ends: dict[tuple[int, int], int] = {}
         """The end of each partition of each topic at its last fetch."""
         self._pending: list[DeadLetter] = []
 
     def assign(self) -> None:
         """The group assigns the topic to this process."""
-        self.partitions = list(range(len(self._topic.partitions)))
+        self.partitions = [*map(PartitionId, range(len(self._topic.partitions)))]
         self._readings = {}
         self._assignment += 1
 
@@ -89,19 +90,19 @@ class SimulatedLog:
         await Step("source done")
         return Source("elsewhere", "0") if self._foreign else Source("cluster", str(self._world.topics.index(topic)))
 
-    async def bounds(self) -> dict[int, tuple[int, int]]:
+    async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
         partitions = self.partitions
         if not partitions:
             return {}
         topic = await self._ask("bounds")
-        bounds = {p: (topic.partitions[p].begin, topic.partitions[p].end) for p in partitions}
+        bounds = {p: (topic.partitions[p.number].begin, topic.partitions[p.number].end) for p in partitions}
         await Step("bounds done")
         return bounds
 
-    def positions(self) -> dict[int, int]:
+    def positions(self) -> dict[PartitionId, int]:
         return {p: reading.position for p, reading in self._readings.items() if p in self.partitions}
 
-    def has_read_into(self, partition: int, start: int, end: int) -> bool:
+    def has_read_into(self, partition: PartitionId, start: int, end: int) -> bool:
         """Whether the last batch read of a partition ends between these offsets."""
         reading = self._readings.get(partition)
         return reading is not None and start < reading.sequence.position < end
@@ -112,9 +113,9 @@ class SimulatedLog:
             reading.sequence.gaps = []
         return gaps
 
-    async def read(self, partition: int, offset: int) -> KafkaRecord | None:
+    async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
         topic = await self._ask("read")
-        part = topic.partitions[partition]
+        part = topic.partitions[partition.number]
         if not self.held or not part.begin <= offset < part.end:
             return None
         reading = Reading(offset)
@@ -125,15 +126,15 @@ class SimulatedLog:
         matches = [record for batch in reading.admitted for record in batch.records if record.offset == offset]
         return matches[0].kafka if matches else None
 
-    def seek(self, offsets: Mapping[int, int]) -> None:
+    def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         self._readings.update({p: Reading(o) for p, o in offsets.items() if p in self.partitions})
 
-    async def poll(self, idle: bool = False) -> dict[int, KafkaRecords]:  # noqa: ARG002 - time has no weight here
+    async def poll(self, idle: bool = False) -> dict[PartitionId, KafkaRecords]:  # noqa: ARG002 - time has no weight here
         if not self.held:
             return {}
         readings, partitions, rng = self._readings, list(self.partitions), self._world.rng
         topic = await self._ask("poll")
-        polled: dict[int, KafkaRecords] = {}
+        polled: dict[PartitionId, KafkaRecords] = {}
         advanced = False
         rng.shuffle(partitions)
         for p in partitions:
@@ -158,10 +159,10 @@ class SimulatedLog:
             self._world.now += 0.2
         return polled
 
-    def _fetch(self, topic: Topic, partition: int, reading: Reading) -> None:
+    def _fetch(self, topic: Topic, partition: PartitionId, reading: Reading) -> None:
         """One response of a broker. It reads the high watermark before the data, and may cut the response short."""
-        part, sequence, rng = topic.partitions[partition], reading.sequence, self._world.rng
-        offset, key = sequence.fetch_offset, (id(topic), partition)
+        part, sequence, rng = topic.partitions[partition.number], reading.sequence, self._world.rng
+        offset, key = sequence.fetch_offset, (id(topic), partition.number)
         if not part.begin <= offset <= part.end:
             if offset < sequence.position:
                 sequence.looking_back = False
@@ -185,9 +186,9 @@ class SimulatedLog:
         except OffsetDamage as error:
             reading.error = LogGap(str(error))
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
+    def commit(self, offsets: Mapping[PartitionId, int]) -> None:
         if self.held and not self._foreign:
-            self._world.committed.update(offsets)
+            self._world.committed.update({p.number: offset for p, offset in offsets.items()})
 
     async def publish(self, letter: DeadLetter) -> None:
         self._pending.append(letter)

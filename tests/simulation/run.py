@@ -24,6 +24,7 @@ from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, CandidateOptions, Options
+from service.learning.records import PartitionId
 from service.snapshots import blobs, keeper
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch_newest
@@ -76,7 +77,7 @@ class ProcessObserver:
         if writer.group == self._group:
             raise Violation(f"{writer} belongs to this group")
 
-    def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
+    def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[PartitionId, int]) -> None:
         self._world.count("candidates reconciled")
         self._world.say(f"{self._name}: candidates {began} begin at {following}, {dropped} are dropped")
 
@@ -421,7 +422,7 @@ class Simulation:
             stated = start ^ 1 << self.flip_rng.choice((0, 1, 2, 3, 4, 5, 8, 40))
             next_record = min((o for o in part.records if o >= end), default=stated + end - start)
             # In a compacted log, only other batches that it overlaps show that a batch is misplaced.
-            index = topic.partitions.index(part)
+            index = PartitionId(topic.partitions.index(part))
             joins = any(process.log.has_read_into(index, start, end) for process in self.processes)
             if not joins and (not topic.compacted or (start < stated and next_record < stated + end - start)):
                 part.flipped = start, end, stated

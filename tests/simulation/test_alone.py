@@ -7,6 +7,7 @@ import pytest
 
 from service.errors import AnotherCluster, LogLost, SnapshotDamaged, SnapshotForeign
 from service.learning.identity import Identity
+from tests.partitions import P0
 from tests.simulation.judge import Judge
 from tests.simulation.run import Process
 from tests.simulation.world import Topic, World
@@ -81,7 +82,7 @@ def test_learning_waits_for_a_partition_that_is_not_assigned_yet(single: SingleP
     log = single.process.log
     single.produce(1)
     log.assign()
-    log.partitions = [0]
+    log.partitions = [P0]
     assert not single.until(single.judge.covers_log)
     assert single.process.observer.reason is None
     log.assign()
@@ -120,12 +121,12 @@ def test_unsaved_learning_from_another_topic_is_dropped_at_a_rebalance(single: S
     saved_end = part.end
     while all(record.good for offset, record in part.records.items() if offset >= saved_end):
         single.produce(1)
-    assert single.until(lambda: learning._model and learning._model.learner.next == {0: part.end})
+    assert single.until(lambda: learning._model and learning._model.learner.next == {P0: part.end})
     single.recreate()
     recreated = single.world.topic.partitions[0]
     recreated.records, recreated.end = {o: record for o, record in part.records.items() if o < saved_end}, saved_end
     log.assign()
-    assert single.until(lambda: learning._model and learning._model.learner.next == {0: saved_end})
+    assert single.until(lambda: learning._model and learning._model.learner.next == {P0: saved_end})
     assert single.process.observer.reason is None
 
 

@@ -13,6 +13,7 @@ from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
 from service.serving.page.history import History
 from tests.checks import learner_of
+from tests.partitions import P0
 
 
 def serving(
@@ -48,6 +49,6 @@ def figures(name: str) -> ModelFigures:
     """The figures of a model that has learned a little and has every figure."""
     event = b'{"features":{"a":1},"label":1}'
     learner = learner_of(Identity(), [event, b"{"])
-    learner.begin_segment()
-    learner.apply(0, Records.of(2, [event]))
-    return ModelFigures(describe(learner, name), learner.counts, 1.0, {0: 1}, 3)
+    learner.main.begin_segment()
+    learner.apply(P0, Records.of(2, [event]))
+    return ModelFigures(describe(learner, name), learner.main.counts, 1.0, {"0": 1}, 3)

@@ -19,10 +19,10 @@ def advise(wrong: int, positive: int, averaged: int | None = None, events: int =
     serve = fields.pop("serve", "last")
     learner = Learner(Identity(**fields), options=Options(window=100, serve=serve))
     average_wrong = np.arange(0 if averaged is None else 100) < (averaged or 0)
-    learner.observations.recent = PrequentialWindow(
+    learner.main.observations.recent = PrequentialWindow(
         100, 2, np.arange(100) < positive, np.arange(100) < wrong, average_wrong
     )
-    learner.counts = Counts([[events, 0], [0, 0]])
+    learner.main.counts = Counts([[events, 0], [0, 0]])
     return advice(learner)
 
 

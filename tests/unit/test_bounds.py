@@ -11,6 +11,7 @@ from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
 from tests.checks import learner_of
 from tests.conftest import event
+from tests.partitions import P0
 from tests.stretches import THEOREM, Check, random_stream, random_stream_of_classes
 
 REFERENCE = Options(reference=WeightsFile([1.0], 0.0, ["a"]))
@@ -19,11 +20,11 @@ REFERENCE = Options(reference=WeightsFile([1.0], 0.0, ["a"]))
 def test_short_steps_count_after_long_ones() -> None:
     """A stretch has its own sum of squares: in the difference of two sums of 2e30 a step of 1 would be lost."""
     learner = learner_of(Identity(), [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)])
-    learner.begin_segment()
-    learner.apply(0, Records.of(3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)]))
-    assert learner.observations.failed_check(learner.squared_norm) is None
-    assert learner.observations.stretch is not None
-    assert learner.observations.stretch.sums.squared_steps > 10.0
+    learner.main.begin_segment()
+    learner.apply(P0, Records.of(3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)]))
+    assert learner.main.observations.failed_check(learner.main.squared_norm) is None
+    assert learner.main.observations.stretch is not None
+    assert learner.main.observations.stretch.sums.squared_steps > 10.0
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-150, 1.0, 1e6])
@@ -32,12 +33,12 @@ def test_events_of_any_size_set_the_grid(weight: float, later_weight: float, val
     """The bound holds where a square is below the smallest number or a sum is near the largest."""
     learner = learner_of(Identity(), [event({"a": value}, 1, weight=weight)], REFERENCE)
     for i in range(1, 9):
-        if not learner.diverged:  # its weights would be beyond their limit
-            learner.apply(0, Records.of(i, [event({"a": value, "b": i % 3}, i % 2, weight=later_weight)]))
-        assert learner.observations.failed_check(learner.squared_norm) is None
-        bound, _ = learner.observations.bound
+        if not learner.main.diverged:  # its weights would be beyond their limit
+            learner.apply(P0, Records.of(i, [event({"a": value, "b": i % 3}, i % 2, weight=later_weight)]))
+        assert learner.main.observations.failed_check(learner.main.squared_norm) is None
+        bound, _ = learner.main.observations.bound
         assert bound is not None
-        assert learner.counts.updates <= bound
+        assert learner.main.counts.updates <= bound
 
 
 @pytest.mark.parametrize("stream", [random_stream, random_stream_of_classes], ids=lambda stream: stream.__name__)

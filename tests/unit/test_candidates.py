@@ -13,10 +13,12 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
-from service.snapshots import blobs, codec, head, restore
+from service.snapshots import blobs, codec, restore
+from service.snapshots.content import snapshot_content
 from service.snapshots.rollback import restore_version as restored_version
 from tests.checks import learner_of, restored, state_digest
 from tests.conftest import event
+from tests.partitions import P0, P1
 from tests.saving import keeper, learn, save, simulated_store
 
 MODEL = Identity(eta=0.5, average=True)
@@ -47,12 +49,12 @@ def random_records(seed: int, size: int = 300) -> list[bytes]:
 
 def apply_all(learner: Learner, records: list[bytes], rng: random.Random | None = None) -> Learner:
     """The learner after all records: one slice, or random slices with restores between some of them."""
-    offset = begin = learner.next[0]
+    offset = begin = learner.next[P0]
     while offset < begin + len(records):
         size = rng.randint(1, 40) if rng else len(records)
-        offset += learner.apply(0, Records.of(offset, records[offset - begin : offset - begin + size])).consumed
+        offset += learner.apply(P0, Records.of(offset, records[offset - begin : offset - begin + size])).consumed
         if rng and rng.random() < 0.3:
-            learner = restored(learner, learner.observations.options)
+            learner = restored(learner, learner.main.observations.options)
     return learner
 
 
@@ -63,29 +65,36 @@ def test_each_candidate_learns_as_its_own_model_and_leaves_the_model_unchanged(s
     whole = apply_all(learner_of(identity, (), options), records)
     sliced = apply_all(learner_of(identity, (), options), records, random.Random(seed))
     assert state_digest(sliced) == state_digest(whole)
-    assert [sliced.observations.recent.pairs, sliced.counts] == [whole.observations.recent.pairs, whole.counts]
+    assert [sliced.main.observations.recent.pairs, sliced.main.counts] == [
+        whole.main.observations.recent.pairs,
+        whole.main.counts,
+    ]
     plain = apply_all(learner_of(identity, (), Options(window=50)), records)
-    assert plain.counts == whole.counts
-    assert plain.weights.tobytes() == whole.weights.tobytes()
+    assert plain.main.counts == whole.main.counts
+    assert plain.main.weights.tobytes() == whole.main.weights.tobytes()
     label_counts, wrong = Counter[int](), Counter[str]()
     for label in (json.loads(raw)["label"] for raw in records if raw != b"no event"):
         wrong["baseline"] += (label == 1) != (label_counts[1] > label_counts[-1])
         label_counts[label] += 1
-    wrong.update(last=whole.counts.wrong_predictions, average=whole.observations.recent.averaged.wrong)
+    wrong.update(last=whole.main.counts.wrong_predictions, average=whole.main.observations.recent.averaged.wrong)
     for name, candidate in sliced.candidates.items():
         recent, serve = candidate.observations.recent, options.candidates[name].serve
         own_model = apply_all(learner_of(candidate.identity, (), Options(window=50, serve=serve)), records)
         for array in candidate.arrays:
             assert candidate.arrays[array].tobytes() == own_model.arrays[array].tobytes(), (name, array)
-        assert candidate.counts == msgspec.structs.replace(own_model.counts, rejected={})
-        assert candidate.served.tobytes() == own_model.served.tobytes()
-        assert recent.accuracy == own_model.observations.recent.accuracy
-        assert candidate.observations.squared_steps == own_model.observations.squared_steps
+        assert candidate.counts == msgspec.structs.replace(own_model.main.counts, rejected={})
+        assert candidate.served.tobytes() == own_model.main.served.tobytes()
+        assert recent.accuracy == own_model.main.observations.recent.accuracy
+        assert candidate.observations.squared_steps == own_model.main.observations.squared_steps
         wrong[name] = recent.averaged.wrong if candidate.averaged else candidate.counts.wrong_predictions
-    for pair in sliced.observations.recent.pairs:  # each pair compares the served weights of both on the same events
+    for (
+        pair
+    ) in sliced.main.observations.recent.pairs:  # each pair compares the served weights of both on the same events
         assert pair.first_only - pair.second_only == wrong[pair.second] - wrong[pair.first]
-        assert pair.events == sliced.counts.events
-    assert {name for pair in sliced.observations.recent.pairs for name in (pair.first, pair.second)} == wrong.keys()
+        assert pair.events == sliced.main.counts.events
+    assert {
+        name for pair in sliced.main.observations.recent.pairs for name in (pair.first, pair.second)
+    } == wrong.keys()
 
 
 def test_candidates_begin_continue_and_are_dropped_as_settings_say() -> None:
@@ -102,14 +111,14 @@ def test_candidates_begin_continue_and_are_dropped_as_settings_say() -> None:
     assert learner.reconcile() == (["new", "wide"], ["logistic", "wide"])
     assert learner.candidates["odd"].weights.tobytes() == weights
     assert {name: candidate.since for name, candidate in learner.candidates.items()} == {
-        "new": {0: 50}, "odd": {0: 0}, "wide": {0: 50},
+        "new": {P0: 50}, "odd": {P0: 0}, "wide": {P0: 50},
     }  # fmt: skip
     assert learner.candidates["wide"].counts.events == 0
-    compared = {name for pair in learner.observations.recent.pairs for name in (pair.first, pair.second)}
+    compared = {name for pair in learner.main.observations.recent.pairs for name in (pair.first, pair.second)}
     assert compared == {"average", "baseline", "last", "odd"}, "a candidate that begins from scratch has no pairs"
     assert restored(learner, three_candidates(serve="absent")).answering is None
-    learner.begin({1: 7})
-    assert learner.candidates["odd"].since == {0: 0, 1: 7}
+    learner.begin({P1: 7})
+    assert learner.candidates["odd"].since == {P0: 0, P1: 7}
 
 
 def test_a_candidate_that_diverges_stops_alone_and_its_state_says_where() -> None:
@@ -122,29 +131,28 @@ def test_a_candidate_that_diverges_stops_alone_and_its_state_says_where() -> Non
     sliced = apply_all(learner_of(MODEL, (), options), records, random.Random(0))
     assert state_digest(sliced) == state_digest(whole)
     own_model = learner_of(options.candidates["wild"].identity)
-    outcome = own_model.apply(0, Records.of(0, records))
+    outcome = own_model.apply(P0, Records.of(0, records))
     wild = sliced.candidates["wild"]
-    assert own_model.diverged, "the stream must make it diverge"
-    assert (wild.diverged, wild.diverged_at) == (own_model.diverged, (0, outcome.consumed))
-    assert wild.counts == msgspec.structs.replace(own_model.counts, rejected={})
+    assert own_model.main.diverged, "the stream must make it diverge"
+    assert (wild.diverged, wild.diverged_at) == (own_model.main.diverged, (P0, outcome.consumed))
+    assert wild.counts == msgspec.structs.replace(own_model.main.counts, rejected={})
     columns = len(own_model.columns)
-    assert wild.weights[:columns].tobytes() == own_model.weights.tobytes()
+    assert wild.weights[:columns].tobytes() == own_model.main.weights.tobytes()
     assert not wild.weights[columns:].any()
-    assert (sliced.diverged, sliced.answering) == (None, None)
-    assert sliced.counts == apply_all(learner_of(MODEL, (), Options()), records).counts
-    assert all("wild" not in (pair.first, pair.second) for pair in sliced.observations.recent.pairs)
+    assert (sliced.main.diverged, sliced.answering) == (None, None)
+    assert sliced.main.counts == apply_all(learner_of(MODEL, (), Options()), records).main.counts
+    assert all("wild" not in (pair.first, pair.second) for pair in sliced.main.observations.recent.pairs)
 
 
-def test_the_candidate_that_answers_is_exported_as_its_own_model() -> None:
+def test_the_candidate_that_answers_is_equal_to_a_model_of_its_own() -> None:
     records, options = random_records(4), three_candidates(serve="wide")
     learner = apply_all(learner_of(MODEL, (), options), records)
-    wide, promoted = learner.candidates["wide"], learner.promoted()
+    wide = learner.serving
     own_model = apply_all(learner_of(wide.identity, (), Options(window=50, serve="average")), records)
-    assert (promoted.identity, promoted.served.tobytes()) == (own_model.identity, own_model.served.tobytes())
-    assert promoted.score({"n1": 2.0, "n2": True}) == own_model.score({"n1": 2.0, "n2": True})
-    assert learner.score({"n1": 2.0}, wide) == promoted.score({"n1": 2.0}) != learner.score({"n1": 2.0})
-    assert promoted.promoted() is promoted
-    assert apply_all(learner_of(MODEL, (), three_candidates()), records).promoted().identity == MODEL
+    assert (wide.identity, wide.served.tobytes()) == (own_model.identity, own_model.main.served.tobytes())
+    score = learner.score({"n1": 2.0, "n2": True}, wide)
+    assert score == own_model.score({"n1": 2.0, "n2": True}, own_model.main)
+    assert score != learner.score({"n1": 2.0, "n2": True}, learner.main)
 
 
 async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
@@ -155,7 +163,7 @@ async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
     learn(learner, "a", "b")
     first_save = await save(saver, learner)
     weights = learner.candidates["wide"].weights.tolist()
-    learner.begin({1: 5})
+    learner.begin({P1: 5})
     learn(learner, "c")
     second_save = await save(saver, learner)
     stored_blobs = {name[2:]: blob for name, blob in redis.state.items() if name[:2] == "b:"}
@@ -163,13 +171,13 @@ async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
     new = restored_version(first_save.head, earlier, second_save.head, second_save.digest, {}, 7.0)
     data = codec.encode_head(new)
     restored_learner = restore.restore_learner(codec.decode_head(data, blobs.digest(data)), stored_blobs, options)[1]()
-    assert restored_learner.candidates["wide"].since == {0: 0, 1: 5}
+    assert restored_learner.candidates["wide"].since == {P0: 0, P1: 5}
     assert restored_learner.candidates["wide"].weights.tolist() == weights
     assert restored_learner.reconcile() == ([], [])
 
 
 def test_a_state_that_does_not_match_its_digest_is_damaged() -> None:
-    content = head.snapshot_content(learner_of(Identity(), [event({"a": 1.0}, 1)]))
+    content = snapshot_content(learner_of(Identity(), [event({"a": 1.0}, 1)]))
     altered_head = msgspec.structs.replace(content.head, state_digest="0" * 64)
     with pytest.raises(SnapshotDamaged):
         restore.restore_learner(altered_head, content.blobs, Options())

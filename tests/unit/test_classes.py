@@ -18,6 +18,7 @@ from tests import formulas
 from tests.checks import MODES, close, learner_of, restored, state_digest
 from tests.conftest import event
 from tests.fuzz.events import JudgedStream
+from tests.partitions import P0
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -74,11 +75,11 @@ class Oracle:
     def compare(self, learner: Learner) -> None:
         exact = self.identity.rule != "logistic-delta"
         w = np.array(self.w)
-        assert close(learner.weights.T, w, 0.0 if exact else 1e-9)
-        assert learner.counts.confusion == self.confusion
-        assert (learner.counts.mistakes, learner.counts.updates) == (self.mistakes, self.updates)
+        assert close(learner.main.weights.T, w, 0.0 if exact else 1e-9)
+        assert learner.main.counts.confusion == self.confusion
+        assert (learner.main.counts.mistakes, learner.main.counts.updates) == (self.mistakes, self.updates)
         if self.history:
-            assert close(learner.average, self.average.T, 1e-9 * max(1.0, abs(w).max()))
+            assert close(learner.main.average, self.average.T, 1e-9 * max(1.0, abs(w).max()))
 
 
 def record(identity: Identity, features: Any, label: int, weight: float) -> bytes:
@@ -90,8 +91,8 @@ def fold(identity: Identity, events: Sequence[Event], cuts: Sequence[tuple[int, 
     """A learner compared with the oracle after slices of these sizes, some followed by a restore, and the rest."""
     learner, oracle, offset = learner_of(identity), Oracle(identity), 0
     for size, restore in (*cuts, (len(events), False)):
-        part = events[offset : offset + size] if not learner.diverged else []
-        outcome = learner.apply(0, Records.of(offset, [record(identity, *entry) for entry in part]))
+        part = events[offset : offset + size] if not learner.main.diverged else []
+        outcome = learner.apply(P0, Records.of(offset, [record(identity, *entry) for entry in part]))
         assert all(oracle.learn(*entry) for entry in part[: outcome.consumed])
         if outcome.diverged:
             assert not oracle.learn(*part[outcome.consumed])
@@ -131,8 +132,8 @@ def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[i
     learner = fold(identity, events, cuts)
     whole = learner_of(identity, [record(identity, *entry) for entry in events])
     assert state_digest(learner) == state_digest(whole)
-    assert learner.diverged == whole.diverged
-    assert learner.observations.recent.truth.last.tolist() == whole.observations.recent.truth.last.tolist()
+    assert learner.main.diverged == whole.main.diverged
+    assert learner.main.observations.recent.truth.last.tolist() == whole.main.observations.recent.truth.last.tolist()
 
 
 def test_a_recent_average_over_many_half_lives() -> None:
@@ -145,7 +146,7 @@ def test_a_recent_average_over_many_half_lives() -> None:
 def test_an_update_whose_square_is_0_is_an_update() -> None:
     identity = Identity(rule="logistic-delta", eta=0.1, features="positional", dimension=1, labels=LABELS[:3])
     learner = fold(identity, [([1000.0], 0, 1.0), ([24.0], 0, 1.0)])
-    assert learner.counts.updates == 2
+    assert learner.main.counts.updates == 2
 
 
 def train(*events: tuple[dict[str, float], int]) -> Learner:
@@ -154,20 +155,20 @@ def train(*events: tuple[dict[str, float], int]) -> Learner:
 
 def test_the_first_class_of_equal_scores_is_predicted_and_is_the_rival() -> None:
     """From zero all scores are equal: the rival of each class is the first, and that of the first is the second."""
-    assert train(({"a": 2}, 2)).weights.T.tolist() == [[-1, -2], [0, 0], [1, 2], [0, 0]]
-    assert train(({"a": 2}, 0)).weights.T.tolist() == [[1, 2], [-1, -2], [0, 0], [0, 0]]
-    assert train(({"a": 2}, 0)).label(np.array([0.0, 0.0, 1.0, 1.0])) == 2
+    assert train(({"a": 2}, 2)).main.weights.T.tolist() == [[-1, -2], [0, 0], [1, 2], [0, 0]]
+    assert train(({"a": 2}, 0)).main.weights.T.tolist() == [[1, 2], [-1, -2], [0, 0], [0, 0]]
+    assert train(({"a": 2}, 0)).main.label(np.array([0.0, 0.0, 1.0, 1.0])) == 2
     learner = train(({"a": 1}, 2), ({"a": 1}, 3))
     # At the second event the scores are -2, 0, 2, 0: class 2 is the rival of class 3.
-    assert learner.weights.T.tolist() == [[-1, -1], [0, 0], [0, 0], [1, 1]]
-    assert learner.counts.confusion == [[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]]
-    assert learner.counts.mistakes == 2
+    assert learner.main.weights.T.tolist() == [[-1, -1], [0, 0], [0, 0], [1, 1]]
+    assert learner.main.counts.confusion == [[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]]
+    assert learner.main.counts.mistakes == 2
 
 
 def test_labels_are_told_apart_as_values() -> None:
     """1 and true are two labels; 1.0 is 1."""
     learner = learner_of(Identity(labels=LABELS))
     raws = [b'{"features":{},"label":%s}' % label for label in (b'"a"', b"1", b"1.0", b"true", b"2.5", b'"b"', b"2")]
-    outcome = learner.apply(0, Records.of(0, raws))
+    outcome = learner.apply(P0, Records.of(0, raws))
     assert [reject.reason for reject in outcome.rejects] == ["unknown-label"]
-    assert [sum(row) for row in learner.counts.confusion] == [1, 2, 1, 1, 1]
+    assert [sum(row) for row in learner.main.counts.confusion] == [1, 2, 1, 1, 1]

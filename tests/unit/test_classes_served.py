@@ -59,7 +59,7 @@ class ModelClient:
 
 def scrape(learner: Learner, description: Description, metric: str) -> dict[str, float]:
     """The values of a metric's series, by their labels as they are written."""
-    figures = asyncio.sleep(0, ModelFigures(description, learner.counts, 0.0, {}, 0))
+    figures = asyncio.sleep(0, ModelFigures(description, learner.main.counts, 0.0, {}, 0))
     lines = asyncio.run(Metrics("0", lambda: [figures], lambda: True, dict).render()).decode().splitlines()
     series = dict(line.rsplit(" ", 1) for line in lines if line.startswith(f"{metric}{{"))
     return {name.removeprefix(metric): float(value) for name, value in series.items()}
@@ -73,7 +73,7 @@ def equal(a: Any, b: Any) -> bool:
 def test_an_answer_has_the_scores_of_the_labels_largest_first() -> None:
     learner = train()
     client, features = ModelClient(learner), {**row(random.Random(1)), "never seen": 1.0}
-    w, columns = learner.weights.tolist(), learner.columns.names
+    w, columns = learner.main.weights.tolist(), learner.columns.names
     scores = list(w[0])
     for name, value in features.items():
         if name in columns:
@@ -105,7 +105,7 @@ def test_an_explanation_is_of_the_label_against_the_runner_up(fields: dict[str, 
     best, rival = (next(k for k, label in enumerate(LABELS) if equal(label, s["label"])) for s in (first, second))
     for term in terms:
         column = 0 if term["name"] == "bias" else 1 + learner.columns.names.index(term["name"])
-        assert term["weight"] == learner.served[column, best] - learner.served[column, rival]
+        assert term["weight"] == learner.main.served[column, best] - learner.main.served[column, rival]
         assert ("scaled" in term) == bool(fields)
 
 
@@ -137,7 +137,7 @@ def test_scores_that_are_too_many_for_an_answer_are_refused() -> None:
 def test_a_score_that_is_not_finite_is_refused(value: float, label: int) -> None:
     """The request is refused even if the answer would not show the score of this label."""
     learner = train()
-    learner.weights[0, label] = value
+    learner.main.weights[0, label] = value
     client = ModelClient(learner)
     for body, pointer in (({"features": {}}, "/features"), ({"instances": [{"features": {}}] * 3000}, "/instances/0")):
         problem = client.predict(body, "top=1", 422)
@@ -151,7 +151,7 @@ def test_weights_are_those_of_a_label() -> None:
     client = ModelClient(learner)
     texts = ["red", '"3"', "3", "true", "2.5"]
     for k, (label, text) in enumerate(zip(LABELS, texts, strict=True)):
-        weights = learner.served[:, k].tolist()
+        weights = learner.main.served[:, k].tolist()
         answer = client.weights(f"label={quote(text)}")
         assert equal(answer["label"], label)
         assert [answer["bias"], *(weight["weight"] for weight in answer["weights"])] == weights

@@ -111,7 +111,7 @@ def test_a_vector_is_what_the_same_list_is() -> None:
         assert_same(decode(POINTS, vectors), expected)
         mixed = [source.choice(pair) for pair in zip(as_json, vectors, strict=True)]
         assert_same(decode(POINTS, mixed), expected)
-        assert learner_of(POINTS, as_json).weights.tobytes() == learner_of(POINTS, vectors).weights.tobytes()
+        assert learner_of(POINTS, as_json).main.weights.tobytes() == learner_of(POINTS, vectors).main.weights.tobytes()
     assert {reject.reason for reject in expected[1]} == {
         "empty", "wrong-length", "not-finite", "out-of-range", "unknown-label"
     }  # fmt: skip

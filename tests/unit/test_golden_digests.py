@@ -22,9 +22,10 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
-from service.snapshots import head as heads
+from service.snapshots.content import snapshot_content
 from tests.checks import RULES, learner_of
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
+from tests.partitions import P0
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -101,14 +102,14 @@ def train(identity: Identity, start: WeightsFile | None) -> Learner:
     records = stream(identity.features, identity.labels)
     rng = random.Random(3)
     while offset < len(records):
-        outcome = learner.apply(0, Records.of(offset, records[offset : offset + rng.randint(1, 90)]))
+        outcome = learner.apply(P0, Records.of(offset, records[offset : offset + rng.randint(1, 90)]))
         assert outcome.diverged is None
         offset += outcome.consumed
     return learner
 
 
 def test_state_digests_have_not_changed() -> None:
-    digests = [heads.snapshot_content(train(*model)).head.state_digest for model in models(exact=True)]
+    digests = [snapshot_content(train(*model)).head.state_digest for model in models(exact=True)]
     assert len(set(digests)) == len(digests) > 100
     assert hashlib.sha256("".join(digests).encode()).hexdigest() == DIGEST
 
@@ -117,7 +118,7 @@ def test_rounded_states_of_the_logistic_rule_have_not_changed() -> None:
     learners = [train(*model) for model in models(exact=False)]
     states = [
         {
-            "identity": learner.identity, "counts": learner.counts,
+            "identity": learner.identity, "counts": learner.main.counts,
             "covered": {str(partition): ranges for partition, ranges in learner.covered.items()},
             "names": [*learner.columns.names],
             "arrays": {name: [f"{value:.6e}" for value in array] for name, array in learner.arrays.items()},

@@ -10,6 +10,7 @@ from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.records import Records
 from tests.checks import learner_of
+from tests.partitions import P0
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_SECONDS, MAX_PARSES = 0.05, 8
@@ -86,7 +87,7 @@ def test_no_record_holds_the_event_loop_for_50_ms(identity: Identity) -> None:
 
 
 def _cost(learner: Learner, raw: bytes) -> float:
-    return _seconds(lambda: learner.apply(0, Records.of(learner.next[0], [raw])))
+    return _seconds(lambda: learner.apply(P0, Records.of(learner.next[P0], [raw])))
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -78,7 +78,7 @@ from numba.core.registry import CPUDispatcher
 from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.records import Records
+from service.learning.records import PartitionId, Records
 from service.process import service
 from service.serving.http.v1_predictions import V1Request
 from service.serving.scoring import freeze, predict_large
@@ -98,20 +98,21 @@ kinds = (
     (Identity(labels=(0, 1, 2, 3), average="recent", half_life=1), named),
     (Identity(labels=(0, 1, 2), rule="lms", eta=0.1, features="positional", dimension=2, scale="standard"), listed),
 )
+P0 = PartitionId(0)
 for (identity, features), compiled in product(kinds, (True, False)):
     use_compiled_reader(compiled)
     learner = Learner(identity)
-    learner.begin({0: 0})
+    learner.begin({P0: 0})
     for i in range(4):
         event = f'{{"features":{features},"label":{i % 2},"more":[]}}'
-        learner.apply(0, Records.of(2 * i, [event.encode(), b"no event"]))
-        learner.begin_segment()
+        learner.apply(P0, Records.of(2 * i, [event.encode(), b"no event"]))
+        learner.main.begin_segment()
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
     request = V1Request(body.encode(), 9)
     request.is_large = True
-    predict_large(freeze(learner), request, explain=True)
-    predict_large(freeze(learner), request, explain=False)
+    predict_large(freeze(learner, learner.main), request, explain=True)
+    predict_large(freeze(learner, learner.main), request, explain=False)
 assert sum(warm) >= 6, (kernels, warm)
 print([k for k, n in zip(kernels, warm) if len(k.signatures) != n])
 """
@@ -127,12 +128,13 @@ CACHE_STATS = """
 from service.learning.kernel import kernel
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.records import Records
+from service.learning.records import PartitionId, Records
 learner = Learner(Identity(features="positional", dimension=1))
-learner.begin({0: 0})
-learner.apply(0, Records.of(0, [b'{"features":[2],"label":1}']))
+P0 = PartitionId(0)
+learner.begin({P0: 0})
+learner.apply(P0, Records.of(0, [b'{"features":[2],"label":1}']))
 stats = kernel._learn.stats
-print(learner.score([1.0])[0], sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+print(learner.score([1.0], learner.main)[0], sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
@@ -157,6 +159,7 @@ print(sum(majority_baseline.stats.cache_hits.values()), sum(majority_baseline.st
 """
 READ_ONLY = """
 import tempfile
+from tests.partitions import P0
 make = tempfile.TemporaryFile
 def refuse(*arguments, dir, **more):
     if str(dir).startswith({folder!r}):

@@ -41,7 +41,7 @@ def train(identity: Identity) -> Learner:
     events = [instance(identity, rng, 7) | {"label": rng.choice(labels)} for _ in range(60)]
     options = Options(serve="average" if identity.average else "last")
     learner = learner_of(identity, [json.dumps(event).encode() for event in events], options)
-    assert learner.counts.events > 50
+    assert learner.main.counts.events > 50
     return learner
 
 
@@ -78,8 +78,8 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
     assert not isinstance(instances, FeatureRows)
     for compiled, explain in ((True, False), (False, False), (True, True)):
         use_compiled_reader(compiled)
-        expected = [scoring.answer(learner, learner, features, explain, top=2) for features in instances]
-        predictions = scoring.predict_large(scoring.freeze(learner), request, explain, top=2)
+        expected = [scoring.answer(learner, learner.main, features, explain, top=2) for features in instances]
+        predictions = scoring.predict_large(scoring.freeze(learner, learner.main), request, explain, top=2)
         assert msgspec.json.encode(predictions) == msgspec.json.encode(expected)
         answer = request.answer(Answers("m", 1, 0, None, predictions))
         assert answer == b'{"model":"m","version":1,"ahead":0,"predictions":%b}' % msgspec.json.encode(expected)

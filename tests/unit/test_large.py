@@ -23,6 +23,7 @@ from service.serving.scoring import freeze, predict_large
 from tests.checks import learner_of
 from tests.conftest import DEADLINE, event
 from tests.fuzz.requests import HttpRequest, HttpResponse, ask
+from tests.partitions import P0
 from tests.unit.applications import application, figures
 
 NAMES = [f"n{i}" for i in range(100)]
@@ -68,7 +69,7 @@ def model() -> LocalModel:
     """A model of a hundred features, whose kernels are compiled."""
     learner = learner_of(Identity(), [event(dict.fromkeys(NAMES, 0.5), 1)])
     body = b'{"instances":[{"features":{}},{"features":{}}]}' + b" " * LARGE_BODY_BYTES
-    predict_large(freeze(learner), V1Request(body, 2), explain=False)
+    predict_large(freeze(learner, learner.main), V1Request(body, 2), explain=False)
     return LocalModel(application(learner), learner)
 
 
@@ -101,7 +102,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(
 
     monkeypatch.setattr(v1_predictions, "read_pieces", after_an_event)
     # From here on the learner's arrays have room, and stay in place.
-    learner.apply(0, Records.of(1, [b'{"features":{"spare":0},"label":1}']))
+    learner.apply(P0, Records.of(1, [b'{"features":{"spare":0},"label":1}']))
     row = dict.fromkeys([*NAMES, "late"], 1.0)
     body = json.dumps({"instances": [{"features": row}] * 10_000}).encode()
     task = asyncio.create_task(model.predict(body))
@@ -111,7 +112,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(
         names = ["late"] if learned_events else [f"new{learned_events}"]
         event = {"features": dict.fromkeys([*NAMES, *names], 1.0), "label": learned_events % 2}
         learned_events += 1
-        learner.apply(0, Records.of(1 + learned_events, [json.dumps(event).encode()]))
+        learner.apply(P0, Records.of(1 + learned_events, [json.dumps(event).encode()]))
         event_learned.release()
         await asyncio.sleep(0.001)
     assert learned_events > 1

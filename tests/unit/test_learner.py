@@ -17,6 +17,7 @@ from tests import formulas
 from tests.checks import learner_of, restored
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
+from tests.partitions import P0, P1
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -41,27 +42,27 @@ def events(features: Any) -> Any:
 def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tuple[float, float]) -> None:
     bad = {raw for raw, _ in BAD_NAMED}
     learner = learner_of(Identity(eta=0.3, margin=margins))
-    consumed = learner.apply(0, Records.of(0, records)).consumed
+    consumed = learner.apply(P0, Records.of(0, records)).consumed
     fold = Fold(eta=0.3, margins=margins).fold(raw for raw in records if raw is not None and raw not in bad)
     assert learner.columns.names == list(fold.w)
-    assert learner.weights.tolist() == fold.vector
-    counts = learner.counts
+    assert learner.main.weights.tolist() == fold.vector
+    counts = learner.main.counts
     assert (counts.events, counts.mistakes, counts.wrong_predictions) == (fold.events, fold.mistakes, fold.wrong)
     assert counts.updates == fold.updates
-    assert learner.observations.squared_norm_limit == fold.limit
+    assert learner.main.observations.squared_norm_limit == fold.limit
     assert sum(counts.rejected.values()) == sum(raw in bad for raw in records[:consumed])
-    assert learner.next == {0: consumed}
-    assert fold.diverged == (consumed < len(records)) == bool(learner.diverged)
+    assert learner.next == {P0: consumed}
+    assert fold.diverged == (consumed < len(records)) == bool(learner.main.diverged)
 
 
 def test_offsets_that_do_not_go_on_are_refused() -> None:
     learner = learner_of(Identity())
-    for partition, first in ((0, 1), (1, 0)):
+    for partition, first in ((P0, 1), (P1, 0)):
         with pytest.raises(OutOfOrder):
             learner.apply(partition, Records.of(first, [b"{}"]))
-    learner.apply(0, Records.of(0, [b"{}"]))
+    learner.apply(P0, Records.of(0, [b"{}"]))
     with pytest.raises(OutOfOrder):
-        learner.apply(0, Records.of(0, [b"{}"]))
+        learner.apply(P0, Records.of(0, [b"{}"]))
 
 
 @pytest.mark.parametrize(
@@ -92,18 +93,20 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
     assert 2 < learned < len(rows), "the limit is met"
     for size in (1, 7, len(rows)):
         learner, offset = learner_of(identity), 0
-        while not learner.diverged and offset < len(records):
-            offset += learner.apply(0, Records.of(offset, records[offset : offset + size])).consumed
+        while not learner.main.diverged and offset < len(records):
+            offset += learner.apply(P0, Records.of(offset, records[offset : offset + size])).consumed
             learner = restored(learner, OPTIONS) if size == 7 else learner
-        assert learner.next == {0: learned}
-        assert learner.weights.tolist() == w[: len(learner.columns)]
-        assert learner.squared_norm <= 1e30
-        assert np.isfinite([learner.observations.squared_steps, *learner.arrays["late"], *learner.served]).all()
+        assert learner.next == {P0: learned}
+        assert learner.main.weights.tolist() == w[: len(learner.columns)]
+        assert learner.main.squared_norm <= 1e30
+        assert np.isfinite(
+            [learner.main.observations.squared_steps, *learner.arrays["late"], *learner.main.served]
+        ).all()
 
 
 def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
     """An older release could save such a state: it is restored, says so, and learns nothing more."""
     learner = learner_of(Identity(rule="lms"))
-    learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
-    learner.weights[:] = 1.5e147
-    assert restored(learner).diverged == "the squared norm of the weights is 4.5e+294, beyond 1e+30"
+    learner.apply(P0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
+    learner.main.weights[:] = 1.5e147
+    assert restored(learner).main.diverged == "the squared norm of the weights is 4.5e+294, beyond 1e+30"

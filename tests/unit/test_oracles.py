@@ -16,13 +16,14 @@ from service.settings.model import ModelSettings
 from tests import data
 from tests.checks import close, learner_of
 from tests.conftest import event
+from tests.partitions import P0
 
 
 def learners(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]:
     """A learner that has just learned row i, for each i."""
     learner = learner_of(Identity(features="positional", dimension=x.shape[1], **identity))
     for i, (row, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
-        learner.apply(0, Records.of(i, [event(row, label)]))
+        learner.apply(P0, Records.of(i, [event(row, label)]))
         yield i, learner
 
 
@@ -36,8 +37,8 @@ def test_perceptron_is_scikit_learns(name: str) -> None:
         w = np.concatenate([reference.intercept_, reference.coef_[0]])
         updates += bool((w != previous).any())
         previous = w
-        assert close(learner.weights, w, 1e-9), f"event {i}"
-        assert learner.counts.updates == updates
+        assert close(learner.main.weights, w, 1e-9), f"event {i}"
+        assert learner.main.counts.updates == updates
     assert updates > 10
 
 
@@ -51,7 +52,7 @@ def test_a_scaled_perceptron_is_rivers(name: str) -> None:
         reference.learn_one(dict(enumerate(x[i].tolist())), bool(y[i] > 0))
         perceptron = reference["Perceptron"]
         w = [perceptron.intercept, *(perceptron.weights.get(j, 0.0) for j in range(x.shape[1]))]
-        assert close(learner.weights, w, 1e-9), f"event {i}"
+        assert close(learner.main.weights, w, 1e-9), f"event {i}"
 
 
 @pytest.mark.parametrize("name", data.NAMES)
@@ -62,4 +63,4 @@ def test_lms_is_scikit_learns(name: str) -> None:
     reference = SGDRegressor("squared_error", penalty=None, learning_rate="constant", eta0=eta, shuffle=False)
     for i, learner in learners(x, y, rule="lms", eta=eta):
         reference.partial_fit(x[i : i + 1], y[i : i + 1])
-        assert close(learner.weights, np.concatenate([reference.intercept_, reference.coef_]), 1e-9), f"event {i}"
+        assert close(learner.main.weights, np.concatenate([reference.intercept_, reference.coef_]), 1e-9), f"event {i}"

@@ -12,6 +12,7 @@ from service.snapshots.blobs import BLOCK_RUNS
 from service.snapshots.head import Source
 from service.snapshots.keeper import AcceptedSave, Keeper
 from tests.conftest import event
+from tests.partitions import P0, P1
 from tests.saving import FakeClock, keeper, learn, new_learner, save, simulated_store
 
 
@@ -117,10 +118,10 @@ async def test_the_recorded_order_of_interleaved_partitions_has_a_bound(
     store = SlowStore(clock)
     k = keeper(store, "t", clock, keep=keep, keep_every=1e9)
     learner = Learner(Identity())
-    learner.begin({0: 0, 1: 0})
+    learner.begin({P0: 0, P1: 0})
     longest, kept_versions = 0, set[int]()
     for turn in range(12 * BLOCK_RUNS):
-        learner.apply(turn % 2, Records.of(turn // 2, [event({"a": 1.0}, turn % 2)]))
+        learner.apply((P0, P1)[turn % 2], Records.of(turn // 2, [event({"a": 1.0}, turn % 2)]))
         if turn % 256 == 0:
             save = await k.save(learner, {}, Source("cluster"))
             assert isinstance(save, AcceptedSave)

@@ -23,6 +23,7 @@ from service.serving.page.history import MAX_POINTS, History, Point, Points
 from service.serving.page.routes import OPEN
 from tests.checks import learner_of
 from tests.conftest import event
+from tests.partitions import P0, P1
 from tests.unit.applications import serving
 
 
@@ -44,7 +45,7 @@ def model_of(*records: bytes, **identity: Any) -> Model:
 
 async def page_body(model: Model) -> Any:
     """The JSON that the page polls."""
-    history = History(Models([model]), lambda _: {0: 3, 1: 4})
+    history = History(Models([model]), lambda _: {P0: 3, P1: 4})
     history.take(model, time.time())
     async with client(model, history=history) as http:
         return (await http.get("/page/now", params={"model": model.name})).raise_for_status().json()
@@ -96,13 +97,13 @@ async def test_the_confusion_is_that_of_the_weights_that_answer(labels: tuple[st
     expected = [[0] * len(names) for _ in names]
     for i in range(60):
         x, place = {"a": i % 5, "b": i % 7}, i * i % len(names)
-        state = learner.by(learner.answering)
+        state = learner.serving
         expected[place][names.index(state.label(learner.score(x, state)[0]))] += 1
-        learner.apply(0, Records.of(i, [event(x, names[place])]))
+        learner.apply(P0, Records.of(i, [event(x, names[place])]))
     body = await page_body(static_model("m", learner, 0.0))
     assert body["model"]["serve"] == serve
     is_last = bool(labels) and serve == "average"
-    assert (body["confusion"], body["of_last"]) == (learner.counts.confusion if is_last else expected, is_last)
+    assert (body["confusion"], body["of_last"]) == (learner.main.counts.confusion if is_last else expected, is_last)
     if not labels:
         assert body["model"]["recall"]["all"] == expected[1][1] / sum(expected[1])
         assert 0 < expected[1][1] < sum(expected[1])
@@ -119,7 +120,7 @@ async def test_a_plane_is_in_the_events_own_units_scaled_or_not() -> None:
         assert body["plane"]["events"] == expected
         ((bias, x, y),) = body["plane"]["scores"]
         for u, v in ((100.0, -5.0), (0.0, 3.0)):
-            score, _ = learner.score([u, v])
+            score, _ = learner.score([u, v], learner.serving)
             assert bias + x * u + y * v == pytest.approx(score)
 
 

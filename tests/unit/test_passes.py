@@ -23,6 +23,7 @@ from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
 from tests.checks import learner_of
 from tests.conftest import event, perceptron
+from tests.partitions import P0
 
 SQUARE = [(0, 0), (0, 1), (1, 0), (1, 1)]
 AND, OR, XOR = [0, 0, 0, 1], [0, 1, 1, 1], [0, 1, 1, 0]
@@ -375,10 +376,10 @@ def test_passes_are_what_a_learner_learns_of_the_same_events(rule: dict[str, Any
     learner, mistakes, updates = learner_of(identity), 0, 0
     passes, w = fit(identity, batch_training.read_data(identity, records), max_passes=3, trace=trace)
     for p in passes:
-        learner.apply(0, Records.of(learner.next[0], records))
+        learner.apply(P0, Records.of(learner.next[P0], records))
         mistakes, updates = mistakes + p.mistakes, updates + p.updates
-        assert (mistakes, updates) == (learner.counts.mistakes, learner.counts.updates)
-    assert w.tolist() == learner.weights.tolist()
+        assert (mistakes, updates) == (learner.main.counts.mistakes, learner.main.counts.updates)
+    assert w.tolist() == learner.main.weights.tolist()
 
 
 def test_the_loss_of_a_pass() -> None:

@@ -15,10 +15,11 @@ from service.errors import SnapshotForeign
 from service.learning.identity import FOLD
 from service.learning.records import Records
 from service.snapshots import codec
-from service.snapshots import head as heads
+from service.snapshots.content import snapshot_content
 from service.snapshots.head import SCHEMA, UNKNOWN_WRITER
 from service.snapshots.keeper import AcceptedSave
 from tests import releases
+from tests.partitions import P0
 from tests.saving import keeper, simulated_store
 
 FILES = sorted(releases.HERE.glob("*.json"))
@@ -65,18 +66,18 @@ async def test_a_model_of_a_release_is_restored_and_learns_on(file: Path, name: 
     learner = await saver.restore()
     assert learner is not None
     assert saver.head is not None
-    assert heads.snapshot_content(learner).head.state_digest == saver.head.state_digest == digest
+    assert snapshot_content(learner).head.state_digest == saver.head.state_digest == digest
     assert saver.head.kept
     assert saver.head.run_blobs or saver.head.runs
     for version in saver.head.kept:
         data = redis.state[f"v:{version.version}"]
         codec.decode_head(data, hashlib.sha256(data).hexdigest())
-    learner.apply(0, Records.of(learner.next[0], releases.events(learner.identity)[:3]))
+    learner.apply(P0, Records.of(learner.next[P0], releases.events(learner.identity)[:3]))
     save = await saver.save(learner, {}, saver.head.source)
     assert isinstance(save, AcceptedSave)
     restored = await keeper(store, "m").restore()
     assert restored is not None
-    assert heads.snapshot_content(restored).head.state_digest == heads.snapshot_content(learner).head.state_digest
+    assert snapshot_content(restored).head.state_digest == snapshot_content(learner).head.state_digest
 
 
 async def test_this_release_stores_what_its_file_has() -> None:

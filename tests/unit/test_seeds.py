@@ -18,6 +18,7 @@ from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
 from tests.checks import learner_of
 from tests.conftest import event
+from tests.partitions import P0
 
 
 def train(identity: Identity, *events: tuple[list[float], int]) -> Learner:
@@ -32,20 +33,24 @@ def identity_of(rule: Any, dimension: int = 2, **fields: Any) -> Identity:
 def test_row_1_the_mistake_driven_rule() -> None:
     """w(0) = 0, so the first event always updates: y·s = 0 is a mistake. A right prediction changes nothing."""
     first = train(identity_of("perceptron", eta=0.5), ([2.0, -1.0], -1))
-    assert first.weights.tolist() == [-0.5, -1.0, 0.5]
+    assert first.main.weights.tolist() == [-0.5, -1.0, 0.5]
     repeated = train(identity_of("perceptron", eta=0.5), ([2.0, -1.0], -1), ([2.0, -1.0], -1))
-    assert repeated.weights.tolist() == first.weights.tolist()
-    assert (repeated.counts.mistakes, repeated.counts.updates) == (1, 1)
+    assert repeated.main.weights.tolist() == first.main.weights.tolist()
+    assert (repeated.main.counts.mistakes, repeated.main.counts.updates) == (1, 1)
 
 
 def test_row_2_the_error_correction_form() -> None:
     """φ(0) = -1: at s = 0 a positive event is wrong, and steps by 2η, or η with outputs 0 and 1; a negative is not."""
     for outputs, step in (("bipolar", 2.0), ("binary", 1.0)):
         identity = identity_of("error-correction", eta=0.5, outputs=outputs)
-        assert train(identity, ([1.0, 3.0], 1)).weights.tolist() == [0.5 * step, 0.5 * step, 1.5 * step]
+        assert train(identity, ([1.0, 3.0], 1)).main.weights.tolist() == [0.5 * step, 0.5 * step, 1.5 * step]
         negative = train(identity, ([1.0, 3.0], -1))
-        assert negative.weights.tolist() == [0.0, 0.0, 0.0]
-        assert (negative.counts.mistakes, negative.counts.updates, negative.counts.wrong_predictions) == (1, 0, 0)
+        assert negative.main.weights.tolist() == [0.0, 0.0, 0.0]
+        assert (
+            negative.main.counts.mistakes,
+            negative.main.counts.updates,
+            negative.main.counts.wrong_predictions,
+        ) == (1, 0, 0)
 
 
 def test_row_3_the_half_step_form_is_row_1_but_at_0() -> None:
@@ -55,17 +60,17 @@ def test_row_3_the_half_step_form_is_row_1_but_at_0() -> None:
     perceptron, half_step = (
         learner_of(identity_of(r, eta=0.5, start="given"), records, start=start) for r in ("perceptron", "half-step")
     )
-    assert perceptron.weights.tolist() == half_step.weights.tolist()
-    assert perceptron.counts.updates == half_step.counts.updates > 100
-    assert train(identity_of("half-step", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 0
-    assert train(identity_of("perceptron", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 1
+    assert perceptron.main.weights.tolist() == half_step.main.weights.tolist()
+    assert perceptron.main.counts.updates == half_step.main.counts.updates > 100
+    assert train(identity_of("half-step", eta=0.5), ([1.0, 1.0], -1)).main.counts.updates == 0
+    assert train(identity_of("perceptron", eta=0.5), ([1.0, 1.0], -1)).main.counts.updates == 1
 
 
 def test_row_10_the_perceptron_loss() -> None:
     """max(0, -y·w·x): 0 if right or on the boundary, otherwise how far the score is off. Mean of 0, 3 and 0: 1."""
     learner = train(identity_of("perceptron"), ([1.0, 0.0], 1), ([2.0, 0.0], -1), ([1.0, 1.0], -1))
     # Scores before learning: 0, 1 + 2 = 3 with y = -1, then with w = (0, -1, 0) a right -1.
-    margins = learner.observations.recent.margins
+    margins = learner.main.observations.recent.margins
     assert margins
     assert margins.loss == 1.0
     assert margins.quantiles[1] == 0.0, "the middle of 0, -3/√5 and 1/√3"
@@ -74,20 +79,24 @@ def test_row_10_the_perceptron_loss() -> None:
 
 def test_row_12_least_mean_squares() -> None:
     """w += η·(y - o)·x, mistake or not: from 0 with y = 1 to η·x, then a right event moves them too."""
-    assert train(identity_of("lms", eta=0.25), ([1.0, 2.0], 1)).weights.tolist() == [0.25, 0.25, 0.5]
+    assert train(identity_of("lms", eta=0.25), ([1.0, 2.0], 1)).main.weights.tolist() == [0.25, 0.25, 0.5]
     learner = train(identity_of("lms", eta=0.25), ([1.0, 2.0], 1), ([1.0, 0.0], 1))
     # o = 0.5 is right, and still w += 0.25·0.5·(1, 1, 0).
-    assert learner.weights.tolist() == [0.375, 0.375, 0.5]
-    assert (learner.counts.updates, learner.counts.mistakes, learner.counts.wrong_predictions) == (2, 1, 1)
+    assert learner.main.weights.tolist() == [0.375, 0.375, 0.5]
+    assert (learner.main.counts.updates, learner.main.counts.mistakes, learner.main.counts.wrong_predictions) == (
+        2,
+        1,
+        1,
+    )
 
 
 def test_row_13_the_logistic_delta_rule() -> None:
     """At s = 0 o = ½ and f' = a/4, so a positive event (t = 1) adds η·½·a/4·x, and a negative one takes it away."""
     for y in (1, -1):
         learner = train(identity_of("logistic-delta", eta=0.5, slope=2.0), ([1.0, -2.0], y))
-        assert learner.weights.tolist() == [0.125 * y, 0.125 * y, -0.25 * y]
+        assert learner.main.weights.tolist() == [0.125 * y, 0.125 * y, -0.25 * y]
     distant = train(identity_of("logistic-delta", eta=0.5, slope=2.0), *[([100.0, 0.0], 1)] * 3)
-    assert np.isfinite(distant.weights).all()
+    assert np.isfinite(distant.main.weights).all()
 
 
 def test_row_14_the_mcculloch_pitts_unit() -> None:
@@ -98,7 +107,7 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
         return learner_of(identity, start=WeightsFile(weights, -threshold))
 
     def fires(learner: Learner, *inputs: float) -> bool:
-        return learner.label(learner.score(list(inputs))[0]) == 1
+        return learner.main.label(learner.score(list(inputs), learner.main)[0]) == 1
 
     and_unit, or_unit, not_unit = unit([1.0, 1.0], 2.0), unit([1.0, 1.0], 1.0), unit([-1.0], 0.0)
     for a in (0.0, 1.0):
@@ -106,8 +115,12 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
         for b in (0.0, 1.0):
             assert fires(and_unit, a, b) == bool(a and b)
             assert fires(or_unit, a, b) == bool(a or b)
-    and_unit.apply(0, Records.of(0, [event([0, 0], 1)]))
-    assert (and_unit.weights.tolist(), and_unit.counts.updates, and_unit.counts.mistakes) == ([-2.0, 1.0, 1.0], 0, 1)
+    and_unit.apply(P0, Records.of(0, [event([0, 0], 1)]))
+    assert (and_unit.main.weights.tolist(), and_unit.main.counts.updates, and_unit.main.counts.mistakes) == (
+        [-2.0, 1.0, 1.0],
+        0,
+        1,
+    )
 
 
 @pytest.mark.parametrize("present", [1, 10, 100])

@@ -9,8 +9,10 @@ import pytest
 
 from service.errors import ConfigurationError
 from service.learning.identity import Identity, Places
+from service.learning.records import PartitionId
 from service.settings import load as loading
 from service.settings.load import load, model_settings, parse_start_at
+from tests.partitions import P0
 
 
 @pytest.fixture(autouse=True)
@@ -210,9 +212,15 @@ def test_a_byte_order_mark_is_not_part_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [(None, None), ("earliest", "earliest"), ("0:5,2:7", {0: 5, 2: 7}), ("latest", "latest")]
+    ("text", "value"),
+    [
+        (None, None),
+        ("earliest", "earliest"),
+        ("0:5,clicks-2:7", {P0: 5, PartitionId(2, "clicks"): 7}),
+        ("latest", "latest"),
+    ],
 )
-def test_start_at(text: str | None, value: dict[int, int] | str | None) -> None:
+def test_start_at(text: str | None, value: dict[PartitionId, int] | str | None) -> None:
     assert parse_start_at(text) == value
 
 

@@ -120,7 +120,7 @@ def test_changes_of_rows() -> None:
             "event.label": f"{outer}/after/clicked", "event.where": {f"{outer}/op": ["c", "u", "r"]},
             "event.weight": False, "event.id": False, "event.without": ["ts", "id"],
         }  # fmt: skip
-        assert (len(choices.values), train(choices).counts.events) == (400, 400)
+        assert (len(choices.values), train(choices).main.counts.events) == (400, 400)
 
 
 def test_cloud_events() -> None:
@@ -133,7 +133,7 @@ def test_cloud_events() -> None:
     settings = suggested(choices)
     assert (settings["event.features"], settings["event.label"]) == ("/data", "/data/clicked")
     assert settings["event.where"] == {"/type": ["click"]}
-    counts = train(choices).counts
+    counts = train(choices).main.counts
     assert (counts.events, counts.rejected) == (266, {})
 
 
@@ -150,7 +150,7 @@ def test_lists_are_positions() -> None:
     choices = choose_event(sample([*events, {"features": [1], "label": True}]), None)
     assert (suggested(choices)["features"], suggested(choices)["dimension"]) == ("positional", 3)
     assert "event.without" not in suggested(choices)
-    assert train(choices).counts.rejected == {"wrong-length": 1}
+    assert train(choices).main.counts.rejected == {"wrong-length": 1}
 
 
 def test_the_rows_of_a_table() -> None:

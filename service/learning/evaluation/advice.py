@@ -14,26 +14,26 @@ def advice(learner: Learner) -> dict[str, str]:
     """A line for each thing that is wrong with the model, by a name that stays the same while the figures change.
 
     >>> from service.learning.identity import Identity
-    >>> from service.learning.records import Records
-    >>> learner = Learner(Identity())
-    >>> learner.begin({0: 0})
-    >>> _ = learner.apply(0, Records.of(0, [b"no event"] * 12))
+    >>> from service.learning.records import PartitionId, Records
+    >>> learner, partition = Learner(Identity()), PartitionId(0)
+    >>> learner.begin({partition: 0})
+    >>> _ = learner.apply(partition, Records.of(0, [b"no event"] * 12))
     >>> advice(learner)["rejected"]
     'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'
     """
-    lines, recent, events = {}, learner.observations.recent, learner.counts.events
-    accuracy, baseline = recent.average_accuracy if learner.averaged else recent.accuracy, recent.baseline
+    lines, recent, events = {}, learner.main.observations.recent, learner.main.counts.events
+    accuracy, baseline = recent.average_accuracy if learner.main.averaged else recent.accuracy, recent.baseline
     frequent = "most frequent" if learner.identity.multiclass else "more frequent"
     below = accuracy is not None and baseline is not None and accuracy < baseline
     # A model that finds a rare label is wrong more often than one that never predicts it, and more useful.
-    below = below and not recent.confusion(learner.averaged).finds_rare
+    below = below and not recent.confusion(learner.main.averaged).finds_rare
     # The first window does not count: the model began with nothing.
     if events >= 2 * recent.window and below:
         lines["accuracy"] = (
             f"{accuracy:.1%} of the last {recent.window:,} predictions were right, fewer than the {baseline:.1%} of "
             f"always predicting the {frequent} label: try {_accuracy_settings(learner)}"
         )
-    serving = learner.by(learner.answering)
+    serving = learner.serving
     confusion = serving.observations.recent.confusion(serving.averaged)
     missed, of = confusion.events[1] - confusion.right[1], sum(confusion.events)
     if serving.counts.events >= 2 * recent.window and confusion.recall == 0.0 and MIN_RECORDS <= missed < of / 2:
@@ -49,12 +49,12 @@ def advice(learner: Learner) -> dict[str, str]:
             f"{constant:,} of the {sparse:,} numbers that only some events have: send true in their place, or set "
             f'scale = "none" {RESET_HINT}'
         )
-    serve = learner.observations.options.serve
+    serve = learner.options.serve
     if serve not in MODEL_ITSELF and learner.answering is None:
         candidate = learner.candidates.get(serve)
         why = f"it diverged: {candidate.diverged}" if candidate else "it has not begun, or the learner does not have it"
         lines["serve"] = f"candidate {serve} does not answer, and the model itself does ({why})"
-    rejected = sum(learner.counts.rejected.values())
+    rejected = sum(learner.main.counts.rejected.values())
     if rejected > events and rejected + events >= MIN_RECORDS:
         lines["rejected"] = (
             f"more than half of its records, {rejected:,} of {rejected + events:,}, were rejected: "
@@ -79,9 +79,9 @@ def _recall_settings(serving: Classifier) -> str:
 
 def _accuracy_settings(learner: Learner) -> str:
     """The settings that may raise the accuracy."""
-    identity, recent = learner.identity, learner.observations.recent
+    identity, recent = learner.identity, learner.main.observations.recent
     tries = []
-    if not learner.averaged and (recent.average_accuracy or 0.0) > (recent.accuracy or 0.0):
+    if not learner.main.averaged and (recent.average_accuracy or 0.0) > (recent.accuracy or 0.0):
         tries.append(f'serve = "average", which was right in {recent.average_accuracy:.1%}')
     retrained = [] if identity.scale == "standard" else ['scale = "standard"']
     retrained += [] if identity.average else ['average = "recent" with serve = "average"']

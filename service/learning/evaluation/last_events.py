@@ -9,6 +9,7 @@ import numpy as np
 
 from service.learning.columns.columns import Batch
 from service.learning.identity import Identity
+from service.learning.records import PartitionId
 
 KEPT_EVENTS = 200
 """The number of events that are kept for a model with two features."""
@@ -23,7 +24,7 @@ class LastEvents:
 
     >>> last = LastEvents(Identity())
     >>> starts, columns, ones = np.array([0, 2], np.uint64), np.array([2, 1], np.uint64), np.ones(1)
-    >>> last.add(0, 7, [b"a record"], Batch(starts, columns, np.array([0.5, -1.0]), ones, ones, [0]), 3)
+    >>> last.add(PartitionId(0), 7, [b"a record"], Batch(starts, columns, np.array([0.5, -1.0]), ones, ones, [0]), 3)
     >>> last.record, last.points.tolist()
     (b'a record', [[-1.0, 0.5, 1.0]])
     """
@@ -31,13 +32,15 @@ class LastEvents:
     def __init__(self, identity: Identity) -> None:
         self.record: bytes | None = None
         """The value of the last event, or of an earlier one if that is too large."""
-        self.skipped: tuple[int, int] | None = None
+        self.skipped: tuple[PartitionId, int] | None = None
         """Partition and offset of the last record that `where` passed over."""
         self.points = np.zeros((0, PLANE_COLUMNS))
         """A row for each of the last events, oldest first: both features, and the label as a batch has it."""
         self._named = identity.features != "hashed"
 
-    def add(self, partition: int, first: int, records: Sequence[bytes | None], batch: Batch, columns: int) -> None:
+    def add(
+        self, partition: PartitionId, first: int, records: Sequence[bytes | None], batch: Batch, columns: int
+    ) -> None:
         """Add a slice of records from offset `first` on; the model has this many columns now."""
         if batch.skipped:
             self.skipped = partition, first + batch.skipped[-1]

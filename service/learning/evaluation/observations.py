@@ -5,7 +5,6 @@ They are no part of the state, since learning does not need them. A snapshot has
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from service.learning.columns.columns import Batch
@@ -18,22 +17,12 @@ from service.learning.options import Options
 from service.learning.rules import RULES
 
 
-class OffsetGaps(msgspec.Struct):
-    """The accepted gaps in the log of a partition: their number, and the first and last as [from, to) offsets."""
-
-    count: int
-    first: tuple[int, int]
-    last: tuple[int, int]
-
-
 class ModelObservations:
     """The observations of one classifier, which reports new columns and learned batches here."""
 
     def __init__(self, identity: Identity, options: Options) -> None:
         self.options = options
         self.recent = PrequentialWindow(options.window, identity.classes)
-        self.gaps: dict[str, OffsetGaps] = {}
-        """By partition."""
         self.stretch: BoundSegment | None = None
         self.squared_steps = 0.0
         """‖w(0)‖² + Σ(‖Δw‖² + 2·η·weight·margin) over the updates."""
@@ -66,11 +55,6 @@ class ModelObservations:
         self.recent, self.squared_steps, file = recent, squared_steps, self.options.reference
         of_settings = file is None or (stretch is not None and stretch.sums.reference == file.identity)
         self.stretch = stretch if self.options.bound and of_settings else None
-
-    def add_gap(self, partition: int, gap: tuple[int, int]) -> None:
-        """Count a gap in the log, [from, to), that the reader accepted."""
-        before = self.gaps.get(str(partition), OffsetGaps(0, gap, gap))
-        self.gaps[str(partition)] = OffsetGaps(before.count + 1, before.first, gap)
 
     def begin_segment(self, vector: Vector, w: Vector, updates: int) -> bool:
         """Begin a segment of the bound whose reference is this vector, the weights or their average.

@@ -306,4 +306,4 @@ def _fault(rejected: Rejected, body: bytes) -> Rejected:
 def warm_up_predictions(learner: Learner) -> None:
     """Compile what large requests need, with a model of one position."""
     body = b'{"instances":[{"features":[1]},{"features":[1]}]}' + b" " * LARGE_BODY_BYTES
-    predict_large(freeze(learner), V1Request(body, 2), explain=False)
+    predict_large(freeze(learner, learner.main), V1Request(body, 2), explain=False)

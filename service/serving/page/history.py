@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from service.learning.learner import Learner
+from service.learning.records import PartitionId
 from service.serving.model_info import Accuracy, Share, answering_name, baseline
 from service.serving.models import Model, Models
 
@@ -84,7 +85,7 @@ class Points:
 class History:
     """The history of all models that answer. It is kept even if nobody looks at the page."""
 
-    def __init__(self, models: Models, lag: Callable[[Model], Mapping[int, int] | None]) -> None:
+    def __init__(self, models: Models, lag: Callable[[Model], Mapping[PartitionId, int] | None]) -> None:
         """`lag` returns a model's lag by partition, or None if it is not known here."""
         self._models, self._lag = models, lag
         self._points: dict[str, Points] = {}
@@ -114,7 +115,7 @@ class History:
 
 def point(learner: Learner, now: float, lag: int | None) -> Point:
     """The figures of a model at this time."""
-    counts, (bound, _), accuracy = learner.counts, learner.observations.bound, Accuracy.of_each(learner)
+    counts, (bound, _), accuracy = learner.main.counts, learner.main.observations.bound, Accuracy.of_each(learner)
     every: dict[str, Share] = {**accuracy, "baseline": baseline(learner)}
     shares = {name: (_rounded(share.recent), _rounded(share.all)) for name, share in every.items()}
     interval = accuracy[answering_name(learner)].all_interval

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -67,7 +68,7 @@ class PageState:
         else:
             now |= self._figures(model, a, await describe(model, a))
             now["largest"] = await self._weights(a.learner, model.name, *a.by(None))
-        return Response(msgspec.json.encode(now), media_type="application/json")
+        return Response(msgspec.json.encode(now, enc_hook=attrgetter("as_json")), media_type="application/json")
 
     def _figures(self, model: Model, a: ServedModel, about: Description) -> dict[str, Any]:
         learner, by, points = a.learner, a.by(None)[1], self._history.of(model.name)

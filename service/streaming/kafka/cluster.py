@@ -18,6 +18,7 @@ from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, PerceptronError, Unauthorised
+from service.learning.records import PartitionId
 from service.streaming.kafka.failures import UNAUTHORISED, connection_failure, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.fetching.record_batch import RecordsBuilder
@@ -50,19 +51,19 @@ class LogReader:
     `read` raises KafkaError and TimeoutError, see `Cluster.errors`.
     """
 
-    def __init__(self, topic: str, bounds: dict[int, tuple[int, int]], fetcher: Fetcher) -> None:
+    def __init__(self, topic: str, bounds: dict[PartitionId, tuple[int, int]], fetcher: Fetcher) -> None:
         self.bounds = bounds
         """The first offset and the last stable offset of each partition, when the reader was opened."""
         self._topic, self._fetcher = topic, fetcher
-        self._rest: dict[int, KafkaRecords] = {}
+        self._rest: dict[PartitionId, KafkaRecords] = {}
         """Records that were polled but not returned yet, by partition."""
 
-    async def read(self, partition: int, start: int, end: int) -> AsyncIterator[KafkaRecords]:
+    async def read(self, partition: PartitionId, start: int, end: int) -> AsyncIterator[KafkaRecords]:
         """The records from offset `start` to before `end`; raises DataError if the log is damaged.
 
         A read that starts where the previous one ended fetches nothing twice.
         """
-        tp, rest = TopicPartition(self._topic, partition), self._rest.get(partition)
+        tp, rest = TopicPartition(self._topic, partition.number), self._rest.get(partition)
         if rest is not None:
             rest = rest[rest.find(start) :]
         if rest is None or (not len(rest) and self._fetcher.partitions[tp].position != start):
@@ -77,7 +78,7 @@ class LogReader:
                 return
             async with asyncio.timeout(SILENCE_SECONDS):
                 polled = await self._fetcher.poll([tp], POLL_RECORDS)
-            rest = polled.get(partition, self._rest[partition])
+            rest = polled.get(tp, self._rest[partition])
 
 
 @dataclass(frozen=True)
@@ -213,12 +214,12 @@ class Cluster:
             fetcher = Fetcher(client, self.max_batch_bytes)
             fetching = asyncio.create_task(fetcher.run())
             try:
-                yield LogReader(topic, bounds, fetcher)
+                yield LogReader(topic, {PartitionId(tp.partition): pair for tp, pair in bounds.items()}, fetcher)
             finally:
                 fetching.cancel()
                 await asyncio.wait([fetching])
 
-    async def read_whole(self, topic: str, missing: PerceptronError) -> AsyncIterator[tuple[int, KafkaRecords]]:
+    async def read_whole(self, topic: str, missing: PerceptronError) -> AsyncIterator[tuple[PartitionId, KafkaRecords]]:
         """The committed records, partition by partition, up to the present end of the topic.
 
         Raises `missing` if there is no such topic, DependencyError, and DataError if the log is damaged.

@@ -22,6 +22,7 @@ from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
+from service.learning.records import PartitionId
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
 from service.streaming.kafka.failures import kafka_failure
 from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, unreadable
@@ -70,7 +71,7 @@ class Health:
                 self._say_once(str(error))
                 await self._watch_silence(partitions)
             for log in logs.values():
-                log.ends = {tp.partition: ends[tp] for tp in log.assigned if tp in ends}
+                log.ends = {PartitionId(tp.partition): ends[tp] for tp in log.assigned if tp in ends}
             inside = self.joined and await self._has_coordinator()
             if inside and not missing:
                 self._say_once.cache_clear()
@@ -85,7 +86,7 @@ class Health:
                 self.missing_since = 0.0
                 self._say_once.cache_clear()
             for tp in partitions:
-                await self._watch_partition(tp, logs[tp.topic].ends.get(tp.partition, 0))
+                await self._watch_partition(tp, logs[tp.topic].ends.get(PartitionId(tp.partition), 0))
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _ends(self, client: AIOKafkaClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -118,13 +118,15 @@ async def list_offsets(
     return offsets, errors
 
 
-async def log_bounds(client: AIOKafkaClient, partitions: Collection[TopicPartition]) -> dict[int, tuple[int, int]]:
-    """The first and the last stable offset of partitions of one topic; raises KafkaError if one is unknown."""
+async def log_bounds(
+    client: AIOKafkaClient, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The first and the last stable offset of partitions; raises KafkaError if one is unknown."""
     begins, errors = await list_offsets(client, partitions, EARLIEST)
     ends, more_errors = await list_offsets(client, partitions, LATEST)
     for error in (errors | more_errors).values():
         raise error
-    return {tp.partition: (begins[tp], ends[tp]) for tp in partitions}
+    return {tp: (begins[tp], ends[tp]) for tp in partitions}
 
 
 async def topic_id(client: AIOKafkaClient, topic: str) -> str:

@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 
 from service.errors import DependencyError
+from service.learning.records import PartitionId
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
@@ -72,7 +73,7 @@ class TopicLog:
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
         self._polling: Any = None
-        self.ends: dict[int, int] = {}
+        self.ends: dict[PartitionId, int] = {}
         """The end of each partition at the last check of `health`."""
         self.outbox = Outbox(topic_of(topic), clients.cluster)
 
@@ -112,41 +113,44 @@ class TopicLog:
         async with self._clients.cluster.errors():
             return Source(self._clients.cluster_id, await topic_id(self._clients.query_client, self.topic))
 
-    async def bounds(self) -> dict[int, tuple[int, int]]:
+    async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
         async with self._clients.cluster.errors():
-            return await log_bounds(self._clients.query_client, self.assigned)
+            bounds = await log_bounds(self._clients.query_client, self.assigned)
+        return {PartitionId(tp.partition): pair for tp, pair in bounds.items()}
 
-    def positions(self) -> dict[int, int]:
-        return {state.tp.partition: state.position for state in self._read_partitions()}
+    def positions(self) -> dict[PartitionId, int]:
+        return {PartitionId(state.tp.partition): state.position for state in self._read_partitions()}
 
     def take_gaps(self) -> list[Gap]:
-        return [Gap(state.tp.partition, *gap) for state in self._read_partitions() for gap in state.take_gaps()]
+        return [
+            Gap(PartitionId(state.tp.partition), *gap) for state in self._read_partitions() for gap in state.take_gaps()
+        ]
 
     def _read_partitions(self) -> list[Partition]:
         """The partitions that are read: after an assignment none, until a seek."""
         partitions = self._clients.fetcher.partitions
         return [partitions[tp] for tp in self.assigned if tp in partitions]
 
-    async def read(self, partition: int, offset: int) -> KafkaRecord | None:
-        tp, clients = TopicPartition(self.topic, partition), self._clients
+    async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
+        tp, clients = TopicPartition(self.topic, partition.number), self._clients
         if not self.held:
             return None
         async with clients.cluster.errors():
-            begin, end = (await log_bounds(clients.query_client, [tp]))[partition]
+            begin, end = (await log_bounds(clients.query_client, [tp]))[tp]
             if not begin <= offset < end:
                 return None
             clients.fetcher.seek(tp, offset)
             async with asyncio.timeout(ANSWER_SECONDS):
                 polled = await clients.fetcher.poll([tp], 1)
-        record = polled[partition].record(0) if partition in polled else None
+        record = polled[tp].record(0) if tp in polled else None
         return record if record is not None and record.offset == offset else None
 
-    def seek(self, offsets: Mapping[int, int]) -> None:
+    def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         for tp in self.assigned:
-            if tp.partition in offsets:
-                self._clients.fetcher.seek(tp, offsets[tp.partition])
+            if (offset := offsets.get(PartitionId(tp.partition))) is not None:
+                self._clients.fetcher.seek(tp, offset)
 
-    async def poll(self, idle: bool = False) -> dict[int, KafkaRecords]:
+    async def poll(self, idle: bool = False) -> dict[PartitionId, KafkaRecords]:
         if not self.held:
             return {}
         clients = self._clients
@@ -163,12 +167,12 @@ class TopicLog:
             return {}
         for _ in range(YIELDS_AFTER_POLL if polled else 0):
             await asyncio.sleep(0)
-        return polled
+        return {PartitionId(tp.partition): records for tp, records in polled.items()}
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        self._clients.to_commit.update({TopicPartition(self.topic, p): offset for p, offset in offsets.items()})
+    def commit(self, offsets: Mapping[PartitionId, int]) -> None:
+        self._clients.to_commit.update({TopicPartition(self.topic, p.number): offset for p, offset in offsets.items()})
 
-    def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
+    def lag(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
         """Offsets between these and the ends of the partitions, at the last check of `health`."""
         return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
 

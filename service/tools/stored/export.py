@@ -28,48 +28,49 @@ async def export_model(
     """Write the model to these files, each whole or not at all; the JSON to standard output if none is named."""
     async with settings.redis.store() as store:
         newest = await newest_snapshot(store, name, settings.of(name).options())
-    model = newest._replace(learner=newest.learner.promoted())
     if output is None and sklearn is None and onnx is None:
-        typer.echo(_json(name, model), nl=False)
+        typer.echo(_json(name, newest), nl=False)
     # The JSON first: every model has one, and it is there if another form cannot be made.
     for form, file, content_of in (("json", output, _json), ("sklearn", sklearn, _skops), ("onnx", onnx, _onnx)):
         if file is None:
             continue
         try:
-            write_atomically(file, content_of(name, model))
+            write_atomically(file, content_of(name, newest))
         except ImportError:
             raise ConfigurationError(
                 f"--{form} needs more packages: pip install 'perceptron-service[{form}]'"
             ) from None
-        typer.echo(f"version {model.head.version} of {name} written to {file}", err=True)
+        typer.echo(f"version {newest.head.version} of {name} written to {file}", err=True)
 
 
-def _json(name: str, a: ServedModel) -> bytes:
-    return msgspec.json.encode(export_json(name, a)) + b"\n"
+def _json(name: str, served: ServedModel) -> bytes:
+    return msgspec.json.encode(export_json(name, served)) + b"\n"
 
 
-def export_json(name: str, a: ServedModel) -> dict[str, Any]:
+def export_json(name: str, served: ServedModel) -> dict[str, Any]:
     """The content of the JSON file, by member."""
-    saved = Version.of(a.digest, a.head)
+    saved = Version.of(served.digest, served.head)
+    learner, classifier = served.learner, served.learner.serving
     counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "skipped")
     return weights_file.weights_as_json(
-        a.learner.identity,
-        a.learner.columns.names,
-        a.learner.served,
-        {part: getattr(a.learner.counts, part) for part in (*counts, "ignored_features")},
-        {"model": name, "version": saved.version, "saved_at": saved.saved_at, "state_digest": a.head.state_digest},
-        a.learner.scaler.arrays(len(a.learner.columns)) if a.learner.scaler else {},
+        classifier.identity,
+        learner.columns.names,
+        classifier.served,
+        {part: getattr(classifier.counts, part) for part in (*counts, "ignored_features")},
+        {"model": name, "version": saved.version, "saved_at": saved.saved_at, "state_digest": served.head.state_digest},
+        learner.scaler.arrays(len(learner.columns)) if learner.scaler else {},
     )
 
 
-def _fitted(name: str, a: ServedModel) -> Any:
+def _fitted(name: str, served: ServedModel) -> Any:
     """A scikit-learn Perceptron with the weights that answer; its `partial_fit` knows only the plain perceptron rule.
 
     With three classes and more it learns each class against the rest. Raises DataError if scikit-learn and ONNX have
     no such model.
     """
-    learner, labels = a.learner, list(a.learner.identity.labels or (-1, 1))
-    if len(learner.served) == 1:
+    learner, classifier = served.learner, served.learner.serving
+    labels, weights = list(learner.identity.labels or (-1, 1)), classifier.served
+    if len(weights) == 1:
         raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without features")
     if learner.scaler and learner.identity.features != "positional":
         raise DataError(
@@ -79,8 +80,8 @@ def _fitted(name: str, a: ServedModel) -> Any:
         )
     from sklearn.linear_model import Perceptron
 
-    fitted = Perceptron(eta0=learner.identity.eta, shuffle=False)
-    rows = np.atleast_2d(learner.served.T)
+    fitted = Perceptron(eta0=classifier.identity.eta, shuffle=False)
+    rows = np.atleast_2d(weights.T)
     intercept, coef = rows[:, 0].copy(), rows[:, 1:].copy()
     if learner.scaler:
         # w·(x - mean)/σ is (w/σ)·x less w·mean/σ, since positional features are never absent.
@@ -92,31 +93,31 @@ def _fitted(name: str, a: ServedModel) -> Any:
     # np.array alone would convert labels of two types to one type.
     fitted.classes_ = np.array(labels, None if len(set(map(type, labels))) == 1 else object)
     fitted.n_features_in_ = fitted.coef_.shape[1]
-    fitted.n_iter_, fitted.t_ = 1, 1.0 + learner.counts.events
+    fitted.n_iter_, fitted.t_ = 1, 1.0 + classifier.counts.events
     return fitted
 
 
-def _skops(name: str, a: ServedModel) -> bytes:
+def _skops(name: str, served: ServedModel) -> bytes:
     """A pipeline from flat events to labels; with positional features, the classifier alone."""
-    steps = [_fitted(name, a)]
+    steps = [_fitted(name, served)]
     from sklearn.feature_extraction import DictVectorizer, FeatureHasher
     from sklearn.pipeline import make_pipeline
     from skops.io import dumps
 
-    if a.learner.identity.features == "hashed":
+    if served.learner.identity.features == "hashed":
         steps.insert(0, FeatureHasher(steps[0].n_features_in_))
-    elif a.learner.identity.features == "named":
+    elif served.learner.identity.features == "named":
         vectorizer = DictVectorizer(sort=False)
-        vectorizer.feature_names_ = [*a.learner.columns.names]
+        vectorizer.feature_names_ = [*served.learner.columns.names]
         vectorizer.vocabulary_ = {feature: column for column, feature in enumerate(vectorizer.feature_names_)}
         steps.insert(0, vectorizer)
     # Each name is written twice, with much around it.
     return bytes(dumps(make_pipeline(*steps) if steps[1:] else steps[0], compression=zipfile.ZIP_DEFLATED))
 
 
-def _onnx(name: str, a: ServedModel) -> bytes:
+def _onnx(name: str, served: ServedModel) -> bytes:
     """Input `features`, float64 rows; outputs `label`, and `scores`: -s and s of two classes, else one for each."""
-    fitted = _fitted(name, a)
+    fitted = _fitted(name, served)
     labels = fitted.classes_.tolist()
     if not (all(isinstance(x, int) for x in labels) or all(isinstance(x, str) for x in labels)):
         raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not {listed(labels)}")
@@ -131,7 +132,7 @@ def _onnx(name: str, a: ServedModel) -> bytes:
         final_types=[("label", None), ("scores", None)],
         options={"zipmap": False, "raw_scores": True},
     )
-    about = export_json(name, a)
+    about = export_json(name, served)
     for part in ("version", "state_digest", "features", "names"):
         text = about[part] if isinstance(about[part], str) else msgspec.json.encode(about[part]).decode()
         model.metadata_props.add(key=part, value=text)

@@ -9,10 +9,10 @@ import typer
 
 from service.errors import DataError, DependencyError
 from service.learning.classifier import largest
-from service.learning.evaluation.observations import OffsetGaps
 from service.learning.identity import label_as_json
 from service.learning.kernel.kernel import Vector
-from service.learning.learner import Learner
+from service.learning.learner import Learner, OffsetGaps
+from service.learning.records import PartitionId, by_text
 from service.serving.model_info import Description, Version
 from service.serving.models import Model
 from service.settings.load import Settings
@@ -55,8 +55,8 @@ async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
     covered = sum(to - start for ranges in learner.covered.values() for start, to in ranges)
     about = Inspection(
         **msgspec.structs.asdict(Description.of(Model(name), served)),
-        offsets_without_record=covered - learner.counts.records,
-        gaps=learner.observations.gaps,
+        offsets_without_record=covered - learner.main.counts.records,
+        gaps=by_text(learner.gaps),
         lag=lag,
         lag_reason=lag_reason,
         versions=[Version.of(*v) for v in codec.kept_versions(served.head, served.digest, kept)],
@@ -77,13 +77,15 @@ def _largest_weights(learner: Learner, w: Vector) -> dict[str, Any]:
 
     if not learner.identity.multiclass:
         return largest_of(w, MAX_WEIGHTS)
-    labels, events = learner.identity.labels or (), learner.counts.by_label
+    labels, events = learner.identity.labels or (), learner.main.counts.by_label
     frequent = sorted(sorted(range(len(labels)), key=lambda k: -events[k])[:MAX_LABELS])
     rows = [{"label": labels[k], **largest_of(w[:, k], MAX_LABEL_WEIGHTS)} for k in frequent]
     return {"bias": None, "largest_weights": [], "label_weights": rows}
 
 
-async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> tuple[dict[str, int] | None, str | None]:
+async def _lag(
+    cluster: Cluster, topic: str, following: Mapping[PartitionId, int]
+) -> tuple[dict[str, int] | None, str | None]:
     """The records from the next offset of each partition on, and all records of a partition that was never learned.
 
     If Kafka does not answer soon, or the topic is not the one that was learned: None, and the reason.
@@ -97,7 +99,7 @@ async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> tu
     lag = {partition: end - following.get(partition, begin) for partition, (begin, end) in bounds.items()}
     if not following.keys() <= lag.keys() or min(lag.values()) < 0:
         return None, f"topic {topic} ends before the model's next offset: it is not the log that was learned"
-    return {str(partition): n for partition, n in lag.items()}, None
+    return by_text(lag), None
 
 
 def _text_of(value: Any) -> str:

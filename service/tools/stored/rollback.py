@@ -8,6 +8,7 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning.options import Options
+from service.learning.records import PartitionId
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Head
 from service.snapshots.rollback import current_head, kept_snapshot, roll_back
@@ -38,7 +39,7 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
     )
 
 
-def _parse_offsets(text: str | None) -> dict[int, int]:
+def _parse_offsets(text: str | None) -> dict[PartitionId, int]:
     with suppress(ValueError):
         offsets = parse_start_at(text) or {}
         if isinstance(offsets, dict):
@@ -46,13 +47,14 @@ def _parse_offsets(text: str | None) -> dict[int, int]:
     raise ConfigurationError(f"--resume-at {text}: expected PARTITION:OFFSET,…")
 
 
-async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at: dict[int, int]) -> None:
+async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at: dict[PartitionId, int]) -> None:
     """Raise ConfigurationError if learned records would be learned again, DataError if learning cannot go on there."""
-    learned = {int(partition): position.offset for partition, position in version.next.items()}
+    learned = {partition: position.offset for partition, position in version.next.items()}
     for partition, offset in resume_at.items():
         if partition not in learned:
+            partitions = ", ".join(map(str, learned))
             raise ConfigurationError(
-                f"--resume-at {partition}:{offset}: version {version.version} has partitions {', '.join(version.next)}"
+                f"--resume-at {partition}:{offset}: version {version.version} has partitions {partitions}"
             )
         if offset < learned[partition]:
             raise ConfigurationError(

@@ -17,11 +17,12 @@ from service.errors import ConfigurationError, DataError, LogLost
 from service.learning.initial_weights import FROM_FILE
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.records import PartitionId, by_text
 from service.learning.rules import RULES
 from service.learning.weights_file import WeightsFile
 from service.serving.models import ServedModel
 from service.settings.load import Settings
-from service.snapshots import head as heads
+from service.snapshots.content import snapshot_content
 from service.snapshots.head import Head
 from service.snapshots.ports import Store
 from service.snapshots.rollback import kept_snapshot
@@ -35,7 +36,7 @@ UNWATCHED = Options(bound=False)
 DIFFERENT = 4
 """The exit code if the states differ."""
 
-Step = tuple[int, int, int]
+Step = tuple[PartitionId, int, int]
 """Records to learn: partition, first offset, and the offset after the last."""
 
 
@@ -45,14 +46,14 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
         snapshot, learner, version = await _begin(store, settings, name)
     head, stored = snapshot.head, snapshot.learner
     steps = _steps(snapshot, learner)
-    events, records = learner.counts.events, learner.counts.records
+    events, records, learned = learner.main.counts.events, learner.main.counts.records, stored.main.counts.records
     diverged = await _replay(settings.kafka.cluster, name, snapshot, steps, learner)
-    digest = heads.snapshot_content(learner).head.state_digest
-    equal, replayed = digest == head.state_digest, learner.counts.records - records
+    digest = snapshot_content(learner).head.state_digest
+    equal, replayed = digest == head.state_digest, learner.main.counts.records - records
     empty = sum(to - start for _, start, to in steps) - replayed
-    if not equal and learner.observations.gaps and learner.counts.records < stored.counts.records and not diverged:
+    if not equal and learner.gaps and learner.main.counts.records < learned and not diverged:
         raise DataError(
-            f"topic {name} holds {learner.counts.records:,} of the {stored.counts.records:,} records that were "
+            f"topic {name} holds {learner.main.counts.records:,} of the {learned:,} records that were "
             f"learned: {empty:,} covered offsets are empty, as in a compacted log"
         )
     about = {
@@ -60,13 +61,13 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
         "version": head.version,
         "order": head.order,
         "from_version": version,
-        "covered": head.covered,
+        "covered": by_text(head.covered),
         "replayed_records": replayed,
-        "replayed_events": learner.counts.events - events,
+        "replayed_events": learner.main.counts.events - events,
         "events": head.counts.events,
         "candidates": {name: candidate.counts.events for name, candidate in head.candidate_states.items()},
         "offsets_without_record": empty,
-        "gaps": learner.observations.gaps,
+        "gaps": by_text(learner.gaps),
         "state_digest": head.state_digest,
         "replayed_state_digest": digest,
         "equal": equal,
@@ -130,8 +131,9 @@ def _steps(snapshot: ServedModel, learner: Learner) -> list[Step]:
     head, stored = snapshot.head, snapshot.learner
     if head.order == "log":
         return [(p, start, to) for p, ranges in stored.covered.items() for start, to in ranges]
-    following = learner.next
-    for partition, start, to in stored.runs:
+    following, partitions = learner.next, list(stored.covered)
+    steps = [(partitions[index], start, to) for index, start, to in stored.runs]
+    for partition, start, to in steps:
         if start != following.get(partition):
             break
         following[partition] = to
@@ -140,7 +142,7 @@ def _steps(snapshot: ServedModel, learner: Learner) -> list[Step]:
             f"model {head.model} cannot be learned again: the order of its records is known only since a version that "
             "is not kept any more: set snapshots.keep above 0, and verify after the next kept version"
         )
-    return stored.runs
+    return steps
 
 
 async def _replay(
@@ -150,8 +152,8 @@ async def _replay(
 
     Raises LogLost if records are missing, and DependencyError.
     """
-    fingerprints = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
-    learner.observations.gaps = {}
+    fingerprints = {p: position.fingerprint for p, position in snapshot.head.next.items()}
+    learner.gaps = {}
     async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as reader:
         _check_log(topic, steps, reader.bounds)
         for partition, start, to in _cut(steps, snapshot.learner):
@@ -174,14 +176,14 @@ async def _replay(
     return None
 
 
-def _cover(learner: Learner, partition: int, to: int) -> None:
+def _cover(learner: Learner, partition: PartitionId, to: int) -> None:
     """Cover the offsets up to `to`, which have no record."""
     if to > (start := learner.next[partition]):
-        learner.observations.add_gap(partition, (start, to))
+        learner.add_gap(partition, (start, to))
         learner.cover(partition, to)
 
 
-def _check_log(topic: str, steps: Sequence[Step], bounds: dict[int, tuple[int, int]]) -> None:
+def _check_log(topic: str, steps: Sequence[Step], bounds: dict[PartitionId, tuple[int, int]]) -> None:
     for partition, start, to in steps:
         begin, end = bounds.get(partition, (0, 0))
         if start < begin and start < to:
@@ -215,7 +217,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                 f"{stored.columns.name_of(first) if first else 'the bias'}: "
                 f"{float(array[first])!r} stored, {float(other[first])!r} replayed"
             )
-    if not all(RULES[learner.identity.rule].exact for learner in (stored, *stored.candidates.values())):
+    if not all(RULES[classifier.identity.rule].exact for classifier in (stored.main, *stored.candidates.values())):
         differences.append("the logistic rule's exp may differ between machines")
     return differences
 
@@ -223,7 +225,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
 def _figures(learner: Learner) -> dict[str, Any]:
     """The figures of a state that the differences show."""
     candidates = {f"candidate {name}": msgspec.to_builtins(c.counts) for name, c in learner.candidates.items()}
-    return {**msgspec.to_builtins(learner.counts), **candidates, "covered": learner.covered}
+    return {**msgspec.to_builtins(learner.main.counts), **candidates, "covered": by_text(learner.covered)}
 
 
 def _lines(about: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from service.learning.columns.columns import columns_for
 from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
 from service.learning.events.batch import Decoder
 from service.learning.learner import Learner
-from service.learning.records import Records
+from service.learning.records import PartitionId, Records
 from service.serving.model_info import Accuracy
 from service.settings.model import ModelSettings
 
@@ -100,21 +100,21 @@ def compare_settings(
     variants = [(*pair, 0.0) for pair in product(TRIED_RULES, AVERAGE)]
     if is_rare:
         variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
-    trials = list[Trial]()
+    trials, partition = list[Trial](), PartitionId(0)
     for scale in SCALES:
         # The model itself is the first trial; the others are its candidates.
         model, *others = (Trial(rule, scale, weights, margin) for rule, weights, margin in variants)
         candidates = {trial.name: trial.candidate for trial in others}
         own = ModelSettings(**settings, scale=scale, bound=False, window=len(later), candidates=candidates)
         learner = Learner(own.identity(), options=own.options())
-        learner.begin({0: 0})
+        learner.begin({partition: 0})
         learner.reconcile()
-        learner.apply(0, Records.of(0, events))
-        pairs = [pair for pair in learner.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
+        learner.apply(partition, Records.of(0, events))
+        pairs = [pair for pair in learner.main.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
         better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
         for trial in (model, *others):
-            by = learner.by(None if trial is model else trial.name)
-            if learner.diverged or by.diverged:
+            by = learner.classifier(None if trial is model else trial.name)
+            if learner.main.diverged or by.diverged:
                 trials.append(trial)
                 continue
             served, f1 = Accuracy.of(by, by.averaged), by.observations.recent.confusion(by.averaged).f1

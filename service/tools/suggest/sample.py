@@ -12,6 +12,7 @@ from service.errors import ConfigurationError, DataError, PerceptronError, Rejec
 from service.learning.events.careful_reader import CarefulReader
 from service.learning.events.content_types import DoubleVector, MessagePack, doubles
 from service.learning.identity import Identity
+from service.learning.records import PartitionId
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords, value_of
 from service.text import quantity
@@ -97,7 +98,7 @@ async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
 
 async def newest_of(
     cluster: Cluster, topic: str, missing: PerceptronError, count: int
-) -> AsyncIterator[tuple[int, KafkaRecords]]:
+) -> AsyncIterator[tuple[PartitionId, KafkaRecords]]:
     """The newest `count` records of a topic by partition: equally many of each, or all that it has.
 
     Raises `missing` if there is no such topic, DependencyError, and DataError if a record cannot be read.

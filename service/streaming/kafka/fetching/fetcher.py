@@ -208,8 +208,8 @@ class Fetcher:
         if self._unpacked.pop(topic, 0):
             self._room.set()
 
-    async def poll(self, partitions: Sequence[TopicPartition], max_records: int) -> dict[int, KafkaRecords]:
-        """At most `max_records` records of one topic, by the number of the partition; waits for the first one.
+    async def poll(self, partitions: Sequence[TopicPartition], max_records: int) -> dict[TopicPartition, KafkaRecords]:
+        """At most `max_records` records of these partitions; waits for the first one.
 
         Returns nothing if a position moved past offsets without records. Raises KafkaError, and DataError if the log is
         damaged.
@@ -232,15 +232,15 @@ class Fetcher:
         self._request_all()
         return polled
 
-    def _take(self, states: Sequence[Partition], max_records: int) -> dict[int, KafkaRecords]:
+    def _take(self, states: Sequence[Partition], max_records: int) -> dict[TopicPartition, KafkaRecords]:
         """Take records from each partition in turn. If no position moves, raise the error of a partition, if any."""
-        polled, moved, remaining = dict[int, KafkaRecords](), False, max_records
+        polled, moved, remaining = dict[TopicPartition, KafkaRecords](), False, max_records
         for state in sorted(states, key=lambda state: state.taken_at):
             builder, before = RecordsBuilder(), state.position
             if remaining > 0:
                 state.take(builder, remaining)
             if builder.count:
-                polled[state.tp.partition] = builder.build()
+                polled[state.tp] = builder.build()
                 remaining -= builder.count
                 state.taken_at = time.monotonic()
             moved |= state.position != before

@@ -1,0 +1,139 @@
+"""A learner's state as a head and blobs.
+
+`state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, covered ranges, counts, and the digests
+of names and arrays in fixed cuts.
+"""
+
+from copy import copy
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from service.learning.candidates import Candidate
+from service.learning.classifier import Classifier
+from service.learning.learner import Learner
+from service.snapshots import blobs
+from service.snapshots.blobs import Encoded, EncodedNames
+from service.snapshots.head import Array, CandidateState, Head, Observations, Source
+
+
+class Stored(NamedTuple):
+    """The parts of a model that the store has."""
+
+    arrays: dict[str, Encoded]
+    reference: Encoded | None
+    names: EncodedNames
+    runs: list[str]
+
+
+NOTHING_STORED = Stored({}, None, EncodedNames(0, []), [])
+
+
+class Content(NamedTuple):
+    """A learner's state as a head, and the blobs that the store lacks."""
+
+    head: Head
+    """Without what a save sets: model, version, parent, time, source, writer, next offsets, kept versions."""
+    stored: Stored
+    blobs: dict[str, bytes]
+
+
+def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Content:
+    """Cut a learner's state into blobs, for a store that has `before`, and digest it.
+
+    This takes long for many columns, so it may run in a thread. The learner must not change meanwhile.
+    """
+    arrays, new = dict[str, Encoded](), dict[str, bytes]()
+    for name, array in learner.arrays.items():
+        arrays[name], more = blobs.encode_array(array.copy(), before.arrays.get(name, blobs.NO_ARRAY))
+        new |= more
+    reference: Encoded | None = None
+    if learner.main.observations.stretch is not None:
+        # A reference that is the weights of a kept version is in the store already, under the same names.
+        like = before.reference or arrays.get("w", blobs.NO_ARRAY)
+        values = learner.main.observations.stretch.reference[: len(learner.columns)].ravel()
+        reference, more = blobs.encode_array(values, like)
+        new |= more
+    names, more = blobs.encode_name_blobs(learner.columns.names, before.names)
+    new |= more
+    runs, rest, more = blobs.encode_runs(learner.runs, before.runs)
+    new |= more
+    stored = Stored(arrays, reference, names, runs)
+    head = Head(
+        model="",
+        version=0,
+        parent="",
+        saved_at=0.0,
+        identity=learner.identity,
+        state_digest="",
+        order="log" if len(learner.covered) <= 1 else "arrival",
+        source=Source(),
+        next={},
+        covered={partition: list(ranges) for partition, ranges in learner.covered.items()},
+        counts=learner.main.counts.copy(),
+        observations=replace(observations(learner.main), gaps=learner.gaps.copy()),
+        runs=rest,
+        run_blobs=runs,
+        kept=[],
+        columns=len(learner.columns),
+        arrays={name: _named(array) for name, array in arrays.items()},
+        reference=_named(reference) if reference else None,
+        names=names.blobs,
+        candidates={name: _candidate(candidate) for name, candidate in learner.candidates.items()} or msgspec.UNSET,
+    )
+    return Content(replace(head, state_digest=digest_of(head, stored)), stored, new)
+
+
+def _named(array: Encoded) -> Array:
+    return Array(array.base, [digest for digest, _ in array.deltas])
+
+
+def _candidate(candidate: Candidate) -> CandidateState:
+    """A candidate as the head has it."""
+    return CandidateState(
+        identity=candidate.identity,
+        since=candidate.since.copy(),
+        counts=candidate.counts.copy(),
+        diverged_at=candidate.diverged_at,
+        observations=observations(candidate),
+    )
+
+
+def digest_of(head: Head, stored: Stored) -> str:
+    """SHA-256 of the canonical state, which this head describes and `stored` has the blocks of."""
+    state = {name: getattr(head, name) for name in ("identity", "covered", "counts", "columns", "names")}
+    state["arrays"] = {name: array.blocks for name, array in stored.arrays.items()}
+    if head.candidates:
+        members = ("identity", "since", "counts", "diverged_at")
+        state["candidates"] = {name: {m: getattr(c, m) for m in members} for name, c in head.candidates.items()}
+    plain = msgspec.to_builtins(state, enc_hook=attrgetter("as_json"), str_keys=True)
+    return blobs.digest(msgspec.json.encode(plain, order="sorted"))
+
+
+def observations(classifier: Classifier) -> Observations:
+    """The observations of a classifier, as a head stores them."""
+    watch = classifier.observations
+    recent, sums = watch.recent, copy(watch.stretch.sums) if watch.stretch else None
+    is_binary, truth = recent.classes == 2, recent.truth.last
+    wrong, positive, averaged_wrong = (
+        np.packbits(flags).tobytes().hex()
+        for flags in (recent.wrong.last, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.last)
+    )
+    missed = recent.missed if classifier.identity.average else None
+    return Observations(
+        squared_steps=watch.squared_steps,
+        recent_events=len(recent.wrong.last),
+        recent_wrong=wrong,
+        margins=recent.margins,
+        stretch=sums,
+        recent_positive=positive,
+        recent_averaged=averaged_wrong,
+        averaged=recent.averaged,
+        pairs=recent.pairs,
+        averaged_missed=missed and (missed[1] if is_binary else missed.copy()),
+        recent_truth="" if is_binary else truth.astype("<u2").tobytes().hex(),
+        diverged=classifier.diverged,
+    )
