@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 import uvloop
+from uvicorn.server import ServerState
 
 from service import __version__
 from service.errors import ConfigurationError, DependencyError, PerceptronError, os_cause
@@ -30,12 +31,14 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.memory import release_memory
 from service.process.observer import ModelObserver
 from service.process.scheduler import SystemClock
+from service.serving.follower import Follower, follow
 from service.serving.http.app import Application, HttpOptions
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
 from service.serving.http.server import HttpServer
 from service.serving.http.v1_predictions import warm_up_predictions
 from service.serving.model_info import describe
+from service.serving.model_status import ModelStatus
 from service.serving.models import Model, Models, ServedModel, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
@@ -77,9 +80,12 @@ class Service:
         self._log = configure_logging(settings.log)
         self._stop = asyncio.Event()
         self._signal = 0
-        self._clock = SystemClock()
+        self._requests = ServerState()
+        self._clock = SystemClock(self._requests)
         self._metrics = Metrics(__version__, self._figures, self.is_ready, self._missing)
+        self._store = settings.redis.store()
         self._observers: dict[str, ModelObserver] = {}
+        self._followers: dict[str, Follower] = {}
         self._models = Models(map(self._model, settings.listed))
         for name in settings.threshold_units:
             unit = settings.of(name)
@@ -87,7 +93,6 @@ class Service:
             self._models.add(static_model(name, learner, self._clock.time()))
         self._saves = SaveBudget(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
-        self._store = settings.redis.store()
         self._kafka = Kafka(
             settings.kafka.cluster,
             settings.kafka.group_id,
@@ -120,8 +125,6 @@ class Service:
         # While Kafka does not answer, the end of its log is not known.
         history = History(self._models, lambda model: None if self._kafka.missing_since else self._lag(model))
         server = self._server(history)
-        self._clock.under_way = server.server_state.tasks
-        self._clock.answered = lambda: server.server_state.total_requests
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
@@ -173,7 +176,9 @@ class Service:
         )
         app = Application(self._models, self._metrics, self._store, history, stopping, options)
         connections = Connections(limits, lambda cause: self._metrics.ended.labels(cause).inc(), stopping)
-        return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None)
+        return HttpServer(
+            app, connections, self._requests, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None
+        )
 
     def _stopping(self, number: int) -> None:
         self._log.info("stopping", signal=signal.Signals(number).name)
@@ -208,7 +213,7 @@ class Service:
                     learn(model)
 
             spawn = following.create_task
-            spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, self._observers, spawn))
+            spawn(follow(self._followers, self._store, self._clock, lambda name: self._kafka.logs[name].wake(), spawn))
             if settings.learn:
                 await self._insist(self._kafka.connect, settings.fail_fast)
                 for model in self._models.listed:
@@ -226,16 +231,19 @@ class Service:
             await asyncio.sleep(FIND_SECONDS)
 
     def _model(self, topic: str) -> Model:
-        model = Model(topic, options=self._settings.of(topic).options())
-        self._observers[topic] = ModelObserver(model, self._metrics, self._log)
+        status = ModelStatus()
         if self._settings.learn:
-            model.awaits_assignment = lambda: self._kafka.awaits_assignment(topic)
-            model.missing_resource = lambda: self._kafka.missing_resource(topic)
+            status = ModelStatus(
+                lambda: self._kafka.awaits_assignment(topic), lambda: self._kafka.missing_resource(topic)
+            )
+        model, options = Model(topic, status), self._settings.of(topic).options()
+        observer = self._observers[topic] = ModelObserver(model, self._metrics, self._log)
+        self._followers[topic] = Follower(model, self._store, self._clock, asyncio.to_thread, options, observer)
         return model
 
     def _learning(self, model: Model) -> LearnLoop:
         settings = self._settings
-        own = settings.of(model.name)
+        own, follower = settings.of(model.name), self._followers[model.name]
         keeper = Keeper(
             model.name,
             self._store,
@@ -246,20 +254,18 @@ class Service:
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
             writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),
-            followed=lambda: model.hand_over(self._store, self._clock),
+            followed=follower.hand_over,
             budget=self._saves,
         )
-        log = self._kafka.logs[model.name]
-        model.wake = log.wake
         return LearnLoop(
-            log,
+            self._kafka.logs[model.name],
             keeper,
             self._clock,
             self._observers[model.name],
             own.identity(),
             parse_start_at(settings.start_at),
             followed=lambda: model.answering is not None,
-            seen_digest=lambda: model.seen_digest,
+            seen_digest=lambda: follower.seen_digest,
             aim=self._clock.slice_seconds,
         )
 

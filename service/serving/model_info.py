@@ -252,7 +252,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             state_digest=head.state_digest,
             saved_at=iso(head.saved_at),
             learning_here=model.learning_here,
-            stopped=model.stopped or model.unusable,
+            stopped=model.status.stopped or model.status.unusable,
             **(array_figures or _array_figures(learner)),
             **_counted(learner.main, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uvicorn.server import ServerState
 
 from service.credentials.tls import Tls
 from service.learning.identity import Identity
@@ -105,7 +106,7 @@ class LocalServer:
     async def running(
         self, tls: ssl.SSLContext | None = None, trust: ssl.SSLContext | None = None
     ) -> AsyncIterator["LocalServer"]:
-        self.server = server = HttpServer(self.app, self.connections, 2, tls)
+        self.server = server = HttpServer(self.app, self.connections, ServerState(), 2, tls)
         self._trust = trust
         async with self._stack:
             listener = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))

@@ -64,7 +64,7 @@ class PageState:
             "model": None,
         }
         if model is None or (a := model.answering) is None:
-            now["why_not"] = model.why_not if model else "the service has no model yet"
+            now["why_not"] = model.status.why_not if model else "the service has no model yet"
         else:
             now |= self._figures(model, a, await describe(model, a))
             now["largest"] = await self._weights(a.learner, model.name, *a.by(None))
@@ -80,12 +80,12 @@ class PageState:
             "confusion": (confusion or by.counts.confusion) if len(labels) <= MAX_LABELS else [],
             "of_last": not confusion,  # the confusion is that of the last weights, not of those that answer
             "learner": a.head.writer.process,
-            "waiting": not model.learning_here and model.awaits_assignment(),
+            "waiting": not model.learning_here and model.status.awaits_assignment(),
             "kept": [(kept.version, iso(kept.saved_at)) for kept in a.head.kept],
             "rate": points.rate,
             "lag": self._history.lag(model),
             "points": points.all,
-            "set_aside": model.set_aside,
+            "set_aside": model.status.set_aside,
             "skipped": learner.last_events.skipped,
             "event": newest_event(learner),
             "plane": _plane(learner, by),
