@@ -175,10 +175,10 @@ class Service:
             allowed_origins=http.allowed_origins,
         )
         app = Application(self._models, self._metrics, self._store, history, stopping, options)
-        connections = Connections(limits, lambda cause: self._metrics.ended.labels(cause).inc(), stopping)
-        return HttpServer(
-            app, connections, self._requests, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None
+        connections = Connections(
+            limits, self._requests, lambda cause: self._metrics.ended.labels(cause).inc(), stopping
         )
+        return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None)
 
     def _stopping(self, number: int) -> None:
         self._log.info("stopping", signal=signal.Signals(number).name)
@@ -294,11 +294,11 @@ class Service:
         """The figures of each model that answers, to await at a scrape."""
         return (self._figures_of(model, model.answering) for model in self._models if model.answering)
 
-    async def _figures_of(self, model: Model, a: ServedModel) -> ModelFigures:
-        about = await describe(model, a)
-        saved = {p: position.offset for p, position in a.head.next.items()}
-        unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
-        return ModelFigures(about, a.head.counts, a.head.saved_at, by_text(self._lag(model) or {}), unsaved)
+    async def _figures_of(self, model: Model, served: ServedModel) -> ModelFigures:
+        about = await describe(model, served)
+        saved = {p: position.offset for p, position in served.head.next.items()}
+        unsaved = sum(offset - saved.get(p, offset) for p, offset in served.learner.next.items())
+        return ModelFigures(about, served.head.counts, served.head.saved_at, by_text(self._lag(model) or {}), unsaved)
 
     def _lag(self, model: Model) -> dict[PartitionId, int] | None:
         """Records that are still to be learned, by partition; None if another process learns the model."""

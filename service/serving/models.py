@@ -43,7 +43,7 @@ class ServedModel(NamedTuple):
         """How many events the state has learned since its head."""
         return self.learner.main.counts.events - self.head.counts.events
 
-    def by(self, candidate: str | None) -> tuple[str | None, Classifier]:
+    def classifier(self, candidate: str | None) -> tuple[str | None, Classifier]:
         """The classifier that answers: the requested candidate, the one set to answer, or the model itself (None).
 
         Raises UnknownCandidate, and Unanswerable if the requested candidate diverged.

@@ -76,19 +76,6 @@ class Instances(NamedTuple):
         return self.pointer.partition("/{}")[0]
 
 
-class Answers(NamedTuple):
-    """The predictions for one request, all by one state of one model."""
-
-    model: str
-    version: int
-    """The version of the accepted snapshot."""
-    ahead: int
-    """How many events the state has learned since that snapshot."""
-    candidate: str | None
-    """The candidate that answered; None if the model itself did."""
-    predictions: list[Prediction]
-
-
 class PredictionRequest(Protocol):
     """A request for predictions in some protocol, and the answer to it."""
 
@@ -101,5 +88,11 @@ class PredictionRequest(Protocol):
         `by_rows` allows rows of the compiled reader for a large request.
         """
 
-    def answer(self, answers: Answers) -> bytes:
-        """The body of the response. It may change the predictions, which nothing else reads."""
+    def answer(
+        self, predictions: list[Prediction], model: str, version: int, ahead: int, candidate: str | None
+    ) -> bytes:
+        """The body of the response. It may change the predictions, which nothing else reads.
+
+        They are by the state of a model that learned `ahead` events since the accepted snapshot of this `version`.
+        `candidate` answered, or the model itself if it is None.
+        """

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,12 +18,12 @@ from service.learning.columns.columns import Batch, columns_for
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.flatten import Features
 from service.learning.finite.batch_training import score_batch
-from service.learning.identity import Identity, Label
+from service.learning.identity import Identity
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving.models import Models, ServedModel, read_all
-from service.serving.predictions import Answers, Contribution, Instances, LabelScore, Prediction, PredictionRequest
+from service.serving.predictions import Contribution, Instances, LabelScore, Prediction, PredictionRequest
 
 MAX_EXPLAINED = 20_000
 """Features that one answer explains."""
@@ -46,54 +46,50 @@ class Predictor:
         self._thread = asyncio.Semaphore(1)
         self._counters: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # faster than `labels`
 
-    def answering(self, name: str) -> ServedModel:
-        """The model that answers; raises UnknownModel, and Unanswerable, also if the model diverged."""
+    def answering(self, name: str, candidate: str | None) -> tuple[ServedModel, str | None, Classifier]:
+        """The state of a model, and what `ServedModel.classifier` returns; raises UnknownModel and Unanswerable."""
         _, served = self._models.answering(name)
         if served.learner.main.diverged:
             raise Unanswerable(str(Diverged(name, served.learner.main.diverged)))
-        return served
+        return served, *served.classifier(candidate)
 
     async def predict(
         self, name: str, request: PredictionRequest, explain: bool, top: int, candidate: str | None
     ) -> bytes:
         """The body that answers a request; with three labels or more, each prediction has its `top` scores.
 
-        A thread answers a large request. Raises Rejected, and what `answering` and `ServedModel.by` raise.
+        A thread answers a large request. Raises Rejected, and what `answering` raises.
         """
-        served = self.answering(name)
-        answered_by, classifier = served.by(candidate)
-        learner = served.learner
+        served, answered_by, classifier = self.answering(name, candidate)
         if not request.is_large:
-            (instances,) = request.read(learner.flattener)
+            (instances,) = request.read(served.learner.flattener)
             features = instances.features
             if (
                 not isinstance(features, FeatureRows)
-                and len(features) * learner.identity.classes <= MAX_TURN_SCORES
+                and len(features) * classifier.identity.classes <= MAX_TURN_SCORES
                 and not (explain and sum(map(len, features)) > MAX_TURN_EXPLAINED)
             ):
                 # The state cannot change, as the loop does not turn.
-                predictions = [answer(learner, classifier, each, explain, top) for each in features]
+                predictions = [answer(served.learner, classifier, each, explain, top) for each in features]
                 _check_finite(predictions, instances)
-                self._count(name, learner.identity, _counted(predictions))
-                return request.answer(Answers(name, served.head.version, served.ahead, answered_by, predictions))
+                self._count(name, classifier.identity, predictions)
+                return request.answer(predictions, name, served.head.version, served.ahead, answered_by)
         async with self._thread:
-            served = self.answering(name)
-            answered_by, classifier = served.by(candidate)
-            ahead, learner = served.ahead, served.learner
-            frozen = await read_all(learner, partial(freeze, learner, classifier))
+            served, answered_by, classifier = self.answering(name, candidate)
+            version, ahead = served.head.version, served.ahead
+            frozen = await read_all(served.learner, partial(freeze, served.learner, classifier))
 
-            def answer_request() -> tuple[bytes, Mapping[Label, int]]:
+            def predict_and_answer() -> bytes:
                 predictions = predict_large(frozen, request, explain, top)
-                answers = Answers(name, served.head.version, ahead, answered_by, predictions)
-                return request.answer(answers), _counted(predictions)
+                self._count(name, frozen.classifier.identity, predictions)
+                return request.answer(predictions, name, version, ahead, answered_by)
 
-            body, labels = await asyncio.to_thread(answer_request)
-            self._count(name, learner.identity, labels)
-            return body
+            return await asyncio.to_thread(predict_and_answer)
 
-    def _count(self, name: str, identity: Identity, labels: Mapping[Label, int]) -> None:
+    def _count(self, name: str, identity: Identity, predictions: Sequence[Prediction]) -> None:
         """Count predictions, by label if there are few labels: each label is a series."""
-        for label, n in labels.items():
+        labels = [prediction.label for prediction in predictions]
+        for label, n in ({labels[0]: 1} if len(labels) == 1 else Counter(labels)).items():
             counted = label if identity.classes <= MAX_LABELS else ""
             key = name, counted.__class__, counted  # in Python 1 and True are equal
             if key not in self._counters:
@@ -105,7 +101,7 @@ class FrozenModel(NamedTuple):
     """A model at one time. It does not know columns that come later."""
 
     learner: Learner
-    by: Classifier
+    classifier: Classifier
     """The learner, or the candidate that answers."""
     columns: int
     served_at: Callable[[Any], NDArray[np.float64]]
@@ -113,29 +109,29 @@ class FrozenModel(NamedTuple):
     scaler: StandardScaler | None
 
 
-def freeze(learner: Learner, by: Classifier) -> FrozenModel:
+def freeze(learner: Learner, classifier: Classifier) -> FrozenModel:
     """The model as it is now, with a copy of its weights. Nothing may learn meanwhile: see `read_all`."""
-    w = by.served
-    return FrozenModel(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
+    w = classifier.served
+    return FrozenModel(learner, classifier, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
 
 
 def answer(
-    learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = DEFAULT_TOP
+    learner: Learner, classifier: Classifier, features: Features, explain: bool = False, top: int = DEFAULT_TOP
 ) -> Prediction:
     """The prediction for checked features, with `top` scores of three labels or more; `explain` adds the terms of s."""
-    score, unknown = learner.score(features, by)
-    prediction = _prediction(by, score, unknown, top)
+    score, unknown = learner.score(features, classifier)
+    prediction = _prediction(classifier, score, unknown, top)
     if explain:
-        now = FrozenModel(learner, by, len(learner.columns), by.served_at, learner.scaler)
+        now = FrozenModel(learner, classifier, len(learner.columns), classifier.served_at, learner.scaler)
         _explain(prediction, now, features, score)
     return prediction
 
 
-def _prediction(by: Classifier, score: Scores, unknown: int, top: int) -> Prediction:
-    of = by.probability
+def _prediction(classifier: Classifier, score: Scores, unknown: int, top: int) -> Prediction:
+    probability = classifier.probability
     if isinstance(score, float):
-        return Prediction(by.label(score), score, unknown, UNSET if of is None else of(score))
-    order, labels = np.argsort(-score, kind="stable"), by.identity.labels or ()  # equal scores keep their order
+        return Prediction(classifier.label(score), score, unknown, UNSET if probability is None else probability(score))
+    order, labels = np.argsort(-score, kind="stable"), classifier.identity.labels or ()  # equal scores keep their order
     chosen = order[:top]
     ranking = [LabelScore(labels[k], s) for k, s in zip(chosen.tolist(), score[chosen].tolist(), strict=True)]
     # An infinite score is the first or the last, and NaN is the last.
@@ -168,13 +164,13 @@ def predict_large(
 
     It runs in a thread: it reads only parts of the learner that do not change, and columns, which are never removed.
     """
-    learner, by, _, served_at, _ = now
+    learner, classifier, _, served_at, _ = now
     w = served_at(slice(None))
     # Hashing columns have buffers, which belong to the learner.
     columns = learner.columns if learner.identity.features == "named" else columns_for(learner.identity)
     answers: list[Prediction] = []
     explained = 0
-    shown_scores = min(top, by.identity.classes) if by.identity.multiclass else 0
+    shown_scores = min(top, classifier.identity.classes) if classifier.identity.multiclass else 0
     for instances in request.read(learner.flattener, by_rows=not explain):
         features = instances.features
         batch = columns.place_rows(features) if isinstance(features, FeatureRows) else columns.place(features)
@@ -183,7 +179,7 @@ def predict_large(
             raise Rejected("too-large", why, instances.list_pointer)
         batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
-        predictions = _predictions(by, scores, unknown, top)
+        predictions = _predictions(classifier, scores, unknown, top)
         _check_finite(predictions, instances, len(answers))
         if not isinstance(features, FeatureRows) and explain:
             explained += sum(map(len, features))
@@ -216,17 +212,14 @@ def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
     return now.scaler.scale(batch) if now.scaler else batch, unknown.tolist()
 
 
-def _counted(answers: Sequence[Prediction]) -> Mapping[Label, int]:
-    labels = [prediction.label for prediction in answers]
-    return {labels[0]: 1} if len(labels) == 1 else Counter(labels)
-
-
-def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int) -> list[Prediction]:
-    if by.identity.multiclass:
-        return [_prediction(by, s, strange, top) for s, strange in zip(scores, unknown, strict=True)]
-    labels, of = by.identity.labels or (-1, 1), by.probability
-    each = zip(by.identity.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
-    return [Prediction(labels[place], s, strange, UNSET if of is None else of(s)) for place, s, strange in each]
+def _predictions(
+    classifier: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int
+) -> list[Prediction]:
+    if classifier.identity.multiclass:
+        return [_prediction(classifier, s, n, top) for s, n in zip(scores, unknown, strict=True)]
+    labels, probability = classifier.identity.labels or (-1, 1), classifier.probability
+    each = zip(classifier.identity.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
+    return [Prediction(labels[k], s, n, UNSET if probability is None else probability(s)) for k, s, n in each]
 
 
 def _check_finite(predictions: Sequence[Prediction], instances: Instances, first: int = 0) -> None:

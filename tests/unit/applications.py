@@ -42,7 +42,7 @@ def describe(learner: Learner, name: str = "m") -> Description:
     model = static_model(name, learner, 1.0)
     model.learning_here = True
     assert model.answering is not None
-    return Description.of(model, model.answering)
+    return Description.from_model(model, model.answering)
 
 
 def figures(name: str) -> ModelFigures:

@@ -16,7 +16,6 @@ from service.learning.options import Options
 from service.serving import scoring
 from service.serving.http import v1_predictions
 from service.serving.http.v1_predictions import V1Request
-from service.serving.predictions import Answers
 from tests.checks import learner_of
 
 NAMES = ["a", "b", "c 1.5e3", "d.e", "é", "f", "g", "never seen"]
@@ -81,5 +80,5 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
         expected = [scoring.answer(learner, learner.main, features, explain, top=2) for features in instances]
         predictions = scoring.predict_large(scoring.freeze(learner, learner.main), request, explain, top=2)
         assert msgspec.json.encode(predictions) == msgspec.json.encode(expected)
-        answer = request.answer(Answers("m", 1, 0, None, predictions))
+        answer = request.answer(predictions, "m", 1, 0, None)
         assert answer == b'{"model":"m","version":1,"ahead":0,"predictions":%b}' % msgspec.json.encode(expected)

@@ -95,7 +95,7 @@ class LocalServer:
         self.causes, self.metrics = list[str](), Metrics("0", list, lambda: True, dict)
         learner = learner_of(Identity(labels=("x", "y", "z")), [event({"a": 1}, "y"), event({"a": -1}, "x")])
         self.learner, self.stopping = learner, False
-        self.connections = Connections(limits, self.causes.append, lambda: self.stopping)
+        self.connections = Connections(limits, ServerState(), self.causes.append, lambda: self.stopping)
         arguments: Any = {"tokens": tokens, "root_path": root_path, "allowed_origins": origins}
         self.app = app or application(
             learner, metrics=self.metrics, limits=limits, stopping=lambda: self.stopping, **arguments
@@ -106,7 +106,7 @@ class LocalServer:
     async def running(
         self, tls: ssl.SSLContext | None = None, trust: ssl.SSLContext | None = None
     ) -> AsyncIterator["LocalServer"]:
-        self.server = server = HttpServer(self.app, self.connections, ServerState(), 2, tls)
+        self.server = server = HttpServer(self.app, self.connections, 2, tls)
         self._trust = trust
         async with self._stack:
             listener = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))

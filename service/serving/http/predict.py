@@ -54,7 +54,7 @@ class Predict:
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
         name, text = scope["path_params"]["name"], scope["query_string"]
         query = PredictParameters.model_validate(dict(QueryParams(text))) if text else DEFAULTS
-        self._predictor.answering(name).by(query.candidate)  # raise before waiting for the body
+        self._predictor.answering(name, query.candidate)  # raise before waiting for the body
         if is_gzip(scope["headers"]):
             scope, receive = {**scope, "state": {}}, unpacked(receive)  # the unpacked body comes in pieces
         body = await self._in_flight.read(scope, receive)

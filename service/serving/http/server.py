@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
 from service.serving.http.limits import Connection, Connections
 
@@ -23,17 +22,9 @@ class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers, with which it would end before the last save."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        connections: Connections,
-        requests: ServerState,
-        stop_seconds: int,
-        tls: ssl.SSLContext | None = None,
+        self, app: ASGIApp, connections: Connections, stop_seconds: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        """`requests` has the requests under way, and how many were answered. A stop takes at most `stop_seconds`.
-
-        It begins with `should_exit`. With `tls` the server accepts only TLS.
-        """
+        """A stop takes at most `stop_seconds` after `should_exit`. With `tls` the server accepts only TLS."""
         super().__init__(
             uvicorn.Config(
                 cast(Any, app),
@@ -50,7 +41,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._connections, self._stop_seconds = connections, stop_seconds
-        self.server_state = requests
+        self.server_state = connections.requests
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen as uvicorn does, but with a time limit on TLS handshakes."""

@@ -31,13 +31,12 @@ from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import MAX_VALUE, Identity, Mode
 from service.learning.learner import Learner
 from service.serving import predictions as shapes
-from service.serving.predictions import Answers, Instances
+from service.serving.predictions import Instances
 from service.serving.scoring import freeze, predict_large
 
-SINGLE_FIELDS = ("features", "event")
-"""Input fields of a request with one instance: the features of an event, or a whole record."""
+POINTERS = {"features": "/features", "event": "/event", "instances": "/instances/{}/features", "events": "/events/{}"}
+"""The pointer of an instance by the request's input field: the features of one event, one whole record, or a list."""
 LIST_FIELDS = ("instances", "events")
-"""Input fields of a request with many instances: a list of objects with features, or of whole records."""
 
 LARGE_BODY_BYTES = 32 << 10
 """Bytes of the largest body that is read in one turn of the event loop."""
@@ -47,11 +46,10 @@ MAX_INSTANCE_BYTES = 1 << 20
 """Bytes of one instance, and of a body without its list of instances; more if `max_record_bytes` is more."""
 ENCODED_AT_ONCE = 20
 """Predictions or contributions that are encoded to JSON in one call."""
-_INPUT_FIELDS = (*SINGLE_FIELDS, *LIST_FIELDS)
+_INPUT_FIELDS = tuple(POINTERS)
 _NAMES = ", ".join(f"'{name}'" for name in _INPUT_FIELDS)
 _PATHS: tuple[Path, ...] = tuple((name,) for name in _INPUT_FIELDS)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
-_POINTERS = {"features": "/features", "event": "/event", "instances": "/instances/{}/features", "events": "/events/{}"}
 _IDLE_READERS: WeakKeyDictionary[Flattener, dict[str, RowReader]] = WeakKeyDictionary()
 """Compiled readers that no request uses, by the name of their list, so that a request need not make new buffers."""
 AnsweringCandidate = Annotated[
@@ -101,19 +99,20 @@ class V1Request:
             pieces = read_pieces(*arguments, by_rows) if self.is_large else (read_instances(*arguments),)
             for features, input_field in pieces:
                 self._input_field = input_field
-                yield Instances(features, _POINTERS[input_field])
+                yield Instances(features, POINTERS[input_field])
         except Rejected as rejected:
             raise _fault(rejected, self._body) from None
 
-    def answer(self, answers: Answers) -> bytes:
+    def answer(
+        self, predictions: list[shapes.Prediction], model: str, version: int, ahead: int, candidate: str | None
+    ) -> bytes:
         """The JSON of the answer."""
-        for prediction in answers.predictions:
+        for prediction in predictions:
             if prediction.contributions:
                 prediction.contributions = _encoded(prediction.contributions)
-        candidate = UNSET if answers.candidate is None else answers.candidate
         is_list = self._input_field in LIST_FIELDS
-        figures = (_encoded(answers.predictions),) if is_list else astuple(answers.predictions[0])
-        members: tuple[Any, ...] = answers.model, answers.version, answers.ahead, *figures, candidate
+        figures = (_encoded(predictions),) if is_list else astuple(predictions[0])
+        members: tuple[Any, ...] = model, version, ahead, *figures, UNSET if candidate is None else candidate
         return msgspec.json.encode((BatchPredictionResponse if is_list else PredictionResponse)(*members))
 
 
@@ -164,16 +163,14 @@ def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tu
     """The result of `read_instances`, by the careful reader; raises Rejected for the first rule that is broken."""
     commas = np.empty(max_instances, np.int64)
     values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
-    members = [
-        (name, member) for name, member in zip(_INPUT_FIELDS, values.values, strict=False) if member is not UNSET
-    ]
+    members = {name: m for name, m in zip(_INPUT_FIELDS, values.values, strict=False) if m is not UNSET}
     if not members:
         raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
     if len(members) > 1:
         raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(members)}")
-    ((name, member),) = members
+    ((name, member),) = members.items()
     kind = type_name(values.scalar(_INPUT_FIELDS.index(name)))
-    if name in SINGLE_FIELDS:
+    if name not in LIST_FIELDS:
         if name == "event" and kind != "an object":
             raise Rejected("wrong-type", f"expected an object, got {kind}", "/event")
         i, pointer = (0, "/features") if name == "features" else (-1, "/event" + to_pointer(flattener.path))
