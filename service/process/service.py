@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 import uvloop
+from uvicorn.server import ServerState
 
 from service import __version__
 from service.errors import ConfigurationError, DependencyError, PerceptronError, os_cause
@@ -31,12 +32,14 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.memory import release_memory
 from service.process.observer import ModelObserver
 from service.process.scheduler import SystemClock
-from service.serving import scoring
-from service.serving.http.app import Application
+from service.serving.follower import Follower, follow
+from service.serving.http.app import Application, HttpOptions
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
 from service.serving.http.server import HttpServer
+from service.serving.http.v1_predictions import warm_up_predictions
 from service.serving.model_info import describe
+from service.serving.model_status import ModelStatus
 from service.serving.models import Model, Models, ServedModel, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
@@ -80,17 +83,19 @@ class Process:
         self._log = configure_logging(settings.log)
         self._stop = asyncio.Event()
         self._signal = 0
-        self._clock = SystemClock()
+        self._requests = ServerState()
+        self._clock = SystemClock(self._requests)
         self._metrics = Metrics(__version__, self._figures, self.is_ready, self._missing)
+        self._store = settings.redis.store()
         self._observers: dict[str, ModelObserver] = {}
-        self._models = Models(map(self._model, list(settings.model_topics)))
+        self._followers: dict[str, Follower] = {}
+        self._models = Models(map(self._model, settings.model_topics))
         for name in settings.threshold_units:
             unit = settings.of(name)
             learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights)
             self._models.add(static_model(name, learner, self._clock.time()))
         self._saves = SaveBudget(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
-        self._store = settings.redis.store()
         self._connections = AsyncExitStack()
         """Closes the store and, once they are connected, the Kafka clients and the group member."""
         self._connections.push_async_callback(self._store.close)
@@ -118,8 +123,6 @@ class Process:
         # While Kafka does not answer, the end of its log is not known.
         history = History(self._models, lambda model: None if self._kafka_missing_since else self._lag(model))
         server = self._server(history)
-        self._clock.under_way = server.server_state.tasks
-        self._clock.answered = lambda: server.server_state.total_requests
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
@@ -159,21 +162,18 @@ class Process:
             answer_seconds=http.answer_timeout,
             idle_seconds=http.idle_timeout,
         )
-        app = Application(
-            self._models,
-            self._metrics,
-            self.is_ready,
-            stopping,
-            self._store,
+        options = HttpOptions(
+            __version__,
             limits,
-            version=__version__,
             tokens=BearerTokens(http.token_file, logger) if http.token_file else None,
             metrics_tokens=BearerTokens(http.metrics_token_file, logger) if http.metrics_token_file else None,
-            history=history,
             root_path=http.root_path,
             allowed_origins=http.allowed_origins,
         )
-        connections = Connections(limits, lambda cause: self._metrics.ended.labels(cause).inc(), stopping)
+        app = Application(self._models, self._metrics, self._store, history, stopping, options)
+        connections = Connections(
+            limits, self._requests, lambda cause: self._metrics.ended.labels(cause).inc(), stopping
+        )
         return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(logger) if http.tls else None)
 
     def _stopping(self, number: int) -> None:
@@ -210,12 +210,17 @@ class Process:
                 self._learners.append(tasks.create_task(self._learning(model, log).run()))
 
             spawn = following.create_task
-            spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, self._observers, spawn))
+            spawn(follow(self._followers, self._store, self._clock, self._wake, spawn))
             if settings.learn:
                 self._member = await self._connect()
                 await self._member.run(learn)
             elif settings.patterns:
                 await self._find_stored(add_model)
+
+    def _wake(self, model: str) -> None:
+        """Wake the idle local learner of a model, so that it checks its head."""
+        if self._member is not None:
+            self._member.logs[model].wake()
 
     async def _connect(self) -> GroupMember:
         """Connect to Kafka. The member does not join its group yet."""
@@ -248,16 +253,20 @@ class Process:
             await asyncio.sleep(FIND_SECONDS)
 
     def _model(self, topic: str) -> Model:
-        model = Model(topic, options=self._settings.of(topic).options())
-        self._observers[topic] = ModelObserver(model, self._metrics, self._log)
+        status = ModelStatus()
         if self._settings.learn:
-            model.awaits_assignment = lambda: self._member is None or self._member.awaits_assignment(topic)
-            model.missing_resource = lambda: self._member.missing_resource(topic) if self._member else ""
+            status = ModelStatus(
+                lambda: self._member is None or self._member.awaits_assignment(topic),
+                lambda: self._member.missing_resource(topic) if self._member else "",
+            )
+        model, options = Model(topic, status), self._settings.of(topic).options()
+        observer = self._observers[topic] = ModelObserver(model, self._metrics, self._log)
+        self._followers[topic] = Follower(model, self._store, self._clock, asyncio.to_thread, options, observer)
         return model
 
     def _learning(self, model: Model, log: ModelLog) -> LearnLoop:
         settings = self._settings
-        own = settings.of(model.name)
+        own, follower = settings.of(model.name), self._followers[model.name]
         keeper = Keeper(
             model.name,
             self._store,
@@ -268,10 +277,9 @@ class Process:
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
             writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),
-            followed=lambda: model.hand_over(self._store, self._clock),
+            followed=follower.hand_over,
             budget=self._saves,
         )
-        model.wake = log.wake
         return LearnLoop(
             log,
             keeper,
@@ -280,7 +288,7 @@ class Process:
             own.identity(),
             parse_start_at(settings.start_at),
             followed=lambda: model.answering is not None,
-            seen_digest=lambda: model.seen_digest,
+            seen_digest=lambda: follower.seen_digest,
             aim=self._clock.slice_seconds,
         )
 
@@ -309,11 +317,11 @@ class Process:
         """The figures of each model that answers, to await at a scrape."""
         return (self._figures_of(model, model.answering) for model in self._models if model.answering)
 
-    async def _figures_of(self, model: Model, a: ServedModel) -> ModelFigures:
-        about = await describe(model, a)
-        saved = {p: position.offset for p, position in a.head.next.items()}
-        unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
-        return ModelFigures(about, a.head.counts, a.head.saved_at, by_text(self._lag(model) or {}), unsaved)
+    async def _figures_of(self, model: Model, served: ServedModel) -> ModelFigures:
+        about = await describe(model, served)
+        saved = {p: position.offset for p, position in served.head.next.items()}
+        unsaved = sum(offset - saved.get(p, offset) for p, offset in served.learner.next.items())
+        return ModelFigures(about, served.head.counts, served.head.saved_at, by_text(self._lag(model) or {}), unsaved)
 
     def _lag(self, model: Model) -> dict[PartitionId, int] | None:
         """Records that are still to be learned, by partition; None if another process learns the model."""
@@ -355,7 +363,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner.apply(partition, Records.of(0, [event]))
         learner.main.begin_segment()
         learner.apply(partition, Records.of(1, [event]))
-        scoring.warm_up_scoring(learner)
+        warm_up_predictions(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
             hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
             hashed.begin({partition: 0})

@@ -53,13 +53,13 @@ async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
     lag, lag_reason = await _lag(settings, name, learner.next)
     covered = sum(to - start for ranges in learner.covered.values() for start, to in ranges)
     about = Inspection(
-        **msgspec.structs.asdict(Description.of(Model(name), served)),
+        **msgspec.structs.asdict(Description.from_model(Model(name), served)),
         offsets_without_record=covered - learner.main.counts.records,
         gaps=by_text(learner.gaps),
         lag=lag,
         lag_reason=lag_reason,
-        versions=[Version.of(*v) for v in codec.kept_versions(served.head, served.digest, kept)],
-        **_largest_weights(learner, served.by(None)[1].served),
+        versions=[Version.from_head(*v) for v in codec.kept_versions(served.head, served.digest, kept)],
+        **_largest_weights(learner, served.classifier(None)[1].served),
     )
     if as_json:
         typer.echo(msgspec.json.encode(about))
