@@ -15,7 +15,7 @@ from service.process.memory import release_memory
 from service.serving.models import Model, ServedModel
 from service.snapshots.head import Head, Writer
 from service.snapshots.keeper import AcceptedSave
-from service.streaming.dead_letters import DeadLetter
+from service.streaming.message import Message
 from service.streaming.ports import Gap
 
 REWINDS = {
@@ -137,7 +137,7 @@ class ModelObserver:
             "the topic lacks the last learned record: not compared", partition=partition.as_json, offset=offset
         )
 
-    def set_aside(self, letter: DeadLetter) -> None:
+    def set_aside(self, letter: Message) -> None:
         self._metrics.dead_letters.labels(self._model.name).inc()
         about = {name: (value or b"").decode(errors="replace") for name, value in letter.headers[:5]}
         self._rejections.add(about["reason"])

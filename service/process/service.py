@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -41,8 +42,10 @@ from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, SaveBudget
+from service.streaming.kafka.clients import connected_clients
 from service.streaming.kafka.fetching.record_framing import ROWS, frame_records
-from service.streaming.kafka.membership.group import Kafka
+from service.streaming.kafka.membership.group import GroupMember
+from service.streaming.kafka.topic import TopicLog
 from service.streaming.learn_loop import LearnLoop
 from service.streaming.supervision import SupervisedTasks
 
@@ -69,7 +72,7 @@ FIND_SECONDS = 2.0
 """Seconds between two looks of a replica for models that it does not know."""
 
 
-class Service:
+class Process:
     """One process."""
 
     def __init__(self, settings: Settings) -> None:
@@ -88,18 +91,13 @@ class Service:
         self._saves = SaveBudget(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
         self._store = settings.redis.store()
-        self._kafka = Kafka(
-            settings.kafka.cluster,
-            settings.kafka.group_id,
-            list(settings.model_topics),
-            self._log.warning,
-            inform=self._log.info,
-            create=settings.create_topics,
-            session_timeout=settings.kafka.session_timeout,
-            watchdog=settings.kafka.watchdog,
-            matches=settings.requests_topic if settings.patterns else None,
-            predictions_wait=self._clock.is_busy,
-        )
+        self._connections = AsyncExitStack()
+        """Closes the store and, once they are connected, the Kafka clients and the group member."""
+        self._connections.push_async_callback(self._store.close)
+        self._connecting_since = 0.0
+        """When the process began to connect to Kafka (seconds since 1970); 0 before."""
+        self._member: GroupMember | None = None
+        """None until Kafka is connected, and in a process that does not learn."""
 
     def is_ready(self) -> bool:
         """Whether every listed model can answer, and we are not stopping."""
@@ -118,7 +116,7 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
         # While Kafka does not answer, the end of its log is not known.
-        history = History(self._models, lambda model: None if self._kafka.missing_since else self._lag(model))
+        history = History(self._models, lambda model: None if self._kafka_missing_since else self._lag(model))
         server = self._server(history)
         self._clock.under_way = server.server_state.tasks
         self._clock.answered = lambda: server.server_state.total_requests
@@ -130,7 +128,6 @@ class Service:
                 tasks.create_task(server.serve(sockets=[listening]))
                 background = [*map(tasks.create_task, (self._measure_loop(), history.run(), self._work(tasks)))]
                 await self._stop.wait()
-                self._kafka.stop()
                 await asyncio.sleep(DRAIN_SECONDS)
                 if self._learners:
                     _, late = await asyncio.wait(self._learners, timeout=STOP_SECONDS)
@@ -143,8 +140,7 @@ class Service:
         except* PerceptronError as errors:
             failed = _first(errors)  # before Python 3.11.4 an error raised here comes out as a group
         finally:
-            await self._kafka.close()
-            await self._store.close()
+            await self._connections.aclose()
         if failed is not None:
             raise failed
         self._log.info("stopped")
@@ -152,7 +148,7 @@ class Service:
 
     def _server(self, history: History) -> HttpServer:
         """The HTTP server. When it stops, it waits for requests in flight."""
-        http, warn, stopping = self._settings.http, self._log.warning, self._stop.is_set
+        http, logger, stopping = self._settings.http, self._log, self._stop.is_set
         limits = Limits(
             body_bytes=http.max_body_bytes,
             instances=http.max_instances,
@@ -171,14 +167,14 @@ class Service:
             self._store,
             limits,
             version=__version__,
-            tokens=BearerTokens(http.token_file, warn) if http.token_file else None,
-            metrics_tokens=BearerTokens(http.metrics_token_file, warn) if http.metrics_token_file else None,
+            tokens=BearerTokens(http.token_file, logger) if http.token_file else None,
+            metrics_tokens=BearerTokens(http.metrics_token_file, logger) if http.metrics_token_file else None,
             history=history,
             root_path=http.root_path,
             allowed_origins=http.allowed_origins,
         )
         connections = Connections(limits, lambda cause: self._metrics.ended.labels(cause).inc(), stopping)
-        return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None)
+        return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(logger) if http.tls else None)
 
     def _stopping(self, number: int) -> None:
         self._log.info("stopping", signal=signal.Signals(number).name)
@@ -197,48 +193,69 @@ class Service:
         gc.enable()  # the command began with the collector off
         asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
         tasks.create_task(asyncio.to_thread(use_compiled_reader, True))
-        if not settings.topics:
+        if not (settings.model_topics or settings.patterns):
             return
         for warning in await self._insist(lambda: self._store.check(settings.learn), settings.fail_fast):
             self._log.warning(warning)
         async with SupervisedTasks() as following:
 
-            def learn(model: Model) -> None:
-                self._learners.append(tasks.create_task(self._learning(model).run()))
-
-            def add_topic(topic: str) -> None:
+            def add_model(topic: str) -> Model:
                 self._log.info("topic found", topic=topic)
-                model = self._models.add(self._model(topic))
-                if settings.learn:
-                    learn(model)
+                return self._models.add(self._model(topic))
+
+            listed = {model.name: model for model in self._models.listed}
+
+            def learn(log: TopicLog) -> None:
+                model = listed.get(log.topic) or add_model(log.topic)
+                self._learners.append(tasks.create_task(self._learning(model, log).run()))
 
             spawn = following.create_task
             spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, self._observers, spawn))
             if settings.learn:
-                await self._insist(self._kafka.connect, settings.fail_fast)
-                for model in self._models.listed:
-                    learn(model)
-                await self._kafka.run(add_topic)
+                self._member = await self._connect()
+                await self._member.run(learn)
             elif settings.patterns:
-                await self._find_stored(add_topic)
+                await self._find_stored(add_model)
 
-    async def _find_stored(self, add_topic: Callable[[str], None]) -> None:
+    async def _connect(self) -> GroupMember:
+        """Connect to Kafka. The member does not join its group yet."""
+        settings, connect = self._settings, self._connections.enter_async_context
+        self._connecting_since = time.time()
+        clients = await self._insist(lambda: connect(connected_clients(settings.kafka.cluster)), settings.fail_fast)
+
+        def member() -> GroupMember:
+            return GroupMember(
+                clients,
+                settings.kafka.group_id,
+                list(settings.model_topics),
+                self._log,
+                self._stop,
+                create=settings.create_topics,
+                session_timeout=settings.kafka.session_timeout,
+                watchdog=settings.kafka.watchdog,
+                matches=settings.requests_topic if settings.patterns else None,
+                predictions_wait=self._clock.is_busy,
+            )
+
+        return await self._insist(lambda: connect(member().connected()), settings.fail_fast)
+
+    async def _find_stored(self, add_model: Callable[[str], Model]) -> None:
         """Find the models in the store whose names match a pattern. A replica does so, since it needs no Kafka."""
         while True:
             for name in await self._insist(self._store.models, fail_fast=False):
                 if self._settings.requests_topic(name) and self._models.get(name) is None:
-                    add_topic(name)
+                    add_model(name)
             await asyncio.sleep(FIND_SECONDS)
 
     def _model(self, topic: str) -> Model:
         model = Model(topic, options=self._settings.of(topic).options())
         self._observers[topic] = ModelObserver(model, self._metrics, self._log)
         if self._settings.learn:
-            model.awaits_assignment = lambda: self._kafka.awaits_assignment(topic)
-            model.missing_resource = lambda: self._kafka.missing_resource(topic)
+            model.awaits_assignment = lambda: self._member is None or self._member.awaits_assignment(topic)
+            model.missing_resource = lambda: self._member.missing_resource(topic) if self._member else ""
         return model
 
-    def _learning(self, model: Model) -> LearnLoop:
+    def _learning(self, model: Model, log: TopicLog) -> LearnLoop:
         settings = self._settings
         own = settings.of(model.name)
         keeper = Keeper(
@@ -254,7 +271,6 @@ class Service:
             followed=lambda: model.hand_over(self._store, self._clock),
             budget=self._saves,
         )
-        log = self._kafka.logs[model.name]
         model.wake = log.wake
         return LearnLoop(
             log,
@@ -301,13 +317,17 @@ class Service:
 
     def _lag(self, model: Model) -> dict[PartitionId, int] | None:
         """Records that are still to be learned, by partition; None if another process learns the model."""
-        if model.answering is None or not model.learning_here:
+        if model.answering is None or not model.learning_here or self._member is None:
             return None
-        return self._kafka.logs[model.name].lag(model.answering.learner.next)
+        return self._member.logs[model.name].lag(model.answering.learner.next)
+
+    @property
+    def _kafka_missing_since(self) -> float:
+        return self._member.missing_since if self._member else self._connecting_since
 
     def _missing(self) -> dict[str, float]:
         """Since when each dependency does not answer, or 0."""
-        kafka = {"kafka": self._kafka.missing_since} if self._settings.learn else {}
+        kafka = {"kafka": self._kafka_missing_since} if self._settings.learn else {}
         return {**kafka, "redis": self._store.missing_since}
 
 
@@ -373,5 +393,5 @@ def run_service(settings: Settings) -> int:
     settings.check_work()
     sys.setswitchinterval(SWITCH_SECONDS)
     _freeze_heap()
-    number = uvloop.run(Service(settings).run())
+    number = uvloop.run(Process(settings).run())
     return 130 if number == signal.SIGINT else 0

@@ -70,7 +70,7 @@ class LearnLoop:
         log: Log,
         keeper: Keeper,
         clock: Clock,
-        tell: Observer,
+        observer: Observer,
         identity: Identity,
         start_at: StartAt = None,
         followed: Callable[[], bool] = lambda: False,
@@ -82,7 +82,7 @@ class LearnLoop:
         `seen_digest` is the digest of the store's head when this process last read it, or None if it did not. `aim` is
         how many seconds a slice should take now.
         """
-        self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
+        self._log, self._keeper, self._clock, self._observer = log, keeper, clock, observer
         self._identity, self._start_at, self._followed, self._aim = identity, start_at, followed, aim
         self._seen_digest = seen_digest
         self._model: _Model | None = None
@@ -106,7 +106,7 @@ class LearnLoop:
                 self._model = None
                 await self._watch_stopped(error)
             finally:
-                self._tell.released()
+                self._observer.released()
                 self._log.release()
 
     async def _watch_stopped(self, reason: Exception) -> None:
@@ -114,15 +114,15 @@ class LearnLoop:
 
         A head that could not be read is read again a little later: somebody may have repaired it.
         """
-        self._tell.stopped(reason)
-        self._tell.released()
+        self._observer.stopped(reason)
+        self._observer.released()
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
                 if isinstance(reason, UNREADABLE_ERRORS) or await self._keeper.stored_digest() != self._keeper.digest:
                     return
             except errors.DependencyError as error:
-                self._tell.unavailable(error)
+                self._observer.unavailable(error)
             except errors.DataError:
                 return  # the next restore says why
 
@@ -142,7 +142,7 @@ class LearnLoop:
                 elif not polled:
                     await self._confirm()
         except errors.DependencyError as error:
-            self._tell.unavailable(error)
+            self._observer.unavailable(error)
             await self._clock.sleep(0.5)
         except errors.DataError as error:
             reason = error  # records before the error are learned, and saved if possible
@@ -162,9 +162,9 @@ class LearnLoop:
             # The digest may have been read before our last save, so another digest than ours proves nothing.
             if digest != self._keeper.digest and not await self._keeper.current():
                 self._drop("replaced")
-            self._tell.answered()
+            self._observer.answered()
         except errors.DependencyError as error:
-            self._tell.unavailable(error)  # learning does not need the store now
+            self._observer.unavailable(error)  # learning does not need the store now
 
     async def _restore(self) -> _Model | None:
         """Steps 2 and 3, until the log is at the offset where the current head stops; None if the topic is lost."""
@@ -190,11 +190,11 @@ class LearnLoop:
                 learner = self._model.learner
                 self._log.seek(learner.next)  # 3
                 assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
-                self._tell.learning(learner, self._keeper.head, self._keeper.digest)
+                self._observer.learning(learner, self._keeper.head, self._keeper.digest)
                 self._began = True
                 return self._model
             except errors.DependencyError as error:
-                self._tell.unavailable(error)
+                self._observer.unavailable(error)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
         return None
@@ -202,13 +202,13 @@ class LearnLoop:
     def _drop(self, cause: str) -> None:
         """Step 6: drop the state, because another process's head is current."""
         self._model, self._displaced = None, True
-        self._tell.rewound(cause)
+        self._observer.rewound(cause)
 
     def _name_outside_writer(self) -> None:
         """Report a writer outside our consumer group: the group cannot stop it from taking our place repeatedly."""
         head, ours = self._keeper.head, self._keeper.writer.group
         if self._displaced and head is not None and head.writer.group not in ("", ours):
-            self._tell.outside_writer(head.writer)
+            self._observer.outside_writer(head.writer)
         self._displaced = False
 
     async def _begin(self, bounds: Bounds, source: Source) -> _Model | None:
@@ -216,13 +216,13 @@ class LearnLoop:
         began = self._began or self._followed()
         learner = await self._keeper.new_learner(self._identity)
         if began:
-            self._tell.snapshot_lost()
+            self._observer.snapshot_lost()
         # `start_at` is meant for new models. A model that was lost is learned again from offset 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self._start_at))
         saved = await self._keeper.save(learner, {}, source)
         if saved is None:
             return None
-        self._tell.saved(saved)
+        self._observer.saved(saved)
         return _Model(learner, source)
 
     async def _check(self, model: _Model, bounds: Bounds) -> None:
@@ -232,7 +232,7 @@ class LearnLoop:
         topic, recreated = self._log.topic, head.source.recreated(model.source)
         same_settings(topic, head, self._identity, model.source)
         check_offsets(topic, recreated, learner.next, bounds)
-        await check_last_records(self._log, head, recreated, self._tell)
+        await check_last_records(self._log, head, recreated, self._observer)
         if learner.main.diverged:
             raise errors.Diverged(topic, learner.main.diverged)
         # All records of an added partition are newer than the model.
@@ -240,7 +240,7 @@ class LearnLoop:
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
         began, dropped = learner.reconcile()
         if began or dropped:
-            self._tell.reconciled(began, dropped, learner.next)
+            self._observer.reconciled(began, dropped, learner.next)
 
     def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[PartitionId, int]:
         """The offset where each partition of a new model, or each new partition, begins."""
@@ -277,7 +277,7 @@ class LearnLoop:
         if gaps := self._log.take_gaps():
             for gap in gaps:
                 learner.add_gap(gap.partition, (gap.start, gap.end))
-            self._tell.gaps_accepted(gaps)
+            self._observer.gaps_accepted(gaps)
 
     async def _apply(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> int:
         """Learn the first records, up to one slice; returns how many."""
@@ -289,11 +289,11 @@ class LearnLoop:
         for reject in outcome.rejects:
             letter = dead_letter(self._log.topic, partition, records, reject.record, reject.reason, reject.detail)
             await self._log.publish(letter)
-            self._tell.set_aside(letter)
+            self._observer.set_aside(letter)
         if outcome.consumed:
             model.last[partition] = fingerprint(records.record(outcome.consumed - 1))
         delay = self._clock.time() - int(records.timestamps[max(outcome.consumed, 1) - 1]) / 1000
-        self._tell.learned(outcome.consumed, self._clock.now() - started, delay)
+        self._observer.learned(outcome.consumed, self._clock.now() - started, delay)
         if outcome.diverged:
             await self._save(model)
             if self._model is None:
@@ -317,15 +317,15 @@ class LearnLoop:
                 if await self._log.source() != model.source:
                     # Some records may be from another topic of the same name: check again what the head covers.
                     self._model = None
-                    self._tell.rewound("recreated")
+                    self._observer.rewound("recreated")
                     return
                 saved = await self._keeper.save(learner, dict(model.last), model.source)
         except errors.DependencyError as error:
             self._keeper.postpone()
-            self._tell.save_failed(error)
+            self._observer.save_failed(error)
             return
         if saved is None:
             self._drop("refused")
             return
-        self._tell.saved(saved)
+        self._observer.saved(saved)
         self._log.commit(learner.next)

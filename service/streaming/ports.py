@@ -8,7 +8,7 @@ from service.learning.learner import Learner
 from service.learning.records import PartitionId
 from service.snapshots.head import Head, Source, Writer
 from service.snapshots.keeper import AcceptedSave
-from service.streaming.dead_letters import DeadLetter
+from service.streaming.message import Message
 from service.streaming.records import KafkaRecord, KafkaRecords
 
 Bounds = Mapping[PartitionId, tuple[int, int]]
@@ -70,7 +70,7 @@ class Log(Protocol):
     def commit(self, offsets: Mapping[PartitionId, int]) -> None:
         """Commit the next offsets of a snapshot to Kafka, in the background. A commit that fails is dropped."""
 
-    async def publish(self, letter: DeadLetter) -> None:
+    async def publish(self, letter: Message) -> None:
         """Hand over a dead letter; waits only if too many are unwritten."""
 
     async def flush(self) -> None:
@@ -110,7 +110,7 @@ class Observer(Protocol):
     def snapshot_lost(self) -> None:
         """The store lost the snapshot of a model that we had: it is learned again if the log begins at 0."""
 
-    def set_aside(self, letter: DeadLetter) -> None:
+    def set_aside(self, letter: Message) -> None:
         """A record was rejected."""
 
     def answered(self) -> None:

@@ -49,7 +49,7 @@ def check_offsets(topic: str, recreated: bool, following: Mapping[PartitionId, i
             )
 
 
-async def check_last_records(log: Log, head: Head, recreated: bool, tell: Observer) -> None:
+async def check_last_records(log: Log, head: Head, recreated: bool, observer: Observer) -> None:
     """Check that the last record learned from each partition is still in the log.
 
     If compaction or retention removed the record, the check is skipped, and the observer hears of it. If the topic was
@@ -73,7 +73,7 @@ async def check_last_records(log: Log, head: Head, recreated: bool, tell: Observ
                 f"its records, or {start_over}"
             )
         if last and record is None and log.held:
-            tell.fingerprint_missing(partition, last.offset)
+            observer.fingerprint_missing(partition, last.offset)
         elif last and record and fingerprint(record) != last:
             raise LogLost(
                 f"topic {topic}: the record at offset {last.offset} of partition {partition} is not the one that was "

@@ -15,8 +15,8 @@ import typer
 from service.errors import ConfigurationError, DataError
 from service.learning.events.batch import REASONS
 from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, own_headers, topic_of
+from service.streaming.kafka.clients import MAX_MESSAGE_BYTES
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.outbox import MAX_LETTER_BYTES
 from service.text import quantity
 
 
@@ -101,7 +101,7 @@ def _with_keys(letters: list[Letter], keys: list[str]) -> list[Letter]:
 
 
 async def _retry(cluster: Cluster, model: str, letters: list[Letter]) -> int:
-    producer = cluster.producer(enable_idempotence=True, max_request_size=MAX_LETTER_BYTES)
+    producer = cluster.producer(enable_idempotence=True, max_request_size=MAX_MESSAGE_BYTES)
     sent = 0
     async with cluster.errors(right="Write"):
         try:

@@ -63,7 +63,7 @@ MUTANTS = (
            "isinstance(reason, UNREADABLE_ERRORS)", "False",
            f"{ALONE}::test_learning_continues_once_damaged_data_is_restored"),
     Mutant("nobody says who is outside the group", f"{LEARN}._name_outside_writer",
-           "self._tell.outside_writer(head.writer)", "None",
+           "self._observer.outside_writer(head.writer)", "None",
            f"{ALONE}::test_two_groups_report_each_other"),
     Mutant("a look from before the last save is believed", f"{LEARN}._confirm", "not await self._keeper.current()",
            "True", f"{ALONE}::test_a_digest_from_before_the_last_save_drops_nothing"),

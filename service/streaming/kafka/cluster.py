@@ -6,7 +6,7 @@ It also answers short questions about the cluster, and reads a topic from beginn
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +131,23 @@ class Cluster:
             # ValueError: an address that does not resolve
             kind = Unauthorised if isinstance(error, UNAUTHORISED) else DependencyError
             raise kind(f"{where}: {kafka_failure(error, right)}", "kafka") from error
+
+    @asynccontextmanager
+    async def open_clients(
+        self, *clients: AIOKafkaClient | AIOKafkaConsumer | AIOKafkaProducer, close_seconds: float
+    ) -> AsyncIterator[None]:
+        """Connect these clients, and close them at the end, within this time; raises DependencyError."""
+        try:
+            async with self.errors():
+                for client in clients:
+                    await (find_brokers(client) if isinstance(client, AIOKafkaClient) else client.start())
+            yield
+        finally:
+            closing = [client.close() if isinstance(client, AIOKafkaClient) else client.stop() for client in clients]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(close_seconds):
+                    # Without a broker they raise many errors here, even a cancellation of their own tasks.
+                    await asyncio.gather(*closing, return_exceptions=True)
 
     @asynccontextmanager
     async def connected(self, right: str = "Read") -> AsyncIterator[AIOKafkaClient]:

@@ -8,17 +8,18 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.client import AIOKafkaClient
+from aiokafka import TopicPartition
 
 from service.errors import DependencyError
 from service.learning.records import PartitionId
 from service.snapshots.head import Source
-from service.streaming.dead_letters import DeadLetter, topic_of
-from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
+from service.streaming.dead_letters import topic_of, truncate
+from service.streaming.kafka.clients import KafkaClients
+from service.streaming.kafka.cluster import ANSWER_SECONDS
 from service.streaming.kafka.fetching.fetcher import Fetcher, Partition
 from service.streaming.kafka.log_queries import log_bounds, topic_id
-from service.streaming.outbox import Outbox
+from service.streaming.message import Message
+from service.streaming.message_queue import MessageQueue
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
 
@@ -26,47 +27,33 @@ SHORT_POLL_RECORDS, POLL_RECORDS = 2000, 4000
 """Records of a poll while predictions wait, and while none waits. Measured: larger polls cost more per record."""
 YIELDS_AFTER_POLL = 2
 """Turns of the event loop after a poll: a poll takes as long as a slice, and requests may have come meanwhile."""
-FULL_OUTBOX_SECONDS = 0.1
-"""The pause until the outbox is checked for room again."""
+FULL_QUEUE_SECONDS = 0.1
+"""The pause until the queue of dead letters is checked for room again."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 """The limit of a poll while there is something to save, and while there is nothing to do."""
-
-
-class GroupClients:
-    """The Kafka clients that all topics of one process share, once it has connected, and the offsets to commit.
-
-    Each client has its own connections: a broker answers the requests of one connection in order, and a fetch or
-    produce request may wait.
-    """
-
-    consumer: AIOKafkaConsumer
-    """The member of the group. It fetches nothing."""
-    producer: AIOKafkaProducer
-    """For dead letters."""
-    query_client: AIOKafkaClient
-    """For questions that brokers answer at once."""
-    fetch_client: AIOKafkaClient
-    """For `fetcher`."""
-    fetcher: Fetcher
-
-    def __init__(self, cluster: Cluster, watchdog: float, predictions_wait: Callable[[], bool]) -> None:
-        """`watchdog` is the limit in seconds without a record though the log has more."""
-        self.cluster, self.cluster_id, self.watchdog = cluster, "", watchdog
-        self.predictions_wait = predictions_wait
-        """Whether a prediction waits for the event loop."""
-        self.stopping = False
-        self.to_commit: dict[TopicPartition, int] = {}
-        """Offsets that the next background commit takes."""
 
 
 class TopicLog:
     """One topic as this process sees it, see `ports.Log`."""
 
-    def __init__(self, clients: GroupClients, topic: str) -> None:
+    def __init__(
+        self,
+        clients: KafkaClients,
+        fetcher: Fetcher,
+        stopping: asyncio.Event,
+        watchdog: float,
+        predictions_wait: Callable[[], bool],
+        topic: str,
+    ) -> None:
+        """`stopping` is set when the process stops. An idle poll takes at most a quarter of `watchdog`, in seconds.
+
+        `predictions_wait` says whether a prediction waits for the event loop.
+        """
         self.topic = topic
         self.released = asyncio.Event()
         self.released.set()
-        self._clients = clients
+        self._clients, self._fetcher, self._stopping = clients, fetcher, stopping
+        self._idle_seconds, self._predictions_wait = min(IDLE_SECONDS, watchdog / 4), predictions_wait
         self.assigned: Sequence[TopicPartition] = []
         """The partitions that the group assigned to us: all of the topic's, or none."""
         # Assignments are numbered, so that an assignment after a revocation differs from the one before.
@@ -75,11 +62,14 @@ class TopicLog:
         self._polling: Any = None
         self.ends: dict[PartitionId, int] = {}
         """The end of each partition at the last check of `health`."""
-        self.outbox = Outbox(topic_of(topic), clients.cluster)
+        self._to_commit: dict[TopicPartition, int] = {}
+        letters = topic_of(topic)
+        failure = f"dead letters cannot be written to {letters}, so saves wait"
+        self.dead_letters = MessageQueue(letters, clients, failure, truncate)
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Take the group's assignment: all partitions of the topic, or none."""
-        self._clients.fetcher.drop(self.assigned)
+        self._fetcher.drop(self.assigned)
         if partitions:
             self._clients.query_client.add_topic(self.topic)
         self.assigned = partitions
@@ -93,7 +83,7 @@ class TopicLog:
             self._polling.reschedule(0)
 
     async def acquire(self) -> bool:
-        while not self._clients.stopping:
+        while not self._stopping.is_set():
             if self.assigned:
                 self._acquired = self._assignment
                 self.released.clear()
@@ -104,7 +94,7 @@ class TopicLog:
 
     @property
     def held(self) -> bool:
-        return bool(self.assigned) and self._acquired == self._assignment and not self._clients.stopping
+        return bool(self.assigned) and self._acquired == self._assignment and not self._stopping.is_set()
 
     def release(self) -> None:
         self.released.set()
@@ -128,7 +118,7 @@ class TopicLog:
 
     def _read_partitions(self) -> list[Partition]:
         """The partitions that are read: after an assignment none, until a seek."""
-        partitions = self._clients.fetcher.partitions
+        partitions = self._fetcher.partitions
         return [partitions[tp] for tp in self.assigned if tp in partitions]
 
     async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
@@ -139,26 +129,25 @@ class TopicLog:
             begin, end = (await log_bounds(clients.query_client, [tp]))[tp]
             if not begin <= offset < end:
                 return None
-            clients.fetcher.seek(tp, offset)
+            self._fetcher.seek(tp, offset)
             async with asyncio.timeout(ANSWER_SECONDS):
-                polled = await clients.fetcher.poll([tp], 1)
+                polled = await self._fetcher.poll([tp], 1)
         record = polled[tp].record(0) if tp in polled else None
         return record if record is not None and record.offset == offset else None
 
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         for tp in self.assigned:
             if (offset := offsets.get(PartitionId(tp.partition))) is not None:
-                self._clients.fetcher.seek(tp, offset)
+                self._fetcher.seek(tp, offset)
 
     async def poll(self, idle: bool = False) -> dict[PartitionId, KafkaRecords]:
         if not self.held:
             return {}
-        clients = self._clients
-        max_records = SHORT_POLL_RECORDS if clients.predictions_wait() else POLL_RECORDS
-        seconds = min(IDLE_SECONDS, clients.watchdog / 4) if idle else POLL_SECONDS
+        max_records = SHORT_POLL_RECORDS if self._predictions_wait() else POLL_RECORDS
+        seconds = self._idle_seconds if idle else POLL_SECONDS
         try:
-            async with asyncio.timeout(seconds) as self._polling, clients.cluster.errors():
-                polled = await clients.fetcher.poll(self.assigned, max_records)
+            async with asyncio.timeout(seconds) as self._polling, self._clients.cluster.errors():
+                polled = await self._fetcher.poll(self.assigned, max_records)
         except TimeoutError:
             return {}
         except DependencyError:
@@ -170,18 +159,23 @@ class TopicLog:
         return {PartitionId(tp.partition): records for tp, records in polled.items()}
 
     def commit(self, offsets: Mapping[PartitionId, int]) -> None:
-        self._clients.to_commit.update({TopicPartition(self.topic, p.number): offset for p, offset in offsets.items()})
+        self._to_commit.update({TopicPartition(self.topic, p.number): offset for p, offset in offsets.items()})
+
+    def take_commits(self) -> dict[TopicPartition, int]:
+        """The offsets that are not committed yet. The next background commit takes them."""
+        offsets, self._to_commit = self._to_commit, {}
+        return offsets
 
     def lag(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
         """Offsets between these and the ends of the partitions, at the last check of `health`."""
         return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
 
-    async def publish(self, letter: DeadLetter) -> None:
-        self.outbox.add(letter)
-        while self.outbox.full and self.held:
-            self._clients.fetcher.release(self.topic)  # other topics must not wait for its memory
-            await asyncio.sleep(FULL_OUTBOX_SECONDS)
+    async def publish(self, letter: Message) -> None:
+        self.dead_letters.add(letter)
+        while self.dead_letters.full and self.held:
+            self._fetcher.release(self.topic)  # other topics must not wait for its memory
+            await asyncio.sleep(FULL_QUEUE_SECONDS)
 
     async def flush(self) -> None:
-        self._clients.fetcher.release(self.topic)  # all polled records are learned
-        await self.outbox.flush()
+        self._fetcher.release(self.topic)  # all polled records are learned
+        await self.dead_letters.flush()
