@@ -71,7 +71,7 @@ class ModelObserver:
             self._log.error(
                 "most records are rejected, so little is learned: `perceptron suggest` says what to set",
                 rejected=f"{report.rejected} of the last {report.records}",
-                look=f"perceptron dead-letters show {key} -t {self._model.name}",
+                look=f"perceptron dead-letters show {key} -m {self._model.name}",
                 **newest,
             )
         elif report:

@@ -45,7 +45,7 @@ from service.snapshots.keeper import Keeper, SaveBudget
 from service.streaming.kafka.clients import connected_clients
 from service.streaming.kafka.fetching.record_framing import ROWS, frame_records
 from service.streaming.kafka.membership.group import GroupMember
-from service.streaming.kafka.topic import TopicLog
+from service.streaming.kafka.model_log import ModelLog
 from service.streaming.learn_loop import LearnLoop
 from service.streaming.supervision import SupervisedTasks
 
@@ -205,8 +205,8 @@ class Process:
 
             listed = {model.name: model for model in self._models.listed}
 
-            def learn(log: TopicLog) -> None:
-                model = listed.get(log.topic) or add_model(log.topic)
+            def learn(log: ModelLog) -> None:
+                model = listed.get(log.model) or add_model(log.model)
                 self._learners.append(tasks.create_task(self._learning(model, log).run()))
 
             spawn = following.create_task
@@ -227,7 +227,7 @@ class Process:
             return GroupMember(
                 clients,
                 settings.kafka.group_id,
-                list(settings.model_topics),
+                {model: [topic] for model, topic in settings.model_topics.items()},
                 self._log,
                 self._stop,
                 create=settings.create_topics,
@@ -255,7 +255,7 @@ class Process:
             model.missing_resource = lambda: self._member.missing_resource(topic) if self._member else ""
         return model
 
-    def _learning(self, model: Model, log: TopicLog) -> LearnLoop:
+    def _learning(self, model: Model, log: ModelLog) -> LearnLoop:
         settings = self._settings
         own = settings.of(model.name)
         keeper = Keeper(

@@ -178,6 +178,10 @@ class Settings(BaseSettings):
         """A model's settings: its own, or those of the pattern that matches its topic."""
         return self.models[model if model in self.models else _matching(self.models, model) or model]
 
+    def topic_of(self, model: str) -> str:
+        """The topic that a model learns."""
+        return self.of(model).topic or model
+
     @property
     def origins(self) -> Sources:
         """The source of each setting."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from service.learning.records import PartitionId
 from service.streaming.message import Message
 from service.streaming.records import Headers, KafkaRecords
 
@@ -24,12 +23,12 @@ MAX_LENGTH_BYTES = 5
 """The most bytes that the length of a value takes."""
 
 
-def topic_of(topic: str) -> str:
-    """The name of a topic's dead-letter topic."""
-    return f"{topic}.dead-letters"
+def dead_letter_topic(model: str) -> str:
+    """The topic of a model's dead letters."""
+    return f"{model}.dead-letters"
 
 
-def dead_letter(topic: str, partition: PartitionId, records: KafkaRecords, i: int, reason: str, detail: str) -> Message:
+def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reason: str, detail: str) -> Message:
     """The dead letter of the record at index `i`: our headers first, then the record's own.
 
     A letter that is written twice has the same key.
@@ -41,7 +40,7 @@ def dead_letter(topic: str, partition: PartitionId, records: KafkaRecords, i: in
         "reason": reason.encode(),
         "detail": detail[:MAX_DETAIL_CHARACTERS].encode(errors="replace"),
         "topic": topic.encode(),
-        "partition": b"%d" % partition.number,
+        "partition": b"%d" % partition,
         "offset": b"%d" % record.offset,
     }
     if record.key is not None:
@@ -51,7 +50,7 @@ def dead_letter(topic: str, partition: PartitionId, records: KafkaRecords, i: in
     own = [(_utf8_name(name), value) for name, value in record.headers]
     if in_hex := sum(name != original for (name, _), (original, _) in zip(own, record.headers, strict=True)):
         ours[NAMES_IN_HEX] = b"%d" % in_hex
-    return _letter(f"{topic}-{partition.number}-{record.offset}".encode(), record.value, ours, own)
+    return _letter(f"{topic}-{partition}-{record.offset}".encode(), record.value, ours, own)
 
 
 def _utf8_name(name: str) -> str:

@@ -1,17 +1,17 @@
-"""The loop that learns one topic.
+"""The loop that learns one model.
 
-1. Wait until Kafka gives us the topic.
+1. Wait until Kafka gives us the model's log: all partitions of its topics.
 2. Restore the current head. If there is none, begin a model and save its first head before its first event.
 3. Seek to where the head stops.
 4. Learn: poll. Apply records in slices, with a turn of the event loop between them, and publish rejected records as
    dead letters. The log returns records in order, and raises if its batches do not follow each other.
-5. When a save is due: flush the dead letters, check that the topic was not recreated, save, and commit the offsets to
-   Kafka (advisory: nothing reads them back).
+5. When a save is due: flush the dead letters, check that no topic was recreated, save, and commit the offsets to Kafka
+   (advisory: nothing reads them back).
 6. Save refused: another process continued from our head. Drop the state and go to 2.
-7. Revoked or stopping: save a last time, release the topic, and go to 1 or end.
+7. Revoked or stopping: save a last time, release the log, and go to 1 or end.
 8. Stopped: report an error that waiting does not mend, and watch the stored model until it is another one.
 
-Unless it is stopped, the loop keeps its model when it loses the topic, and continues if the model's head is current.
+Unless it is stopped, the loop keeps its model when it loses the log, and continues if the model's head is current.
 The loop awaits only `Log`, `Clock`, and the store and the `offload` of the keeper, so one test can drive it through any
 interleaving. It reports events to an `Observer`; nothing here logs, counts or serves.
 """
@@ -57,13 +57,13 @@ class _Model:
 
     learner: Learner
     source: Source
-    """The topic that it is learned from."""
+    """The identity of the topics that it is learned from."""
     last: dict[PartitionId, Fingerprint] = field(default_factory=dict)
     """The last record learned from each partition, so that it is recognised later."""
 
 
 class LearnLoop:
-    """Learns one topic for as long as the process runs."""
+    """Learns one model for as long as the process runs."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class LearnLoop:
         """When we last checked that our head is current, and `seen_digest` at that time."""
 
     async def run(self) -> None:
-        """Learn the topic whenever it is ours, until the log says that the process is stopping."""
+        """Learn the log whenever it is ours, until the log says that the process is stopping."""
         while await self._log.acquire():
             try:
                 while self._log.held:
@@ -110,7 +110,7 @@ class LearnLoop:
                 self._log.release()
 
     async def _watch_stopped(self, reason: Exception) -> None:
-        """Step 8: wait until the topic is lost, or the stored model is another one, as after a reset or rollback.
+        """Step 8: wait until the log is lost, or the stored model is another one, as after a reset or rollback.
 
         A head that could not be read is read again a little later: somebody may have repaired it.
         """
@@ -127,7 +127,7 @@ class LearnLoop:
                 return  # the next restore says why
 
     async def _learn(self, model: _Model) -> None:
-        """Steps 4 to 7, until the topic is lost or the state is dropped."""
+        """Steps 4 to 7, until the log is lost or the state is dropped."""
         learner, reason = model.learner, None
         try:
             while self._log.held and self._model is not None:
@@ -167,12 +167,12 @@ class LearnLoop:
             self._observer.unavailable(error)  # learning does not need the store now
 
     async def _restore(self) -> _Model | None:
-        """Steps 2 and 3, until the log is at the offset where the current head stops; None if the topic is lost."""
+        """Steps 2 and 3, until the log is at the offset where the current head stops; None if the log is lost."""
         pause = 0.1
         while self._log.held:
             try:
                 source = await self._log.source()
-                # If a rebalance gave the topic back to us, our head is still current and our state is good.
+                # If a rebalance gave the log back to us, our head is still current and our state is good.
                 if self._model is None or self._model.source != source or not await self._keeper.current():
                     self._model = None
                     learner = await self._keeper.restore()
@@ -229,12 +229,12 @@ class LearnLoop:
         """Raise DataError or ConfigurationError if the log or the settings no longer fit the model."""
         head, learner = self._keeper.head, model.learner
         assert head is not None  # noqa: S101 - the learner was restored from it
-        topic, recreated = self._log.topic, head.source.recreated(model.source)
-        same_settings(topic, head, self._identity, model.source)
-        check_offsets(topic, recreated, learner.next, bounds)
+        recreated = head.source.recreated(model.source)
+        same_settings(self._log.model, head, self._identity, model.source)
+        check_offsets(self._log, recreated, learner.next, bounds)
         await check_last_records(self._log, head, recreated, self._observer)
         if learner.main.diverged:
-            raise errors.Diverged(topic, learner.main.diverged)
+            raise errors.Diverged(self._log.model, learner.main.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
@@ -251,8 +251,9 @@ class LearnLoop:
             offset = chosen.get(partition, 0)
             if not begin <= offset <= end:
                 raise errors.LogLost(
-                    f"topic {self._log.topic}: learning would begin at offset {offset} of partition {partition}, "
-                    f"which holds {begin} to {end}: say where with --start-at earliest, latest or {partition}:OFFSET"
+                    f"topic {self._log.topic_of(partition)}: learning would begin at offset {offset} of partition "
+                    f"{partition.number}, which holds {begin} to {end}: say where with --start-at earliest, latest or "
+                    f"{partition}:OFFSET"
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
@@ -287,7 +288,8 @@ class LearnLoop:
         took = now() - started
         self._slice = max(MIN_SLICE_RECORDS, int(outcome.consumed * self._aim() / max(took, 1e-6)))
         for reject in outcome.rejects:
-            letter = dead_letter(self._log.topic, partition, records, reject.record, reject.reason, reject.detail)
+            topic = self._log.topic_of(partition)
+            letter = dead_letter(topic, partition.number, records, reject.record, reject.reason, reject.detail)
             await self._log.publish(letter)
             self._observer.set_aside(letter)
         if outcome.consumed:
@@ -298,7 +300,7 @@ class LearnLoop:
             await self._save(model)
             if self._model is None:
                 return 0
-            raise errors.Diverged(self._log.topic, outcome.diverged)
+            raise errors.Diverged(self._log.model, outcome.diverged)
         return outcome.consumed
 
     async def _save(self, model: _Model) -> None:
@@ -308,8 +310,8 @@ class LearnLoop:
         ):
             # Learning cannot reach a state that the theorem excludes: memory or program are at fault. Save nothing.
             raise errors.DataError(
-                f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart continues "
-                f"from that version, and `perceptron verify -t {self._log.topic}` compares it with the log"
+                f"model {self._log.model} is corrupt: {broken}; its last good version answers. A restart continues "
+                f"from that version, and `perceptron verify -m {self._log.model}` compares it with the log"
             )
         try:
             with self._keeper.saving():

@@ -17,7 +17,7 @@ from service.settings.load import Settings
 from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
 from service.snapshots.head import Source
-from service.streaming.dead_letters import topic_of
+from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
@@ -85,7 +85,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         broker, _ = await find_coordinator(cluster, group, settings.kafka.session_timeout)
         report.say("ok", f"group {group}: broker {broker} coordinates it")
     for model, topic in settings.model_topics.items():
-        for name, right in ((topic, "Read"), (topic_of(model), "Write")):
+        for name, right in ((topic, "Read"), (dead_letter_topic(model), "Write")):
             with report.failing():
                 await _check_topic(report, settings, name, right, name in topics)
     named = {model: topic for model, topic in settings.model_topics.items() if topic in topics}

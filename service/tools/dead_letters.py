@@ -14,7 +14,7 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning.events.batch import REASONS
-from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, own_headers, topic_of
+from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, dead_letter_topic, own_headers
 from service.streaming.kafka.clients import MAX_MESSAGE_BYTES
 from service.streaming.kafka.cluster import Cluster
 from service.text import quantity
@@ -118,7 +118,7 @@ async def _retry(cluster: Cluster, model: str, letters: list[Letter]) -> int:
                     record = await producer.send_and_wait(topic, value, letter.record_key, headers=letter.headers)
                     place = f"{topic}-{record.partition}-{record.offset}"
                     mark = [(RETRIED_HEADER, place.encode())]
-                    await producer.send_and_wait(topic_of(model), b"", letter.key.encode(), headers=mark)
+                    await producer.send_and_wait(dead_letter_topic(model), b"", letter.key.encode(), headers=mark)
                     typer.echo(f"{letter.key}  sent as {place}")
                     sent += 1
         finally:
@@ -128,7 +128,7 @@ async def _retry(cluster: Cluster, model: str, letters: list[Letter]) -> int:
 
 async def _read(cluster: Cluster, model: str) -> list[Letter]:
     """The letters of a model, once each, in the order in which they were written, each with its retry if any."""
-    name = topic_of(model)
+    name = dead_letter_topic(model)
     missing = DataError(f"there is no topic {name}: no record of {model} was set aside yet")
     letters: dict[str, Letter] = {}
     retried: dict[str, str] = {}

@@ -20,7 +20,7 @@ from structlog.testing import CapturingLogger
 
 from service.embedded.servers import Server
 from service.errors import DependencyError
-from service.streaming.dead_letters import topic_of
+from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.clients import connected_clients
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.membership.group import GroupMember
@@ -240,15 +240,17 @@ class KafkaSide:
             await until(all_stopped, "all threads of the broker are stopped")
 
     async def refuse_letters(self) -> None:
-        await create_topic(self._server, topic_of(self._topic), max_message_bytes="1")
+        await create_topic(self._server, dead_letter_topic(self._topic), max_message_bytes="1")
 
     async def accept_letters(self) -> None:
-        topic = ConfigResource(ConfigResourceType.TOPIC, topic_of(self._topic), {"max.message.bytes": "1000000"})
+        topic = ConfigResource(
+            ConfigResourceType.TOPIC, dead_letter_topic(self._topic), {"max.message.bytes": "1000000"}
+        )
         async with admin(self._server) as client:
             await client.alter_configs([topic])
 
     async def letters(self) -> set[tuple[bytes, bytes | None]]:
-        return {(letter.key, letter.value) for letter in await read_all(self._server, topic_of(self._topic))}
+        return {(letter.key, letter.value) for letter in await read_all(self._server, dead_letter_topic(self._topic))}
 
     async def committed(self) -> dict[int, int]:
         async with admin(self._server) as client:
@@ -268,7 +270,7 @@ async def kafka_side(server: Server, topic: str) -> AsyncIterator[KafkaSide]:
         AIOKafkaProducer(bootstrap_servers=server.address, acks="all", linger_ms=2) as producer,
         connected_clients(Cluster(server.address)) as clients,
         GroupMember(
-            clients, f"g-{topic}", [topic], CapturingLogger(), stopping, session_timeout=SESSION_SECONDS
+            clients, f"g-{topic}", {topic: [topic]}, CapturingLogger(), stopping, session_timeout=SESSION_SECONDS
         ).connected() as member,
     ):
         running = asyncio.create_task(member.run(lambda _: None))

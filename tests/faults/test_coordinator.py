@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from structlog.testing import CapturingLogger
 
 from service.embedded import servers
@@ -34,8 +34,8 @@ class Member:
     def __init__(self, address: str, group: str, topics: list[str], watchdog: float = 60.0) -> None:
         self._address, self._stopping, self._logger = address, asyncio.Event(), CapturingLogger()
         self._new_member = partial(
-            GroupMember, group=group, topics=topics, logger=self._logger, stopping=self._stopping,
-            session_timeout=SESSION_SECONDS, watchdog=watchdog,
+            GroupMember, group=group, models={topic: [topic] for topic in topics}, logger=self._logger,
+            stopping=self._stopping, session_timeout=SESSION_SECONDS, watchdog=watchdog,
         )  # fmt: skip
 
     @property
@@ -206,7 +206,7 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
             """Nothing."""
 
     slow = AIOKafkaConsumer(
-        bootstrap_servers=kafka.address, group_id=f"g-{topic}", partition_assignment_strategy=(whole_topics(),),
+        bootstrap_servers=kafka.address, group_id=f"g-{topic}", partition_assignment_strategy=(whole_topics({}),),
         rebalance_timeout_ms=60_000, heartbeat_interval_ms=500,
     )  # fmt: skip
     slow.subscribe([topic], listener=Slow())
@@ -237,7 +237,7 @@ async def test_connections_that_are_silent_are_replaced(kafka: Server, kafka_pro
             kafka_proxy.hold({FETCH: b"", LIST_OFFSETS: b""}, old=True)
             async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
                 await client.send_and_wait(topic, b"new")
-            await until(lambda: member.kafka.logs[topic].ends == {0: 1}, "its requests succeed")
+            await until(lambda: member.kafka.logs[topic].ends == {TopicPartition(topic, 0): 1}, "its requests succeed")
             assert not task.done()
     finally:
         kafka_proxy.heal()

@@ -94,7 +94,7 @@ async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
     second = await asyncio.to_thread(run("[model]\neta = 0.5\n").up)
     reason = await asyncio.to_thread(wait, lambda: second.model()["stopped"], "it says why it does not learn")
     assert "eta: 1.0 -> 0.5" in reason
-    assert f"perceptron reset -t {topic} --yes" in reason
+    assert f"perceptron reset -m {topic} --yes" in reason
     assert reason in second.log.read_text()
     assert (await asyncio.to_thread(second.predict, {"features": {"a": 1}})).json()["version"] == 2
     url = f"redis://{redis.address}/0"

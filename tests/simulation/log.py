@@ -34,9 +34,9 @@ class Reading:
 
 
 class SimulatedLog:
-    """`streaming.ports.Log` for one process, assigned and revoked as `kafka.topic.TopicLog` is."""
+    """`streaming.ports.Log` for one process, assigned and revoked as `kafka.model_log.ModelLog` is."""
 
-    topic = "t"
+    model = "t"
 
     def __init__(self, world: World, name: str, foreign: bool = False) -> None:
         """`foreign` makes it a log of another cluster."""
@@ -58,6 +58,9 @@ class SimulatedLog:
     def revoke(self) -> None:
         self.partitions = []
         self._assignment += 1
+
+    def topic_of(self, partition: PartitionId) -> str:
+        return partition.topic or self.model
 
     async def acquire(self) -> bool:
         await Step("acquire", lambda: self.stopping or bool(self.partitions))

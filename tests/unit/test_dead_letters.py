@@ -6,7 +6,6 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.learning.records import PartitionId
 from service.streaming.dead_letters import MAX_HEADERS, dead_letter, own_headers, truncate
 from service.streaming.message import Message
 from service.streaming.records import Headers, KafkaRecord
@@ -17,9 +16,7 @@ def letter_of(
     key: bytes | None, value: bytes | None, headers: Headers, reason: str, detail: str, topic: str = "t"
 ) -> Message:
     """The letter of one record at offset 41 of partition 3."""
-    return dead_letter(
-        topic, PartitionId(3), join_records([KafkaRecord(41, 0, key, value, headers)]), 0, reason, detail
-    )
+    return dead_letter(topic, 3, join_records([KafkaRecord(41, 0, key, value, headers)]), 0, reason, detail)
 
 
 def test_a_letter_has_the_record_and_its_place() -> None:

@@ -23,14 +23,13 @@ from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
-from service.learning.records import PartitionId
 from service.streaming.kafka.clients import KafkaClients
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
 from service.streaming.kafka.failures import kafka_failure
-from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, Fetcher, unreadable
+from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, Fetcher, ModelPartition, unreadable
 from service.streaming.kafka.log_queries import LATEST, fetch, leader_of, list_offsets, refresh_unknown_leaders
-from service.streaming.kafka.membership.assignor import whole_topics
-from service.streaming.kafka.topic import TopicLog
+from service.streaming.kafka.membership.assignor import NAME
+from service.streaming.kafka.model_log import ModelLog
 
 CHECK_SECONDS = 1.0
 """The pause between two checks, and so the age of the lag that is shown."""
@@ -69,11 +68,12 @@ class Health:
         self._silent_since: float | None = None
         """Since when our own requests fail although requests of fresh clients succeed."""
 
-    async def run(self, logs: Mapping[str, TopicLog]) -> None:
+    async def run(self, logs: Mapping[str, ModelLog]) -> None:
         """Check for as long as the process runs; raises Stuck."""
         outside = time.monotonic()
         while True:
-            partitions = [tp for log in logs.values() for tp in log.assigned]
+            assigned = [each for log in logs.values() for each in log.assigned.values()]
+            partitions = sorted({each.tp for each in assigned})
             ends, missing = dict[TopicPartition, int](), None
             try:
                 ends = await self._ends(self._clients.query_client, partitions)
@@ -84,7 +84,7 @@ class Health:
                 self._warn_once(str(error))
                 await self._watch_silence(partitions)
             for log in logs.values():
-                log.ends = {PartitionId(tp.partition): ends[tp] for tp in log.assigned if tp in ends}
+                log.ends = ends
             inside = self.joined and await self._has_coordinator()
             if inside and not missing:
                 self._warn_once.cache_clear()
@@ -98,8 +98,8 @@ class Health:
                 self._logger.warning("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
                 self.missing_since = 0.0
                 self._warn_once.cache_clear()
-            for tp in partitions:
-                await self._watch_partition(tp, logs[tp.topic].ends.get(PartitionId(tp.partition), 0))
+            for each in assigned:
+                await self._watch_partition(each, ends.get(each.tp, 0))
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _ends(self, client: AIOKafkaClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -150,15 +150,15 @@ class Health:
                 f"{seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues"
             )
 
-    async def _watch_partition(self, tp: TopicPartition, end: int) -> None:
+    async def _watch_partition(self, partition: ModelPartition, end: int) -> None:
         """Raise Stuck if fetches have brought nothing for a long time, and a fresh client gets records.
 
-        If that client gets none either, the log is damaged: only this topic stops.
+        If that client gets none either, the log is damaged: only this model stops.
         """
-        partition = self._fetcher.partitions.get(tp)
-        if partition is None or (seconds := partition.starving_seconds(end)) <= self._watchdog:
+        buffer, tp = self._fetcher.partitions.get(partition), partition.tp
+        if buffer is None or (seconds := buffer.starving_seconds(end)) <= self._watchdog:
             return
-        offset = partition.sequence.fetch_offset
+        offset = buffer.sequence.fetch_offset
         try:
             async with self._clients.cluster.connected() as client:
                 await client.set_topics([tp.topic])
@@ -175,8 +175,8 @@ class Health:
             )
         if response.error == 0 and (stable := response.last_stable_offset) > offset:
             reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
-            partition.error = unreadable(tp, offset, reason)
-            partition.wake()
+            buffer.error = unreadable(partition, offset, reason)
+            buffer.wake()
 
 
 async def find_coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
@@ -187,7 +187,7 @@ async def find_coordinator(cluster: Cluster, group: str, session_timeout: float)
     Returns the number of the coordinator's broker, and Kafka's name of the group's state, such as Stable.
     """
     session, deadline = int(session_timeout * 1000), time.monotonic() + ANSWER_SECONDS
-    protocols = [(whole_topics().name, b"")]
+    protocols = [(NAME, b"")]
     join = JoinGroupRequest(group, session, session, PROBE_MEMBER, None, ConsumerProtocol.PROTOCOL_TYPE, protocols)
     async with cluster.connected() as client:
         while True:

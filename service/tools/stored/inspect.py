@@ -17,7 +17,6 @@ from service.serving.model_info import Description, Version
 from service.serving.models import Model
 from service.settings.load import Settings
 from service.snapshots import codec
-from service.streaming.kafka.cluster import Cluster
 from service.tools.stored.newest_snapshot import newest_snapshot
 from service.tools.tables import Titles, print_tables
 
@@ -51,7 +50,7 @@ async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
         served = await newest_snapshot(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in served.head.kept])
     learner = served.learner
-    lag, lag_reason = await _lag(settings.kafka.cluster, name, learner.next)
+    lag, lag_reason = await _lag(settings, name, learner.next)
     covered = sum(to - start for ranges in learner.covered.values() for start, to in ranges)
     about = Inspection(
         **msgspec.structs.asdict(Description.of(Model(name), served)),
@@ -84,15 +83,16 @@ def _largest_weights(learner: Learner, w: Vector) -> dict[str, Any]:
 
 
 async def _lag(
-    cluster: Cluster, topic: str, following: Mapping[PartitionId, int]
+    settings: Settings, model: str, following: Mapping[PartitionId, int]
 ) -> tuple[dict[str, int] | None, str | None]:
     """The records from the next offset of each partition on, and all records of a partition that was never learned.
 
     If Kafka does not answer soon, or the topic is not the one that was learned: None, and the reason.
     """
+    cluster, topic = settings.kafka.cluster, settings.topic_of(model)
     missing = DataError(f"{cluster} has no topic {topic}")
     try:
-        async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(topic, missing) as reader:
+        async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(model, [topic], missing) as reader:
             bounds = reader.bounds
     except (DependencyError, DataError) as error:
         return None, str(error)

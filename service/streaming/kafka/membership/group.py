@@ -7,7 +7,7 @@ they happen in the background, and a commit that fails is dropped.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import Any, Self
@@ -23,7 +23,7 @@ from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.health import Health
 from service.streaming.kafka.membership.assignor import whole_topics
 from service.streaming.kafka.membership.requested_topics import RequestedTopics
-from service.streaming.kafka.topic import TopicLog
+from service.streaming.kafka.model_log import ModelLog
 from service.streaming.supervision import SupervisedTasks
 
 COMMIT_SECONDS, LEAVE_SECONDS = 1.0, 2.0
@@ -43,7 +43,7 @@ class GroupMember(ConsumerRebalanceListener):
         self,
         clients: KafkaClients,
         group: str,
-        topics: Sequence[str],
+        models: Mapping[str, Sequence[str]],
         logger: Any,
         stopping: asyncio.Event,
         *,
@@ -53,13 +53,18 @@ class GroupMember(ConsumerRebalanceListener):
         matches: Callable[[str], bool] | None = None,
         predictions_wait: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Once `stopping` is set, the logs end. `matches` says which other topics are learned too, once they exist."""
+        """`models` has the topics of each model. Once `stopping` is set, the logs end.
+
+        `matches` says which other topics are learned too, once they exist: each is a model.
+        """
         cluster, session = clients.cluster, int(session_timeout * 1000)
+        self._requested = RequestedTopics(clients, models, matches, create, logger)
+        self._assignor: Any = whole_topics(self._requested.models)
         # It fetches nothing.
         self._consumer = cluster.group_consumer(
             session_timeout,
             group_id=group,
-            partition_assignment_strategy=(whole_topics(),),
+            partition_assignment_strategy=(self._assignor,),
             enable_auto_commit=False,
             auto_offset_reset="none",
             session_timeout_ms=session,
@@ -70,11 +75,12 @@ class GroupMember(ConsumerRebalanceListener):
         )
         self._fetch_client = cluster.client()
         self._fetcher = Fetcher(self._fetch_client, cluster.max_batch_bytes)
-        self._new_log = partial(TopicLog, clients, self._fetcher, stopping, watchdog, predictions_wait)
-        self.logs = {topic: self._new_log(topic) for topic in topics}
+        self._new_log = partial(ModelLog, clients, self._fetcher, stopping, watchdog, predictions_wait)
+        self.logs = {model: self._new_log(model, topics) for model, topics in models.items()}
         self._clients, self._group, self._logger, self._stopping = clients, group, logger, stopping
         self._session_timeout = session_timeout
-        self._requested = RequestedTopics(clients, topics, matches, create, logger)
+        self._committed: dict[TopicPartition, int] = {}
+        self._warn_once = cache(logger.warning)
         self._health = Health(clients, self._consumer, self._fetcher, group, logger, session_timeout, watchdog)
 
     @property
@@ -82,13 +88,13 @@ class GroupMember(ConsumerRebalanceListener):
         """Since when Kafka does not answer (seconds since 1970); 0 while it does."""
         return self._health.missing_since
 
-    def awaits_assignment(self, topic: str) -> bool:
-        """Whether a topic is ours or may become ours: the group has not assigned it to another member."""
-        return not self._health.joined or bool(self.logs[topic].assigned)
+    def awaits_assignment(self, model: str) -> bool:
+        """Whether a model is ours or may become ours: the group has not assigned it to another member."""
+        return not self._health.joined or bool(self.logs[model].assigned)
 
-    def missing_resource(self, topic: str) -> str:
-        """A sentence that says what is missing before this topic's model can be learned; "" if nothing is."""
-        return self._requested.missing_resource(topic)
+    def missing_resource(self, model: str) -> str:
+        """A sentence that says what is missing before this model can be learned; "" if nothing is."""
+        return self._requested.missing_resource(model)
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Self]:
@@ -105,14 +111,14 @@ class GroupMember(ConsumerRebalanceListener):
                     async with asyncio.timeout(COMMIT_SECONDS):
                         await self._commit()
 
-    async def run(self, learn: Callable[[TopicLog], None]) -> None:
+    async def run(self, learn: Callable[[ModelLog], None]) -> None:
         """Join the group with the topics that exist, and with new ones as they appear; commit; write dead letters.
 
-        `learn` is called with the log of each listed topic, and later of each topic that a pattern matches.
+        `learn` is called with the log of each model, and later of each topic that a pattern matches.
         """
         async with SupervisedTasks() as tasks:
 
-            def add(log: TopicLog) -> None:
+            def add(log: ModelLog) -> None:
                 tasks.create_task(log.dead_letters.run())
                 learn(log)
 
@@ -125,35 +131,36 @@ class GroupMember(ConsumerRebalanceListener):
             tasks.create_task(self._end_logs())
 
     async def _end_logs(self) -> None:
-        """Wake all loops when the process stops, so that they save and release their topics."""
+        """Wake all loops when the process stops, so that they save and release their logs."""
         await self._stopping.wait()
         for log in self.logs.values():
             log.wake()
 
-    async def _subscribe(self, add: Callable[[TopicLog], None]) -> None:
+    async def _subscribe(self, add: Callable[[ModelLog], None]) -> None:
         """Subscribe to the requested topics as they come to exist."""
-        subscribed, warn_once = set[str](), cache(self._logger.warning)
-        while self._requested.matches or len(subscribed) < len(self.logs):
-            pause = TOPIC_SECONDS if len(subscribed) < len(self.logs) else METADATA_SECONDS
+        subscribed = set[str]()
+        while self._requested.matches or subscribed < self._requested.topics:
+            pause = TOPIC_SECONDS if subscribed < self._requested.topics else METADATA_SECONDS
             try:
                 async with self._clients.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
                     existing = await self._requested.find()
-                    for topic in sorted(existing - self.logs.keys()):
-                        self.logs[topic] = self._new_log(topic)
-                        add(self.logs[topic])
+                    for model, topics in self._requested.models.items():
+                        if model not in self.logs:
+                            self.logs[model] = self._new_log(model, topics)
+                            add(self.logs[model])
                     if existing - subscribed:
                         subscribed |= existing
                         self._consumer.subscribe(sorted(subscribed), listener=self)
                     if await self._requested.provide_missing():
                         pause = 0.1
             except DependencyError as error:
-                warn_once(str(error))
+                self._warn_once(str(error))
             await asyncio.sleep(pause)
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
-        """Wait until the loops have saved and released their topics. The store refuses a later save on an old head."""
+        """Wait until the loops have saved and released their logs. The store refuses a later save on an old head."""
         self._health.joined = False
-        logs = [self.logs[topic] for topic in sorted({tp.topic for tp in revoked})]
+        logs = [log for log in self.logs.values() if not {tp.topic for tp in revoked}.isdisjoint(log.topics)]
         for log in logs:
             log.assign([])
         with contextlib.suppress(TimeoutError):
@@ -167,8 +174,20 @@ class GroupMember(ConsumerRebalanceListener):
             self._consumer.seek(tp, 0)
         self._consumer.pause(*assigned)
         self._health.joined = True
-        for topic, log in self.logs.items():
-            log.assign(sorted(tp for tp in assigned if tp.topic == topic))
+        topics = {tp.topic for tp in assigned}
+        for log in self.logs.values():
+            log.assign(assigned)
+            if not log.assigned and not topics.isdisjoint(log.topics):
+                self._warn_once(
+                    "waiting for the other topics of this model: a member of an older release leads the group",
+                    model=log.model,
+                )
+        for model in self._assignor.lacking:
+            self._warn_once(
+                "waiting: other members of the group learn this model too from a topic that is set here; set it here "
+                "too, so that this process can learn the topic",
+                model=model,
+            )
 
     async def _commit_and_poll(self) -> None:
         """Commit, and poll the consumer for its errors: an error that is not polled suspends the membership."""
@@ -189,7 +208,12 @@ class GroupMember(ConsumerRebalanceListener):
                     consumer.subscribe(sorted(topics), listener=self)
 
     async def _commit(self) -> None:
-        offsets = [each for log in self.logs.values() for each in log.take_commits().items()]
-        assigned = self._consumer.assignment()
-        if ours := {tp: offset for tp, offset in offsets if tp in assigned}:
-            await self._consumer.commit(ours)
+        """Commit the offsets of the last snapshots; of models that share a partition, the smallest one."""
+        offsets, assigned = dict[TopicPartition, int](), self._consumer.assignment()
+        for log in self.logs.values():
+            for tp, offset in log.committable.items():
+                if tp in assigned:
+                    offsets[tp] = min(offset, offsets.get(tp, offset))
+        if new := {tp: offset for tp, offset in offsets.items() if self._committed.get(tp) != offset}:
+            await self._consumer.commit(new)
+            self._committed |= new

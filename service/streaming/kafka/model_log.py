@@ -1,11 +1,11 @@
-"""One topic, read through the process's fetcher: the real `ports.Log`.
+"""The log of a model, which has one topic or several, read through the process's fetcher: the real `ports.Log`.
 
 Snapshots have the offsets, so the loop seeks after every assignment.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -13,10 +13,10 @@ from aiokafka import TopicPartition
 from service.errors import DependencyError
 from service.learning.records import PartitionId
 from service.snapshots.head import Source
-from service.streaming.dead_letters import topic_of, truncate
+from service.streaming.dead_letters import dead_letter_topic, truncate
 from service.streaming.kafka.clients import KafkaClients
 from service.streaming.kafka.cluster import ANSWER_SECONDS
-from service.streaming.kafka.fetching.fetcher import Fetcher, Partition
+from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, PartitionBuffer, partitions_of
 from service.streaming.kafka.log_queries import log_bounds, topic_id
 from service.streaming.message import Message
 from service.streaming.message_queue import MessageQueue
@@ -33,8 +33,8 @@ POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 """The limit of a poll while there is something to save, and while there is nothing to do."""
 
 
-class TopicLog:
-    """One topic as this process sees it, see `ports.Log`."""
+class ModelLog:
+    """The log of one model as this process sees it, see `ports.Log`."""
 
     def __init__(
         self,
@@ -43,36 +43,40 @@ class TopicLog:
         stopping: asyncio.Event,
         watchdog: float,
         predictions_wait: Callable[[], bool],
-        topic: str,
+        model: str,
+        topics: Sequence[str],
     ) -> None:
         """`stopping` is set when the process stops. An idle poll takes at most a quarter of `watchdog`, in seconds.
 
         `predictions_wait` says whether a prediction waits for the event loop.
         """
-        self.topic = topic
+        self.model, self.topics = model, topics
         self.released = asyncio.Event()
         self.released.set()
         self._clients, self._fetcher, self._stopping = clients, fetcher, stopping
         self._idle_seconds, self._predictions_wait = min(IDLE_SECONDS, watchdog / 4), predictions_wait
-        self.assigned: Sequence[TopicPartition] = []
-        """The partitions that the group assigned to us: all of the topic's, or none."""
+        self.assigned: Mapping[PartitionId, ModelPartition] = {}
+        """The partitions that the group assigned to us: all of the model's topics, or none."""
         # Assignments are numbered, so that an assignment after a revocation differs from the one before.
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
         self._polling: Any = None
-        self.ends: dict[PartitionId, int] = {}
+        self.ends: Mapping[TopicPartition, int] = {}
         """The end of each partition at the last check of `health`."""
-        self._to_commit: dict[TopicPartition, int] = {}
-        letters = topic_of(topic)
+        self.committable: Mapping[TopicPartition, int] = {}
+        """The next offsets of the last snapshot."""
+        letters = dead_letter_topic(model)
         failure = f"dead letters cannot be written to {letters}, so saves wait"
         self.dead_letters = MessageQueue(letters, clients, failure, truncate)
 
-    def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take the group's assignment: all partitions of the topic, or none."""
-        self._fetcher.drop(self.assigned)
-        if partitions:
-            self._clients.query_client.add_topic(self.topic)
-        self.assigned = partitions
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take what the group assigned to this process. A log of which it lacks a topic is not assigned."""
+        self._fetcher.drop(self.assigned.values())
+        own = partitions_of(self.model, self.topics, partitions)
+        whole = {each.tp.topic for each in own} == set(self.topics)
+        for topic in self.topics if whole else ():
+            self._clients.query_client.add_topic(topic)
+        self.assigned = {each.partition: each for each in own} if whole else {}
         self._assignment += 1
         self.wake()
 
@@ -99,46 +103,48 @@ class TopicLog:
     def release(self) -> None:
         self.released.set()
 
+    def topic_of(self, partition: PartitionId) -> str:
+        return partition.topic or self.topics[0]
+
     async def source(self) -> Source:
         async with self._clients.cluster.errors():
-            return Source(self._clients.cluster_id, await topic_id(self._clients.query_client, self.topic))
+            ids = [await topic_id(self._clients.query_client, topic) for topic in self.topics]
+        return Source(self._clients.cluster_id, " ".join(ids))
 
     async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
         async with self._clients.cluster.errors():
-            bounds = await log_bounds(self._clients.query_client, self.assigned)
-        return {PartitionId(tp.partition): pair for tp, pair in bounds.items()}
+            bounds = await log_bounds(self._clients.query_client, [each.tp for each in self.assigned.values()])
+        return {partition: bounds[each.tp] for partition, each in self.assigned.items() if each.tp in bounds}
 
     def positions(self) -> dict[PartitionId, int]:
-        return {PartitionId(state.tp.partition): state.position for state in self._read_partitions()}
+        return {buffer.of.partition: buffer.position for buffer in self._buffers()}
 
     def take_gaps(self) -> list[Gap]:
-        return [
-            Gap(PartitionId(state.tp.partition), *gap) for state in self._read_partitions() for gap in state.take_gaps()
-        ]
+        return [Gap(buffer.of.partition, *gap) for buffer in self._buffers() for gap in buffer.take_gaps()]
 
-    def _read_partitions(self) -> list[Partition]:
-        """The partitions that are read: after an assignment none, until a seek."""
-        partitions = self._fetcher.partitions
-        return [partitions[tp] for tp in self.assigned if tp in partitions]
+    def _buffers(self) -> list[PartitionBuffer]:
+        """The buffers of the partitions that are read: after an assignment none, until a seek."""
+        buffers = map(self._fetcher.partitions.get, self.assigned.values())
+        return [buffer for buffer in buffers if buffer is not None]
 
     async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
-        tp, clients = TopicPartition(self.topic, partition.number), self._clients
-        if not self.held:
+        clients, own = self._clients, self.assigned.get(partition)
+        if not self.held or own is None:
             return None
         async with clients.cluster.errors():
-            begin, end = (await log_bounds(clients.query_client, [tp]))[tp]
+            begin, end = (await log_bounds(clients.query_client, [own.tp]))[own.tp]
             if not begin <= offset < end:
                 return None
-            self._fetcher.seek(tp, offset)
+            self._fetcher.seek(own, offset)
             async with asyncio.timeout(ANSWER_SECONDS):
-                polled = await self._fetcher.poll([tp], 1)
-        record = polled[tp].record(0) if tp in polled else None
+                polled = await self._fetcher.poll([own], 1)
+        record = polled[partition].record(0) if partition in polled else None
         return record if record is not None and record.offset == offset else None
 
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
-        for tp in self.assigned:
-            if (offset := offsets.get(PartitionId(tp.partition))) is not None:
-                self._fetcher.seek(tp, offset)
+        for partition, own in self.assigned.items():
+            if partition in offsets:
+                self._fetcher.seek(own, offsets[partition])
 
     async def poll(self, idle: bool = False) -> dict[PartitionId, KafkaRecords]:
         if not self.held:
@@ -147,7 +153,7 @@ class TopicLog:
         seconds = self._idle_seconds if idle else POLL_SECONDS
         try:
             async with asyncio.timeout(seconds) as self._polling, self._clients.cluster.errors():
-                polled = await self._fetcher.poll(self.assigned, max_records)
+                polled = await self._fetcher.poll([*self.assigned.values()], max_records)
         except TimeoutError:
             return {}
         except DependencyError:
@@ -156,26 +162,22 @@ class TopicLog:
             return {}
         for _ in range(YIELDS_AFTER_POLL if polled else 0):
             await asyncio.sleep(0)
-        return {PartitionId(tp.partition): records for tp, records in polled.items()}
+        return polled
 
     def commit(self, offsets: Mapping[PartitionId, int]) -> None:
-        self._to_commit.update({TopicPartition(self.topic, p.number): offset for p, offset in offsets.items()})
-
-    def take_commits(self) -> dict[TopicPartition, int]:
-        """The offsets that are not committed yet. The next background commit takes them."""
-        offsets, self._to_commit = self._to_commit, {}
-        return offsets
+        self.committable = {self.assigned[p].tp: offset for p, offset in offsets.items() if p in self.assigned}
 
     def lag(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
         """Offsets between these and the ends of the partitions, at the last check of `health`."""
-        return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
+        own = {p: each.tp for p, each in self.assigned.items() if p in offsets and each.tp in self.ends}
+        return {p: max(0, self.ends[tp] - offsets[p]) for p, tp in own.items()}
 
     async def publish(self, letter: Message) -> None:
         self.dead_letters.add(letter)
         while self.dead_letters.full and self.held:
-            self._fetcher.release(self.topic)  # other topics must not wait for its memory
+            self._fetcher.release(self.model)  # other models must not wait for its memory
             await asyncio.sleep(FULL_QUEUE_SECONDS)
 
     async def flush(self) -> None:
-        self._fetcher.release(self.topic)  # all polled records are learned
+        self._fetcher.release(self.model)  # all polled records are learned
         await self.dead_letters.flush()
