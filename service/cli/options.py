@@ -16,6 +16,7 @@ Config = Annotated[
 Topics = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be repeated.")]
 Topic = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The model's topic.")]
 """A list, so that `one_topic` can refuse a second topic: with a plain option the last topic would win."""
+Model = Annotated[list[str] | None, typer.Option("-m", "--model", "-t", "--topic", metavar="MODEL", help="The model.")]
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
 Group = Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")]
 RedisUrl = Annotated[

@@ -1,11 +1,11 @@
-"""The commands on a stored model: inspect, export, rollback, verify, reset."""
+"""The commands on a stored model: inspect, export, rollback, amend, verify, reset."""
 
 from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Output, RedisUrl, Topic, settings_and_topic
+from service.cli.options import AsJson, Bootstrap, Model, Output, RedisUrl, Topic, settings_and_topic
 
 T = TypeVar("T")
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what would be done.")]
@@ -55,6 +55,19 @@ def rollback(
     from service.tools.stored.rollback import rollback_model
 
     _run(rollback_model(*settings_and_topic(ctx), to, resume_at, yes))
+
+
+def amend(
+    ctx: typer.Context,
+    topic: Model = None,
+    redis: RedisUrl = None,
+    yes: Yes = False,
+) -> None:
+    """Let a stored model go on under changed settings: eta, outputs, slope, margin, tie, half_life."""
+    from service.process.scheduler import SystemClock
+    from service.tools.stored.amend import amend_model
+
+    _run(amend_model(*settings_and_topic(ctx), SystemClock(), yes))
 
 
 def verify(
