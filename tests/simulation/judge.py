@@ -4,14 +4,13 @@ import copy
 import hashlib
 import json
 import struct
-from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from tests.oracle import Classes, Fold
 from tests.simulation.world import Redis, Topic, Violation
 
 Runs = list[tuple[int, int, int]]
-Settings = list[tuple[dict[str, int], Any]]
+Settings = list[tuple[dict[int, int], Any]]
 """The identities of a model in their order, each with the offsets by partition at which it began."""
 
 
@@ -60,12 +59,7 @@ class State:
         return new
 
     def learn(
-        self,
-        topic: Topic,
-        runs: Iterable[tuple[int, int, int]],
-        settings: Settings,
-        expected: dict[str, Candidate],
-        starts: dict[int, int],
+        self, topic: Topic, runs: Runs, settings: Settings, expected: dict[str, Candidate], starts: dict[int, int]
     ) -> "State":
         new = self.copy()
         new.candidates = {
@@ -79,8 +73,7 @@ class State:
             records = topic.partitions[p].records if p < len(topic.partitions) else {}
             for offset in range(start, end):
                 new.next[p] = offset
-                new.amend(settings, starts)
-                new.begin_candidates(expected, starts)
+                new.begin(settings, expected, starts)
                 if (record := records.get(offset)) and record.good:
                     assert record.value is not None
                     new.fold.learn(record.value)
@@ -89,19 +82,15 @@ class State:
                             fold.learn(record.value)
                 new.rejected += record is not None and not record.good
             new.next[p] = end
-        new.amend(settings, starts)
-        new.begin_candidates(expected, starts)
+        new.begin(settings, expected, starts)
         return new
 
-    def amend(self, settings: Settings, starts: dict[int, int]) -> None:
-        """Take over the settings that begin at the present offsets."""
+    def begin(self, settings: Settings, expected: dict[str, Candidate], starts: dict[int, int]) -> None:
+        """Take over the settings, and add the candidates, that begin at the present offsets."""
         for since, identity in settings[self.amended + 1 :]:
-            if all(self.next.get(int(p), starts[int(p)]) >= offset for p, offset in since.items()):
+            if all(self.next.get(p, starts[p]) >= offset for p, offset in since.items()):
                 self.fold.eta, self.fold.half_life = identity["eta"], identity["half_life"]
                 self.amended += 1
-
-    def begin_candidates(self, expected: dict[str, Candidate], starts: dict[int, int]) -> None:
-        """Add the candidates that begin at the present offsets."""
         for name in expected.keys() - self.candidates.keys():
             candidate = expected[name]
             if all(self.next.get(p, starts[p]) >= offset for p, offset in candidate.since.items()):
@@ -171,9 +160,7 @@ class Judge:
         redis.check_blobs()
         if missing := [k["version"] for k in head["kept"] if f"v:{k['version']}" not in redis.state]:
             raise Violation(f"kept versions {missing} are missing")
-        empty, amendments = State(_empty_fold(head["identity"])), head.get("amendments", [])
-        identities = [*(amendment["identity"] for amendment in amendments), head["identity"]]
-        settings: Settings = list(zip([{}, *(amendment["since"] for amendment in amendments)], identities, strict=True))
+        empty, settings = State(_empty_fold(head["identity"])), _settings(head)
         if previous and previous not in self.heads:
             raise Violation(f"{previous[:6]} was continued, but no process of this release wrote it")
         source = head["source"]
@@ -185,8 +172,7 @@ class Judge:
         if head["source"] != parent.source:
             raise Violation(f"a head of {parent.source} was continued in {head['source']}")
         offsets = {int(p): position["offset"] for p, position in head["next"].items()}
-        amended = [*parent.settings, ({str(p): offset for p, offset in offsets.items()}, head["identity"])]
-        if settings != parent.settings and (settings != amended or offsets != parent.next):
+        if settings not in (parent.settings, [*parent.settings, (parent.next, head["identity"])]):
             raise Violation(f"settings {settings} follow {parent.settings}")
         if head["version"] != parent.version + 1:
             raise Violation(f"version {head['version']} follows version {parent.version}")
@@ -318,6 +304,13 @@ def _empty_fold(identity: Any) -> Fold:
     if len(labels) > 2:
         return Classes(labels, eta, half_life, scaled)
     return Fold(eta, half_life, scaled, identity.get("margin", (0.0, 0.0)))
+
+
+def _settings(head: Any) -> Settings:
+    amendments = head.get("amendments", [])
+    identities = [*(amendment["identity"] for amendment in amendments), head["identity"]]
+    since = [{int(p): offset for p, offset in amendment["since"].items()} for amendment in amendments]
+    return list(zip([{}, *since], identities, strict=True))
 
 
 def _continuation(before: Runs, runs: Runs) -> Runs | None:

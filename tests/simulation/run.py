@@ -158,7 +158,7 @@ class Operator:
         self.waiting: Step | None = Step("start")
 
     async def run(self) -> None:
-        world, options = self.simulation.world, self.simulation.keeper_options | {"keep_every": 0.0}
+        world, options = self.simulation.world, dict[str, Any](self.simulation.keeper_options, keep_every=0.0)
         store = SimulatedStore(world, self.name, lambda: saver._doubtful[1] if saver._doubtful else [])
         saver = Keeper("t", store, Clock(world), offload, **options)
         with contextlib.suppress(PerceptronError):
@@ -192,10 +192,7 @@ class Simulation:
         self.seed, self.world = seed, World(seed)
         self.judge, rng = Judge(self.world), self.world.rng
         self.world.on_accepted = self.check_accepted
-        self.keeper_options: dict[str, Any] = {
-            "keep": rng.choice((0, 1, 1, 3)),
-            "keep_every": rng.choice((0.5, 2.0, 10.0)),
-        }
+        self.keeper_options = {"keep": rng.choice((0, 1, 1, 3)), "keep_every": rng.choice((0.5, 2.0, 10.0))}
         # Simulated time stands still in a slice: the slice is learned as a whole, or with 0 seconds record by record.
         self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8)), 0.0 if seed % 3 == 0 else 1.0
         # Some models diverge, after a few events or a few dozen.
