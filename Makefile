@@ -26,8 +26,8 @@ scale: $(VENV)/.dev ## A million named columns: what is written, followed and re
 	NAMES=1000000 $(BIN)/python -m pytest -s tests/integration/test_scale.py $(ARGS)
 
 bounds: $(VENV)/.dev ## The live mistake bound and the confidence sequences on 10,000 random streams
-	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams
-	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_confidence.py
+	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/learning/evaluation/test_bounds.py -k random_streams
+	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/learning/evaluation/test_confidence.py
 
 accuracy: $(VENV)/.dev ## Prequential accuracy on real streams beside River's: the table of docs/model.md
 	$(BIN)/python -m bench.accuracy $(ARGS)

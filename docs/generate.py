@@ -22,10 +22,10 @@ from service.cli.app import app as command
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.serving.http.app import Application
-from service.serving.http.limits import Limits
+from service.serving.http.app import Application, HttpOptions
 from service.serving.model_info import Description
 from service.serving.models import Models, static_model
+from service.serving.page.history import History
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings, SnapshotSettings
@@ -304,7 +304,7 @@ def metrics() -> str:
     follower.begin({P0: 0})
     model = static_model("m", follower, 1.0)
     assert model.answering is not None  # noqa: S101 - a static model has one
-    figures = ModelFigures(Description.of(model, model.answering), follower.main.counts, 1.0, {}, 0)
+    figures = ModelFigures(Description.from_model(model, model.answering), follower.main.counts, 1.0, {}, 0)
     registered = Metrics("0", lambda: [asyncio.sleep(0, figures)], lambda: True, lambda: {"redis": 0.0})
     asyncio.run(registered.render())
     rows: list[tuple[str, ...]] = []
@@ -336,7 +336,9 @@ def _metric(family: Any, labels: Iterable[str], durability: str, exporter: str) 
 def api() -> str:
     """Each route: its parameters, an example of each answer, and its problems."""
     registered = Metrics("0", list, lambda: True, dict)
-    app = Application(Models([]), registered, lambda: True, lambda: False, cast(Store, None), Limits(), version="0")
+    models = Models([])
+    history = History(models, lambda _: None)
+    app = Application(models, registered, cast(Store, None), history, lambda: False, HttpOptions("0"))
     document = app.api.openapi()
     shapes = document["components"]["schemas"]
     parts = [API]

@@ -71,8 +71,8 @@ class Diverged(DataError):
     def __init__(self, model: str, why: str) -> None:
         super().__init__(
             f"model {model} diverged: {why}; the last version kept from before the growth answers, or none. Start from "
-            f"scratch with a smaller eta or scaled features after `perceptron reset -t {model} --yes`, or leave the "
-            f"events out with `perceptron rollback -t {model} --to VERSION --resume-at P:OFFSET --yes`"
+            f"scratch with a smaller eta or scaled features after `perceptron reset -m {model} --yes`, or leave the "
+            f"events out with `perceptron rollback -m {model} --to VERSION --resume-at P:OFFSET --yes`"
         )
 
 

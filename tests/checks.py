@@ -1,7 +1,7 @@
 """Statements that hold for every rule, in every feature mode, with every convention: a specification.
 
-Each statement in `STATEMENTS` is a function of one `Model` that asserts it. `tests/unit/test_rules.py` crosses them
-with all models of `models`.
+Each statement in `STATEMENTS` is a function of one `Model` that asserts it. `tests/unit/learning/test_rules.py` crosses
+them with all models of `models`.
 """
 
 import json

@@ -5,7 +5,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Format, LabelColumn, Output, Topic, Url, one_topic, settings_of
+from service.cli.options import (
+    AsJson,
+    Bootstrap,
+    Format,
+    LabelColumn,
+    Model,
+    Output,
+    Topic,
+    Url,
+    one_topic,
+    settings_and_model,
+    settings_of,
+)
 from service.errors import ConfigurationError
 
 File = Annotated[str | None, typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too. Or a topic.")]
@@ -133,7 +145,7 @@ def predict(
     file: Annotated[
         str, typer.Argument(metavar="FILE|-", help='JSON lines: features or {"features": …}, or records.')
     ] = "-",
-    topic: Topic = None,
+    model: Model = None,
     url: Url = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show what each feature contributes.")] = False,
     top: Annotated[
@@ -147,5 +159,4 @@ def predict(
     """
     from service.tools.predict import predict_lines
 
-    settings = settings_of(ctx)
-    predict_lines(settings, one_topic(settings), file, url, explain, top, json)
+    predict_lines(*settings_and_model(ctx), file, url, explain, top, json)

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Reason, Topic, one_topic, settings_of
+from service.cli.options import AsJson, Bootstrap, Model, Reason, settings_and_model, settings_of
+from service.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from service.streaming.kafka.cluster import Cluster
+    from service.settings.load import Settings
 
 app = typer.Typer(help="The records that were set aside: list them, show one, send them again.", no_args_is_help=True)
 
@@ -16,7 +17,7 @@ app = typer.Typer(help="The records that were set aside: list them, show one, se
 @app.command("list")
 def list_letters(
     ctx: typer.Context,
-    topic: Topic = None,
+    model: Model = None,
     bootstrap: Bootstrap = None,
     reason: Reason = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most the N newest.")] = 100,
@@ -25,21 +26,22 @@ def list_letters(
     """List dead letters, a line each."""
     from service.tools.dead_letters import show_list
 
-    cluster, name = _kafka_and_topic(ctx)
-    show_list(cluster, name, reason, limit, json)
+    settings, name = settings_and_model(ctx)
+    show_list(settings.kafka.cluster, name, reason, limit, json)
 
 
 @app.command("show")
 def show_letter(
     ctx: typer.Context,
     key: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION-OFFSET", help="Its key, as `list` shows it.")],
-    topic: Topic = None,
+    model: Model = None,
     bootstrap: Bootstrap = None,
 ) -> None:
     """Show one dead letter whole."""
     from service.tools.dead_letters import show_one
 
-    show_one(*_kafka_and_topic(ctx, key), key)
+    settings, name = _settings_and_model(ctx, key)
+    show_one(settings.kafka.cluster, name, key)
 
 
 @app.command("retry")
@@ -48,19 +50,31 @@ def retry_letters(
     keys: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION-OFFSET]...", help="Their keys; or --all.")
     ] = None,
-    topic: Topic = None,
+    model: Model = None,
     bootstrap: Bootstrap = None,
     every: Annotated[bool, typer.Option("--all", help="All that were not sent again yet.")] = False,
     reason: Reason = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Also if other models learn the same topic.")] = False,
 ) -> None:
     """Send dead letters to their topic again, unchanged, once each: for use after the cause is fixed."""
     from service.tools.dead_letters import retry
 
-    retry(*_kafka_and_topic(ctx, *keys or ()), keys or [], every, reason)
+    settings, name = _settings_and_model(ctx, *keys or ())
+    topics = settings.model_topics
+    sharing = [model for model, topic in topics.items() if model != name and topic == topics.get(name, name)]
+    if sharing and not yes:
+        raise ConfigurationError(
+            f"model {', '.join(sharing)} learns the same topic, and would learn these records twice: say --yes to do it"
+        )
+    retry(settings.kafka.cluster, name, keys or [], every, reason)
 
 
-def _kafka_and_topic(ctx: typer.Context, *keys: str) -> tuple["Cluster", str]:
-    """The cluster, and the topic that --topic, the first key, or the settings name."""
-    settings = settings_of(ctx)
-    named = re.fullmatch(r"([A-Za-z0-9._-]+)-\d+-\d+", keys[0]) if keys and not ctx.params["topic"] else None
-    return settings.kafka.cluster, named[1] if named else one_topic(settings)
+def _settings_and_model(ctx: typer.Context, *keys: str) -> tuple["Settings", str]:
+    """The settings, and the model that --model, the topic in the first key, or the settings name."""
+    named = re.fullmatch(r"([A-Za-z0-9._-]+)-\d+-\d+", keys[0]) if keys and not ctx.params["model"] else None
+    if named is not None:
+        settings = settings_of(ctx)
+        models = [model for model, topic in settings.model_topics.items() if topic == named[1]] or [named[1]]
+        if len(models) == 1:
+            return settings, models[0]
+    return settings_and_model(ctx)

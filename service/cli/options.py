@@ -1,5 +1,6 @@
 """Options that several commands take, and the settings that they make."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -14,9 +15,9 @@ Config = Annotated[
     str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings (default: perceptron.toml).")
 ]
 Topics = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be repeated.")]
-Topic = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The model's topic.")]
-"""A list, so that `one_topic` can refuse a second topic: with a plain option the last topic would win."""
+Topic = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The topic.")]
 Model = Annotated[list[str] | None, typer.Option("-m", "--model", "-t", "--topic", metavar="MODEL", help="The model.")]
+"""Lists, so that a second name can be refused: with a plain option the last one would win."""
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
 Group = Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")]
 RedisUrl = Annotated[
@@ -46,8 +47,11 @@ SETTINGS = {name: name for name in ("topics", "learn", "create_topics", "fail_fa
 """The setting that each of these parameters of a command overrides."""
 
 
-def settings_of(ctx: typer.Context) -> "Settings":
-    """The settings, overridden by the options of this command that are settings; raises ConfigurationError."""
+def settings_of(ctx: typer.Context, models: Iterable[str] = ()) -> "Settings":
+    """The settings, overridden by the options of this command that are settings; raises ConfigurationError.
+
+    They have these models, which may have no table.
+    """
     from service.settings.load import load
 
     flags: dict[str, Any] = {}
@@ -56,13 +60,16 @@ def settings_of(ctx: typer.Context) -> "Settings":
             section, _, key = SETTINGS[name].rpartition(".")
             table = flags.setdefault(section, {}) if section else flags
             table[key] = list(value) if isinstance(value, tuple) else value
-    return load(ctx.obj, flags)
+    return load(ctx.obj, flags | {"models": {name: {} for name in models}})
 
 
-def settings_and_topic(ctx: typer.Context) -> "tuple[Settings, str]":
-    """The settings, as `settings_of` returns them, and their only topic."""
-    settings = settings_of(ctx)
-    return settings, one_topic(settings)
+def settings_and_model(ctx: typer.Context) -> "tuple[Settings, str]":
+    """The settings, and the model that --model names, or the only one that they have; raises ConfigurationError."""
+    settings = settings_of(ctx, ctx.params["model"] or ())
+    names = ctx.params["model"] or [*settings.model_topics, *settings.patterns]
+    if len(names) != 1 or names[0].startswith("^"):
+        raise ConfigurationError(f"model: name one with -m MODEL{'; there are ' * bool(names)}{', '.join(names)}")
+    return settings, names[0]
 
 
 def one_topic(settings: "Settings") -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Model, Output, RedisUrl, Topic, settings_and_topic
+from service.cli.options import AsJson, Bootstrap, Model, Output, RedisUrl, settings_and_model
 
 T = TypeVar("T")
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what would be done.")]
@@ -13,7 +13,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what 
 
 def inspect(
     ctx: typer.Context,
-    topic: Topic = None,
+    model: Model = None,
     bootstrap: Bootstrap = None,
     redis: RedisUrl = None,
     json: AsJson = False,
@@ -21,12 +21,12 @@ def inspect(
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.stored.inspect import inspect_model
 
-    _run(inspect_model(*settings_and_topic(ctx), json))
+    _run(inspect_model(*settings_and_model(ctx), json))
 
 
 def export(
     ctx: typer.Context,
-    topic: Topic = None,
+    model: Model = None,
     redis: RedisUrl = None,
     output: Output = None,
     sklearn: Annotated[
@@ -37,13 +37,13 @@ def export(
     """Write a model's newest snapshot for other programs: as JSON, as a scikit-learn pipeline, as ONNX."""
     from service.tools.stored.export import export_model
 
-    _run(export_model(*settings_and_topic(ctx), output, sklearn, onnx))
+    _run(export_model(*settings_and_model(ctx), output, sklearn, onnx))
 
 
 def rollback(
     ctx: typer.Context,
     to: Annotated[int, typer.Option(metavar="VERSION", help="A kept version; `perceptron inspect` lists them.")],
-    topic: Topic = None,
+    model: Model = None,
     bootstrap: Bootstrap = None,
     redis: RedisUrl = None,
     resume_at: Annotated[
@@ -54,25 +54,24 @@ def rollback(
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
     from service.tools.stored.rollback import rollback_model
 
-    _run(rollback_model(*settings_and_topic(ctx), to, resume_at, yes))
+    _run(rollback_model(*settings_and_model(ctx), to, resume_at, yes))
 
 
 def amend(
     ctx: typer.Context,
-    topic: Model = None,
+    model: Model = None,
     redis: RedisUrl = None,
     yes: Yes = False,
 ) -> None:
     """Let a stored model go on under changed settings: eta, outputs, slope, margin, tie, half_life."""
-    from service.process.scheduler import SystemClock
     from service.tools.stored.amend import amend_model
 
-    _run(amend_model(*settings_and_topic(ctx), SystemClock(), yes))
+    _run(amend_model(*settings_and_model(ctx), yes))
 
 
 def verify(
     ctx: typer.Context,
-    topic: Topic = None,
+    model: Model = None,
     bootstrap: Bootstrap = None,
     redis: RedisUrl = None,
     json: AsJson = False,
@@ -80,19 +79,19 @@ def verify(
     """Learn the records of a model's newest snapshot again, and compare: exit 4 if the state differs."""
     from service.tools.stored.verify import verify_model
 
-    raise typer.Exit(_run(verify_model(*settings_and_topic(ctx), json)))
+    raise typer.Exit(_run(verify_model(*settings_and_model(ctx), json)))
 
 
 def reset(
     ctx: typer.Context,
-    topic: Topic = None,
+    model: Model = None,
     redis: RedisUrl = None,
     yes: Yes = False,
 ) -> None:
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
     from service.tools.stored.reset import reset_model
 
-    _run(reset_model(*settings_and_topic(ctx), yes))
+    _run(reset_model(*settings_and_model(ctx), yes))
 
 
 def _run(command: Coroutine[Any, Any, T]) -> T:

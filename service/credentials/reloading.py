@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from service.errors import ConfigurationError, os_cause
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 class Reloaded(Generic[T]):
     """The result of `read`, which reads these files. It is called again when a file has changed."""
 
-    def __init__(self, files: Sequence[str], read: Callable[[], T], tell: Callable[[str], object]) -> None:
-        """Raises ConfigurationError if `read` does. Later `tell` gets that error, once for each change."""
-        self._files, self._read, self._tell = files, read, tell
+    def __init__(self, files: Sequence[str], read: Callable[[], T], logger: Any) -> None:
+        """Raises ConfigurationError if `read` does. Later `logger` gets that error, if it is not None."""
+        self._files, self._read, self._logger = files, read, logger
         self._stamps, self._value = [*map(_stamp, files)], read()
 
     @property
@@ -26,7 +26,8 @@ class Reloaded(Generic[T]):
             try:
                 self._value = self._read()
             except ConfigurationError as error:
-                self._tell(f"{error}; the previous content stays in use")
+                if self._logger is not None:
+                    self._logger.warning(f"{error}; the previous content stays in use")
         return self._value
 
 

@@ -2,9 +2,9 @@
 
 import re
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from service.credentials.reloading import Reloaded, read_text
 from service.errors import ConfigurationError, os_cause
@@ -27,12 +27,12 @@ class Tls:
     check_hostname: bool = True
     server: bool = False
 
-    def context(self, tell: Callable[[str], object] = lambda _: None) -> ssl.SSLContext:
+    def context(self, logger: Any = None) -> ssl.SSLContext:
         """A server's context, which reads the files again when they change.
 
-        Raises ConfigurationError. `tell` gets a line if files change and cannot be used.
+        Raises ConfigurationError. `logger` gets a warning if files change and cannot be used.
         """
-        current = Reloaded([file for file in (self.certfile, self.keyfile) if file], self.load, tell)
+        current = Reloaded([file for file in (self.certfile, self.keyfile) if file], self.load, logger)
         context = self.load()
 
         def show_newest(connection: ssl.SSLObject, *_: object) -> None:

@@ -112,7 +112,7 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._models, self._ready, self.missing = models, ready, missing
+        self._models, self.ready, self.missing = models, ready, missing
         self._scraping = asyncio.Lock()
         self._rows: list[ModelFigures] = []
         self._highest: dict[tuple[str, ...], int] = {}
@@ -154,7 +154,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """The models' metrics, from the figures that `render` took: family by family, each with all models."""
         rows = self._rows
-        yield GaugeMetricFamily("perceptron_ready", "Whether every model can answer.", value=float(self._ready()))
+        yield GaugeMetricFamily("perceptron_ready", "Whether every model can answer.", value=float(self.ready()))
         text = "Since when Redis, Kafka or its group's coordinator does not answer; 0 while it does."
         since = [((dependency,), seconds) for dependency, seconds in self.missing().items()]
         yield _gauge("missing_since_timestamp_seconds", text, since, ["dependency"])

@@ -1,7 +1,7 @@
-"""Freed memory goes back to the system.
+"""Returns freed memory to the system with `malloc_trim`; glibc would keep it.
 
-glibc keeps it: 12 MB after a start, 30 MB after the first save of a million columns (measured). On systems without
-glibc nothing is done.
+It keeps 12 MB after a start, 30 MB after the first save of a million columns (measured). On systems without glibc
+nothing is done.
 """
 
 import ctypes

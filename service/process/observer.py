@@ -1,4 +1,4 @@
-"""Tells one model's serving, its metrics and the log what happens to it: once, not every second."""
+"""Updates a model's serving state and metrics, and logs each repeated event once."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from service.process.memory import release_memory
 from service.serving.models import Model, ServedModel
 from service.snapshots.head import Head, Writer
 from service.snapshots.keeper import AcceptedSave
-from service.streaming.dead_letters import DeadLetter
+from service.streaming.message import Message
 from service.streaming.ports import Gap
 
 REWINDS = {
@@ -29,7 +29,7 @@ LARGE_SAVE_BYTES, LARGE_RECORD_SECONDS = 4 << 20, 0.002
 
 
 class ModelObserver:
-    """The `streaming.ports.Observer` and the `serving.models.FollowObserver` of one model."""
+    """The `streaming.ports.Observer` and the `serving.follower.FollowObserver` of one model."""
 
     def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
@@ -51,7 +51,7 @@ class ModelObserver:
             self._log.info(
                 "learning", version=head.version, next=by_text(learner.next), events=learner.main.counts.events
             )
-        self._model.stopped = None
+        self._model.status.stopped = None
         self._model.learning_here = True
         self._model.answering = ServedModel(learner, head, digest)
 
@@ -66,12 +66,12 @@ class ModelObserver:
         self._recovered("kafka")
         report = self._rejections.add_records(records)
         if isinstance(report, MostlyRejected):
-            newest = self._model.set_aside[report.reason]
+            newest = self._model.status.set_aside[report.reason]
             key = "{topic}-{partition}-{offset}".format_map(newest)
             self._log.error(
                 "most records are rejected, so little is learned: `perceptron suggest` says what to set",
                 rejected=f"{report.rejected} of the last {report.records}",
-                look=f"perceptron dead-letters show {key} -t {self._model.name}",
+                look=f"perceptron dead-letters show {key} -m {self._model.name}",
                 **newest,
             )
         elif report:
@@ -137,11 +137,11 @@ class ModelObserver:
             "the topic lacks the last learned record: not compared", partition=partition.as_json, offset=offset
         )
 
-    def set_aside(self, letter: DeadLetter) -> None:
+    def set_aside(self, letter: Message) -> None:
         self._metrics.dead_letters.labels(self._model.name).inc()
         about = {name: (value or b"").decode(errors="replace") for name, value in letter.headers[:5]}
         self._rejections.add(about["reason"])
-        self._model.set_aside[about["reason"]] = about
+        self._model.status.set_aside[about["reason"]] = about
         if self._first("rejected", about["reason"]):  # the rest are in the metrics
             self._log.warning("event rejected (logged once a reason)", **about)
 
@@ -156,16 +156,16 @@ class ModelObserver:
         self._miss("save", error, f"save failed: {error}")
 
     def stopped(self, error: Exception) -> None:
-        if self._model.stopped != str(error):  # it is tried again and again
+        if self._model.status.stopped != str(error):  # it is tried again and again
             self._log.error("learning stopped", reason=str(error))
             if isinstance(error, LogGap):
                 self._metrics.gaps.labels(self._model.name).inc()
-        self._model.stopped = str(error)
+        self._model.status.stopped = str(error)
 
     def followed(self) -> None:
         """A newer snapshot answers now, since another process learns the model."""
         self._recovered("redis")
-        self._model.stopped = None
+        self._model.status.stopped = None
 
     def unusable(self, error: DataError) -> None:
         """The store's current snapshot is damaged or of another release. The model that answers stays."""

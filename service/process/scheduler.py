@@ -1,4 +1,4 @@
-"""The real clock, and the event loop's turns: how learning and predictions share it.
+"""The real clock. Its `sleep(0)` lets requests run between slices of learning.
 
 A request that is under way is answered before more is learned. It waits for at most one slice. Slices are short while
 many requests come; else they grow to the size that is cheapest.
@@ -6,7 +6,8 @@ many requests come; else they grow to the size that is cheapest.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+
+from uvicorn.server import ServerState
 
 from service.streaming.learn_loop import AIM_SECONDS
 
@@ -22,12 +23,9 @@ SHORT_SLICE_SECONDS, LONG_SLICE_SECONDS = 0.0002, AIM_SECONDS
 class SystemClock:
     """The real clock."""
 
-    def __init__(self) -> None:
-        self.under_way: Collection[object] = ()
-        """The requests that are being answered."""
-        self.answered: Callable[[], int] = int
-        """Returns the number of requests answered so far."""
-        self._seen = 0
+    def __init__(self, requests: ServerState) -> None:
+        """`requests` has the tasks of the requests that are being answered, and the number of answered ones."""
+        self._requests, self._seen = requests, 0
         self._turn = asyncio.Lock()
         self._requested_at = self._busy_at = -BUSY_SECONDS
         """When the last request was seen, and the last that came within BUSY_SECONDS of another."""
@@ -48,11 +46,11 @@ class SystemClock:
         async with self._turn:  # however many topics learn, predictions wait for a slice of one of them
             await asyncio.sleep(0)
             for _ in range(ANSWER_TURNS):
-                if not self.under_way:
+                if not self._requests.tasks:
                     break
                 await asyncio.sleep(0)
-            answered, now = self.answered(), self.now()
-            if self.under_way or answered != self._seen:
+            answered, now = self._requests.total_requests, self.now()
+            if self._requests.tasks or answered != self._seen:
                 if now - self._requested_at < BUSY_SECONDS:
                     self._busy_at = now
                 self._seen, self._requested_at = answered, now

@@ -12,10 +12,12 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack
 from typing import Literal, TypeVar
 
 import numpy as np
 import uvloop
+from uvicorn.server import ServerState
 
 from service import __version__
 from service.errors import ConfigurationError, DependencyError, PerceptronError, os_cause
@@ -30,19 +32,23 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.memory import release_memory
 from service.process.observer import ModelObserver
 from service.process.scheduler import SystemClock
-from service.serving import scoring
-from service.serving.http.app import Application
+from service.serving.follower import Follower, follow
+from service.serving.http.app import Application, HttpOptions
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
 from service.serving.http.server import HttpServer
+from service.serving.http.v1_predictions import warm_up_predictions
 from service.serving.model_info import describe
+from service.serving.model_status import ModelStatus
 from service.serving.models import Model, Models, ServedModel, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, SaveBudget
+from service.streaming.kafka.clients import connected_clients
 from service.streaming.kafka.fetching.record_framing import ROWS, frame_records
-from service.streaming.kafka.membership.group import Kafka
+from service.streaming.kafka.membership.group import GroupMember
+from service.streaming.kafka.model_log import ModelLog
 from service.streaming.learn_loop import LearnLoop
 from service.streaming.supervision import SupervisedTasks
 
@@ -69,7 +75,7 @@ FIND_SECONDS = 2.0
 """Seconds between two looks of a replica for models that it does not know."""
 
 
-class Service:
+class Process:
     """One process."""
 
     def __init__(self, settings: Settings) -> None:
@@ -77,29 +83,26 @@ class Service:
         self._log = configure_logging(settings.log)
         self._stop = asyncio.Event()
         self._signal = 0
-        self._clock = SystemClock()
+        self._requests = ServerState()
+        self._clock = SystemClock(self._requests)
         self._metrics = Metrics(__version__, self._figures, self.is_ready, self._missing)
+        self._store = settings.redis.store()
         self._observers: dict[str, ModelObserver] = {}
-        self._models = Models(map(self._model, settings.listed))
+        self._followers: dict[str, Follower] = {}
+        self._models = Models(map(self._model, settings.model_topics))
         for name in settings.threshold_units:
             unit = settings.of(name)
             learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights)
             self._models.add(static_model(name, learner, self._clock.time()))
         self._saves = SaveBudget(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
-        self._store = settings.redis.store()
-        self._kafka = Kafka(
-            settings.kafka.cluster,
-            settings.kafka.group_id,
-            settings.listed,
-            self._log.warning,
-            inform=self._log.info,
-            create=settings.create_topics,
-            session_timeout=settings.kafka.session_timeout,
-            watchdog=settings.kafka.watchdog,
-            matches=settings.requests_topic if settings.patterns else None,
-            predictions_wait=self._clock.is_busy,
-        )
+        self._connections = AsyncExitStack()
+        """Closes the store and, once they are connected, the Kafka clients and the group member."""
+        self._connections.push_async_callback(self._store.close)
+        self._connecting_since = 0.0
+        """When the process began to connect to Kafka (seconds since 1970); 0 before."""
+        self._member: GroupMember | None = None
+        """None until Kafka is connected, and in a process that does not learn."""
 
     def is_ready(self) -> bool:
         """Whether every listed model can answer, and we are not stopping."""
@@ -118,10 +121,8 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
         # While Kafka does not answer, the end of its log is not known.
-        history = History(self._models, lambda model: None if self._kafka.missing_since else self._lag(model))
+        history = History(self._models, lambda model: None if self._kafka_missing_since else self._lag(model))
         server = self._server(history)
-        self._clock.under_way = server.server_state.tasks
-        self._clock.answered = lambda: server.server_state.total_requests
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
@@ -130,7 +131,6 @@ class Service:
                 tasks.create_task(server.serve(sockets=[listening]))
                 background = [*map(tasks.create_task, (self._measure_loop(), history.run(), self._work(tasks)))]
                 await self._stop.wait()
-                self._kafka.stop()
                 await asyncio.sleep(DRAIN_SECONDS)
                 if self._learners:
                     _, late = await asyncio.wait(self._learners, timeout=STOP_SECONDS)
@@ -143,8 +143,7 @@ class Service:
         except* PerceptronError as errors:
             failed = _first(errors)  # before Python 3.11.4 an error raised here comes out as a group
         finally:
-            await self._kafka.close()
-            await self._store.close()
+            await self._connections.aclose()
         if failed is not None:
             raise failed
         self._log.info("stopped")
@@ -152,7 +151,7 @@ class Service:
 
     def _server(self, history: History) -> HttpServer:
         """The HTTP server. When it stops, it waits for requests in flight."""
-        http, warn, stopping = self._settings.http, self._log.warning, self._stop.is_set
+        http, logger, stopping = self._settings.http, self._log, self._stop.is_set
         limits = Limits(
             body_bytes=http.max_body_bytes,
             instances=http.max_instances,
@@ -163,22 +162,19 @@ class Service:
             answer_seconds=http.answer_timeout,
             idle_seconds=http.idle_timeout,
         )
-        app = Application(
-            self._models,
-            self._metrics,
-            self.is_ready,
-            stopping,
-            self._store,
+        options = HttpOptions(
+            __version__,
             limits,
-            version=__version__,
-            tokens=BearerTokens(http.token_file, warn) if http.token_file else None,
-            metrics_tokens=BearerTokens(http.metrics_token_file, warn) if http.metrics_token_file else None,
-            history=history,
+            tokens=BearerTokens(http.token_file, logger) if http.token_file else None,
+            metrics_tokens=BearerTokens(http.metrics_token_file, logger) if http.metrics_token_file else None,
             root_path=http.root_path,
             allowed_origins=http.allowed_origins,
         )
-        connections = Connections(limits, lambda cause: self._metrics.ended.labels(cause).inc(), stopping)
-        return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None)
+        app = Application(self._models, self._metrics, self._store, history, stopping, options)
+        connections = Connections(
+            limits, self._requests, lambda cause: self._metrics.ended.labels(cause).inc(), stopping
+        )
+        return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(logger) if http.tls else None)
 
     def _stopping(self, number: int) -> None:
         self._log.info("stopping", signal=signal.Signals(number).name)
@@ -197,50 +193,80 @@ class Service:
         gc.enable()  # the command began with the collector off
         asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
         tasks.create_task(asyncio.to_thread(use_compiled_reader, True))
-        if not settings.topics:
+        if not (settings.model_topics or settings.patterns):
             return
         for warning in await self._insist(lambda: self._store.check(settings.learn), settings.fail_fast):
             self._log.warning(warning)
         async with SupervisedTasks() as following:
 
-            def learn(model: Model) -> None:
-                self._learners.append(tasks.create_task(self._learning(model).run()))
-
-            def add_topic(topic: str) -> None:
+            def add_model(topic: str) -> Model:
                 self._log.info("topic found", topic=topic)
-                model = self._models.add(self._model(topic))
-                if settings.learn:
-                    learn(model)
+                return self._models.add(self._model(topic))
+
+            listed = {model.name: model for model in self._models.listed}
+
+            def learn(log: ModelLog) -> None:
+                model = listed.get(log.model) or add_model(log.model)
+                self._learners.append(tasks.create_task(self._learning(model, log).run()))
 
             spawn = following.create_task
-            spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, self._observers, spawn))
+            spawn(follow(self._followers, self._store, self._clock, self._wake, spawn))
             if settings.learn:
-                await self._insist(self._kafka.connect, settings.fail_fast)
-                for model in self._models.listed:
-                    learn(model)
-                await self._kafka.run(add_topic)
+                self._member = await self._connect()
+                await self._member.run(learn)
             elif settings.patterns:
-                await self._find_stored(add_topic)
+                await self._find_stored(add_model)
 
-    async def _find_stored(self, add_topic: Callable[[str], None]) -> None:
+    def _wake(self, model: str) -> None:
+        """Wake the idle local learner of a model, so that it checks its head."""
+        if self._member is not None:
+            self._member.logs[model].wake()
+
+    async def _connect(self) -> GroupMember:
+        """Connect to Kafka. The member does not join its group yet."""
+        settings, connect = self._settings, self._connections.enter_async_context
+        self._connecting_since = time.time()
+        clients = await self._insist(lambda: connect(connected_clients(settings.kafka.cluster)), settings.fail_fast)
+
+        def member() -> GroupMember:
+            return GroupMember(
+                clients,
+                settings.kafka.group_id,
+                {model: [topic] for model, topic in settings.model_topics.items()},
+                self._log,
+                self._stop,
+                create=settings.create_topics,
+                session_timeout=settings.kafka.session_timeout,
+                watchdog=settings.kafka.watchdog,
+                matches=settings.requests_topic if settings.patterns else None,
+                predictions_wait=self._clock.is_busy,
+            )
+
+        return await self._insist(lambda: connect(member().connected()), settings.fail_fast)
+
+    async def _find_stored(self, add_model: Callable[[str], Model]) -> None:
         """Find the models in the store whose names match a pattern. A replica does so, since it needs no Kafka."""
         while True:
             for name in await self._insist(self._store.models, fail_fast=False):
                 if self._settings.requests_topic(name) and self._models.get(name) is None:
-                    add_topic(name)
+                    add_model(name)
             await asyncio.sleep(FIND_SECONDS)
 
     def _model(self, topic: str) -> Model:
-        model = Model(topic, options=self._settings.of(topic).options())
-        self._observers[topic] = ModelObserver(model, self._metrics, self._log)
+        status = ModelStatus()
         if self._settings.learn:
-            model.awaits_assignment = lambda: self._kafka.awaits_assignment(topic)
-            model.missing_resource = lambda: self._kafka.missing_resource(topic)
+            status = ModelStatus(
+                lambda: self._member is None or self._member.awaits_assignment(topic),
+                lambda: self._member.missing_resource(topic) if self._member else "",
+            )
+        model, options = Model(topic, status), self._settings.of(topic).options()
+        observer = self._observers[topic] = ModelObserver(model, self._metrics, self._log)
+        self._followers[topic] = Follower(model, self._store, self._clock, asyncio.to_thread, options, observer)
         return model
 
-    def _learning(self, model: Model) -> LearnLoop:
+    def _learning(self, model: Model, log: ModelLog) -> LearnLoop:
         settings = self._settings
-        own = settings.of(model.name)
+        own, follower = settings.of(model.name), self._followers[model.name]
         keeper = Keeper(
             model.name,
             self._store,
@@ -251,11 +277,9 @@ class Service:
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
             writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),
-            followed=lambda: model.hand_over(self._store, self._clock),
+            followed=follower.hand_over,
             budget=self._saves,
         )
-        log = self._kafka.logs[model.name]
-        model.wake = log.wake
         return LearnLoop(
             log,
             keeper,
@@ -264,7 +288,7 @@ class Service:
             own.identity(),
             parse_start_at(settings.start_at),
             followed=lambda: model.answering is not None,
-            seen_digest=lambda: model.seen_digest,
+            seen_digest=lambda: follower.seen_digest,
             aim=self._clock.slice_seconds,
         )
 
@@ -293,21 +317,25 @@ class Service:
         """The figures of each model that answers, to await at a scrape."""
         return (self._figures_of(model, model.answering) for model in self._models if model.answering)
 
-    async def _figures_of(self, model: Model, a: ServedModel) -> ModelFigures:
-        about = await describe(model, a)
-        saved = {p: position.offset for p, position in a.head.next.items()}
-        unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
-        return ModelFigures(about, a.head.counts, a.head.saved_at, by_text(self._lag(model) or {}), unsaved)
+    async def _figures_of(self, model: Model, served: ServedModel) -> ModelFigures:
+        about = await describe(model, served)
+        saved = {p: position.offset for p, position in served.head.next.items()}
+        unsaved = sum(offset - saved.get(p, offset) for p, offset in served.learner.next.items())
+        return ModelFigures(about, served.head.counts, served.head.saved_at, by_text(self._lag(model) or {}), unsaved)
 
     def _lag(self, model: Model) -> dict[PartitionId, int] | None:
         """Records that are still to be learned, by partition; None if another process learns the model."""
-        if model.answering is None or not model.learning_here:
+        if model.answering is None or not model.learning_here or self._member is None:
             return None
-        return self._kafka.logs[model.name].lag(model.answering.learner.next)
+        return self._member.logs[model.name].lag(model.answering.learner.next)
+
+    @property
+    def _kafka_missing_since(self) -> float:
+        return self._member.missing_since if self._member else self._connecting_since
 
     def _missing(self) -> dict[str, float]:
         """Since when each dependency does not answer, or 0."""
-        kafka = {"kafka": self._kafka.missing_since} if self._settings.learn else {}
+        kafka = {"kafka": self._kafka_missing_since} if self._settings.learn else {}
         return {**kafka, "redis": self._store.missing_since}
 
 
@@ -335,7 +363,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner.apply(partition, Records.of(0, [event]))
         learner.main.begin_segment()
         learner.apply(partition, Records.of(1, [event]))
-        scoring.warm_up_scoring(learner)
+        warm_up_predictions(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
             hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
             hashed.begin({partition: 0})
@@ -373,5 +401,5 @@ def run_service(settings: Settings) -> int:
     settings.check_work()
     sys.setswitchinterval(SWITCH_SECONDS)
     _freeze_heap()
-    number = uvloop.run(Service(settings).run())
+    number = uvloop.run(Process(settings).run())
     return 130 if number == signal.SIGINT else 0

@@ -1,5 +1,5 @@
 """Answers predictions from the models that are learned here, and from the newest snapshots of others.
 
-Start with `models`. `request_parser` reads a request's features, `scoring` answers with `predictions`, and `model_info`
-describes a model. `http/` and `page/` build on these modules, which know no web framework.
+Start with `models`. `predictions` says what a protocol and `scoring` exchange, and `model_info` describes a model.
+`http/` and `page/` build on these modules, which are independent of any web framework.
 """

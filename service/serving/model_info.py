@@ -43,7 +43,7 @@ class Accuracy(Share, forbid_unknown_fields=True):
     """An interval that contains the mean chance to be right over all events, with 95 % for all times together."""
 
     @classmethod
-    def of(cls, classifier: Classifier, averaged: bool) -> Self:
+    def from_classifier(cls, classifier: Classifier, averaged: bool) -> Self:
         """The accuracy of the last weights or, if `averaged`, of their average."""
         counts, recent = classifier.counts, classifier.observations.recent
         events, wrong = recent.averaged if averaged else (counts.events, counts.wrong_predictions)
@@ -51,11 +51,11 @@ class Accuracy(Share, forbid_unknown_fields=True):
         return cls(share(events - wrong, events), recent_share, interval(events, events - wrong) if events else None)
 
     @classmethod
-    def of_each(cls, learner: Learner) -> dict[str, Self]:
+    def of_predictors(cls, learner: Learner) -> dict[str, Self]:
         """The accuracy of each predictor, by its name in comparisons."""
-        average = {"average": cls.of(learner.main, averaged=True)} if learner.identity.average else {}
-        candidates = {name: cls.of(c, c.averaged) for name, c in learner.candidates.items()}
-        return {"last": cls.of(learner.main, averaged=False), **average, **candidates}
+        average = {"average": cls.from_classifier(learner.main, averaged=True)} if learner.identity.average else {}
+        candidates = {name: cls.from_classifier(c, c.averaged) for name, c in learner.candidates.items()}
+        return {"last": cls.from_classifier(learner.main, averaged=False), **average, **candidates}
 
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,7 +78,7 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True):
     """The better one; null if no difference is shown (95 %)."""
 
     @classmethod
-    def of(cls, pair: PairedComparison) -> Self:
+    def from_pair(cls, pair: PairedComparison) -> Self:
         """The comparison of a pair."""
         interval = pair.interval() if pair.events else None
         return cls(**asdict(pair), difference=pair.difference, interval=interval, better=pair.better())
@@ -129,7 +129,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return "no difference" if not better else "better" if better == self.name else "worse"
 
     @classmethod
-    def of(cls, learner: Learner, name: str) -> Self:
+    def from_learner(cls, learner: Learner, name: str) -> Self:
         """The candidate of this name."""
         candidate, model = learner.candidates[name], _weights(learner.main)
         pair = next((p for p in learner.main.observations.recent.pairs if {p.first, p.second} == {name, model}), None)
@@ -140,8 +140,8 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             serve=_weights(candidate),
             answers=name == learner.answering,
             since=by_text(candidate.since),
-            accuracy=Accuracy.of(candidate, candidate.averaged),
-            against_the_model=Comparison.of(pair) if pair else None,
+            accuracy=Accuracy.from_classifier(candidate, candidate.averaged),
+            against_the_model=Comparison.from_pair(pair) if pair else None,
             diverged=candidate.diverged,
             **_counted(candidate),
             **_shares(_confusion(candidate), candidate.observations.recent.confusion(candidate.averaged)),
@@ -218,25 +218,26 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stopped: str | None
 
     @classmethod
-    def of(cls, model: Model, a: ServedModel, array_figures: dict[str, Any] | None = None) -> Self:
+    def from_model(cls, model: Model, served: ServedModel, array_figures: dict[str, Any] | None = None) -> Self:
         """The description of a model at this moment. A thread may have made the `array_figures`."""
-        learner, head, identity, observations = a.learner, a.head, a.learner.identity, a.learner.main.observations
+        learner, head = served.learner, served.head
+        identity, observations = learner.identity, learner.main.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
-        serving, accuracy = learner.serving, Accuracy.of_each(learner)
+        serving, accuracy = learner.serving, Accuracy.of_predictors(learner)
         overall, recent = _confusion(serving), serving.observations.recent.confusion(serving.averaged)
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(
             model=model.name,
             identity=identity,
             version=head.version,
-            ahead=a.ahead,
+            ahead=served.ahead,
             order=head.order,
             next=by_text(learner.next),
             covered=by_text(learner.covered),
             accuracy=accuracy["last"],
             average_accuracy=accuracy["average"] if identity.average else None,
             baseline=baseline(learner),
-            comparisons=[Comparison.of(pair) for pair in observations.recent.pairs],
+            comparisons=[Comparison.from_pair(pair) for pair in observations.recent.pairs],
             labels=[LabelRecall(label, events, Share(*recall)) for label, events, *recall in recalls],
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
@@ -245,23 +246,24 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
             serve=answering_name(learner),
             served_accuracy=accuracy[answering_name(learner)],
-            candidates=[CandidateInfo.of(learner, name) for name in learner.candidates],
+            candidates=[CandidateInfo.from_learner(learner, name) for name in learner.candidates],
             bound=bound,
             bound_reason=bound_reason,
-            digest=a.digest,
+            digest=served.digest,
             state_digest=head.state_digest,
             saved_at=iso(head.saved_at),
             learning_here=model.learning_here,
-            stopped=model.stopped or model.unusable,
+            stopped=model.status.stopped or model.status.unusable,
             **(array_figures or _array_figures(learner)),
             **_counted(learner.main, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
         )
 
 
-async def describe(model: Model, a: ServedModel) -> Description:
+async def describe(model: Model, served: ServedModel) -> Description:
     """The description of a model at this moment; a thread reads the arrays of a large one."""
-    return Description.of(model, a, await read_all(a.learner, partial(_array_figures, a.learner)))
+    array_figures = await read_all(served.learner, partial(_array_figures, served.learner))
+    return Description.from_model(model, served, array_figures)
 
 
 class Version(msgspec.Struct, forbid_unknown_fields=True):
@@ -275,7 +277,7 @@ class Version(msgspec.Struct, forbid_unknown_fields=True):
     digest: Digest
 
     @classmethod
-    def of(cls, digest: str, head: Head) -> Self:
+    def from_head(cls, digest: str, head: Head) -> Self:
         """The version that is stored as this head, which has this digest."""
         following = by_text({partition: position.offset for partition, position in head.next.items()})
         return cls(head.version, iso(head.saved_at), following, head.counts.events, head.counts.mistakes, digest)
@@ -293,11 +295,11 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
     learning_here: bool
 
     @classmethod
-    def of(cls, model: Model) -> Self:
+    def from_model(cls, model: Model) -> Self:
         """The summary of this model as it is now."""
-        if (a := model.answering) is None:
+        if (served := model.answering) is None:
             return cls(model.name, None, None, None, None, None, model.learning_here)
-        identity, counts, version = a.learner.identity, a.learner.main.counts, a.head.version
+        identity, counts, version = served.learner.identity, served.learner.main.counts, served.head.version
         return cls(
             model.name, identity.rule, identity.features, version, counts.events, counts.mistakes, model.learning_here
         )

@@ -1,9 +1,13 @@
-"""Predictions, as `/openapi.json` describes them."""
+"""What a protocol of predictions exchanges with scoring: instances go in, and predictions come out."""
 
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+
+from service.learning.events.compiled.row_reader import FeatureRows
+from service.learning.events.flatten import Features, Flattener
 
 PredictedLabel = Annotated[bool | int | float | str, Meta(examples=[1])]
 Score = Annotated[float, Meta(examples=[3.45])]
@@ -57,3 +61,38 @@ class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     scores: Ranking | UnsetType = UNSET
     runner_up: RunnerUp | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
+
+
+class Instances(NamedTuple):
+    """The instances of a request, or a piece of them; their features are checked."""
+
+    features: Sequence[Features] | FeatureRows
+    pointer: str
+    """The JSON pointer of an instance, with `{}` in place of its index if the request has a list of instances."""
+
+    @property
+    def list_pointer(self) -> str:
+        """The JSON pointer of the request's list of instances, or of its only instance."""
+        return self.pointer.partition("/{}")[0]
+
+
+class PredictionRequest(Protocol):
+    """A request for predictions in some protocol, and the answer to it."""
+
+    is_large: bool
+    """Whether a thread reads and answers it."""
+
+    def read(self, flattener: Flattener, by_rows: bool = False) -> Iterator[Instances]:
+        """Its instances: many pieces of a large request, one of any other. Raises Rejected.
+
+        `by_rows` allows rows of the compiled reader for a large request.
+        """
+
+    def answer(
+        self, predictions: list[Prediction], model: str, version: int, ahead: int, candidate: str | None
+    ) -> bytes:
+        """The body of the response. It may change the predictions, which nothing else reads.
+
+        They are by the state of a model that learned `ahead` events since the accepted snapshot of this `version`.
+        `candidate` answered, or the model itself if it is None.
+        """

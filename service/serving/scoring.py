@@ -1,13 +1,12 @@
-"""Predictions: a request's bytes in, its answers out, by the same scoring as learning. Knows no protocol."""
+"""Scores instances with the same arithmetic as learning. Independent of HTTP and of any request format."""
 
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import prometheus_client
 from msgspec import UNSET
@@ -19,14 +18,12 @@ from service.learning.columns.columns import Batch, columns_for
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.flatten import Features
 from service.learning.finite.batch_training import score_batch
-from service.learning.identity import Identity, Label
+from service.learning.identity import Identity
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
-from service.serving import request_parser
 from service.serving.models import Models, ServedModel, read_all
-from service.serving.predictions import Contribution, LabelScore, Prediction
-from service.serving.request_parser import LARGE_BODY_BYTES, LIST_FORMS
+from service.serving.predictions import Contribution, Instances, LabelScore, Prediction, PredictionRequest
 
 MAX_EXPLAINED = 20_000
 """Features that one answer explains."""
@@ -36,72 +33,63 @@ MAX_TURN_SCORES = 20_000
 """Scores of labels that are computed in one turn of the event loop; a thread computes more."""
 MAX_TURN_EXPLAINED = 500
 """Features that are explained in one turn of the event loop; a thread explains more."""
-ENCODED_AT_ONCE = 20
-"""Predictions or contributions that are encoded to JSON in one call."""
 DEFAULT_TOP = 10
 """Labels in `scores`, if a request does not say how many."""
-
-
-class Answers(NamedTuple):
-    """The answers to one request, by one state of the model."""
-
-    predictions: Any
-    """A list of Prediction; its JSON if a thread answered a list of instances."""
-    form: str
-    """The member of the request that held the instances."""
-    version: int
-    """The version of the accepted snapshot."""
-    ahead: int
-    """How many events the state has learned since that snapshot."""
-    candidate: str | None
-    """The candidate that answered; None if the model itself did."""
 
 
 class Predictor:
     """Answers for the models of this process."""
 
-    def __init__(self, models: Models, metrics: Metrics, max_instances: int) -> None:
-        self._models, self._metrics, self._max_instances = models, metrics, max_instances
+    def __init__(self, models: Models, metrics: Metrics) -> None:
+        self._models, self._metrics = models, metrics
         # More threads at a time would only take the interpreter from the event loop, and memory.
         self._thread = asyncio.Semaphore(1)
         self._counters: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # faster than `labels`
 
-    def answering(self, name: str) -> ServedModel:
-        """The model that answers; raises UnknownModel, and Unanswerable, also if the model diverged."""
-        _, a = self._models.answering(name)
-        if a.learner.main.diverged:
-            raise Unanswerable(str(Diverged(name, a.learner.main.diverged)))
-        return a
+    def answering(self, name: str, candidate: str | None) -> tuple[ServedModel, str | None, Classifier]:
+        """The state of a model, and what `ServedModel.classifier` returns; raises UnknownModel and Unanswerable."""
+        _, served = self._models.answering(name)
+        if served.learner.main.diverged:
+            raise Unanswerable(str(Diverged(name, served.learner.main.diverged)))
+        return served, *served.classifier(candidate)
 
-    async def predict(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Answers:
-        """The answers to a request, in a thread if it is large; with three labels or more, each has its `top` scores.
+    async def predict(
+        self, name: str, request: PredictionRequest, explain: bool, top: int, candidate: str | None
+    ) -> bytes:
+        """The body that answers a request; with three labels or more, each prediction has its `top` scores.
 
-        Raises Rejected, and what `answering` and `by` raise.
+        A thread answers a large request. Raises Rejected, and what `answering` raises.
         """
-        a = self.answering(name)
-        who, by = a.by(candidate)
-        if len(body) <= LARGE_BODY_BYTES:
-            instances, form = request_parser.read_instances(body, a.learner.flattener, self._max_instances)
-            scores = len(instances) * a.learner.identity.classes
-            if scores <= MAX_TURN_SCORES and not (explain and sum(map(len, instances)) > MAX_TURN_EXPLAINED):
+        served, answered_by, classifier = self.answering(name, candidate)
+        if not request.is_large:
+            (instances,) = request.read(served.learner.flattener)
+            features = instances.features
+            if (
+                not isinstance(features, FeatureRows)
+                and len(features) * classifier.identity.classes <= MAX_TURN_SCORES
+                and not (explain and sum(map(len, features)) > MAX_TURN_EXPLAINED)
+            ):
                 # The state cannot change, as the loop does not turn.
-                predictions: Any = [answer(a.learner, by, features, explain, top) for features in instances]
-                _check_finite(predictions, form)
-                self._count(name, a.learner.identity, _counted(predictions))
-                return Answers(predictions, form, a.head.version, a.ahead, who)
+                predictions = [answer(served.learner, classifier, each, explain, top) for each in features]
+                _check_finite(predictions, instances)
+                self._count(name, classifier.identity, predictions)
+                return request.answer(predictions, name, served.head.version, served.ahead, answered_by)
         async with self._thread:
-            a = self.answering(name)
-            (who, by), ahead = a.by(candidate), a.ahead
-            now = await read_all(a.learner, partial(freeze, a.learner, by))
-            predictions, form, labels = await asyncio.to_thread(
-                answer_large, now, body, self._max_instances, explain, top
-            )
-            self._count(name, a.learner.identity, labels)
-            return Answers(predictions, form, a.head.version, ahead, who)
+            served, answered_by, classifier = self.answering(name, candidate)
+            version, ahead = served.head.version, served.ahead
+            frozen = await read_all(served.learner, partial(freeze, served.learner, classifier))
 
-    def _count(self, name: str, identity: Identity, labels: Mapping[Label, int]) -> None:
+            def predict_and_answer() -> bytes:
+                predictions = predict_large(frozen, request, explain, top)
+                self._count(name, frozen.classifier.identity, predictions)
+                return request.answer(predictions, name, version, ahead, answered_by)
+
+            return await asyncio.to_thread(predict_and_answer)
+
+    def _count(self, name: str, identity: Identity, predictions: Sequence[Prediction]) -> None:
         """Count predictions, by label if there are few labels: each label is a series."""
-        for label, n in labels.items():
+        labels = [prediction.label for prediction in predictions]
+        for label, n in ({labels[0]: 1} if len(labels) == 1 else Counter(labels)).items():
             counted = label if identity.classes <= MAX_LABELS else ""
             key = name, counted.__class__, counted  # in Python 1 and True are equal
             if key not in self._counters:
@@ -113,7 +101,7 @@ class FrozenModel(NamedTuple):
     """A model at one time. It does not know columns that come later."""
 
     learner: Learner
-    by: Classifier
+    classifier: Classifier
     """The learner, or the candidate that answers."""
     columns: int
     served_at: Callable[[Any], NDArray[np.float64]]
@@ -121,29 +109,29 @@ class FrozenModel(NamedTuple):
     scaler: StandardScaler | None
 
 
-def freeze(learner: Learner, by: Classifier) -> FrozenModel:
+def freeze(learner: Learner, classifier: Classifier) -> FrozenModel:
     """The model as it is now, with a copy of its weights. Nothing may learn meanwhile: see `read_all`."""
-    w = by.served
-    return FrozenModel(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
+    w = classifier.served
+    return FrozenModel(learner, classifier, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
 
 
 def answer(
-    learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = DEFAULT_TOP
+    learner: Learner, classifier: Classifier, features: Features, explain: bool = False, top: int = DEFAULT_TOP
 ) -> Prediction:
     """The prediction for checked features, with `top` scores of three labels or more; `explain` adds the terms of s."""
-    score, unknown = learner.score(features, by)
-    prediction = _prediction(by, score, unknown, top)
+    score, unknown = learner.score(features, classifier)
+    prediction = _prediction(classifier, score, unknown, top)
     if explain:
-        now = FrozenModel(learner, by, len(learner.columns), by.served_at, learner.scaler)
+        now = FrozenModel(learner, classifier, len(learner.columns), classifier.served_at, learner.scaler)
         _explain(prediction, now, features, score)
     return prediction
 
 
-def _prediction(by: Classifier, score: Scores, unknown: int, top: int) -> Prediction:
-    of = by.probability
+def _prediction(classifier: Classifier, score: Scores, unknown: int, top: int) -> Prediction:
+    probability = classifier.probability
     if isinstance(score, float):
-        return Prediction(by.label(score), score, unknown, UNSET if of is None else of(score))
-    order, labels = np.argsort(-score, kind="stable"), by.identity.labels or ()  # equal scores keep their order
+        return Prediction(classifier.label(score), score, unknown, UNSET if probability is None else probability(score))
+    order, labels = np.argsort(-score, kind="stable"), classifier.identity.labels or ()  # equal scores keep their order
     chosen = order[:top]
     ranking = [LabelScore(labels[k], s) for k, s in zip(chosen.tolist(), score[chosen].tolist(), strict=True)]
     # An infinite score is the first or the last, and NaN is the last.
@@ -166,43 +154,43 @@ def _explain(prediction: Prediction, now: FrozenModel, features: Features, score
         x = float(sign * scaler.value(column, sign * value) if scaler else value)
         rows.append(Contribution(name, float(value), effective, effective * x + 0.0, x if scaler else UNSET))
     rows.sort(key=lambda row: -abs(row.product))
-    prediction.contributions = cast(list[Contribution], _encoded(rows))
+    prediction.contributions = rows
 
 
-def answer_large(
-    now: FrozenModel, body: bytes, max_instances: int, explain: bool, top: int = DEFAULT_TOP
-) -> tuple[list[Prediction] | msgspec.Raw, str, Mapping[Label, int]]:
-    """The predictions for a request, as JSON if it is a list; its form; how many predictions have each label.
+def predict_large(
+    now: FrozenModel, request: PredictionRequest, explain: bool, top: int = DEFAULT_TOP
+) -> list[Prediction]:
+    """The predictions for a large request; raises Rejected.
 
-    Raises Rejected. It runs in a thread: it reads only parts of the learner that do not change, and columns, which are
-    never removed.
+    It runs in a thread: it reads only parts of the learner that do not change, and columns, which are never removed.
     """
-    learner, by, _, served_at, _ = now
+    learner, classifier, _, served_at, _ = now
     w = served_at(slice(None))
     # Hashing columns have buffers, which belong to the learner.
     columns = learner.columns if learner.identity.features == "named" else columns_for(learner.identity)
     answers: list[Prediction] = []
-    form, explained = "", 0
-    shown_scores = min(top, by.identity.classes) if by.identity.multiclass else 0
-    for piece, form in request_parser.read_pieces(body, learner.flattener, max_instances, by_rows=not explain):
-        batch = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
+    explained = 0
+    shown_scores = min(top, classifier.identity.classes) if classifier.identity.multiclass else 0
+    for instances in request.read(learner.flattener, by_rows=not explain):
+        features = instances.features
+        batch = columns.place_rows(features) if isinstance(features, FeatureRows) else columns.place(features)
         if (len(answers) + len(batch.starts) - 1) * shown_scores > MAX_SCORES:
             why = f"at most {MAX_SCORES:,} scores fit one request: send fewer instances, or a smaller ?top="
-            raise Rejected("too-large", why, "/instances")
+            raise Rejected("too-large", why, instances.list_pointer)
         batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
-        predictions = _predictions(by, scores, unknown, top)
-        _check_finite(predictions, form, len(answers))
-        if not isinstance(piece, FeatureRows) and explain:
-            explained += sum(map(len, piece))
+        predictions = _predictions(classifier, scores, unknown, top)
+        _check_finite(predictions, instances, len(answers))
+        if not isinstance(features, FeatureRows) and explain:
+            explained += sum(map(len, features))
             if explained > MAX_EXPLAINED:
                 why = f"at most {MAX_EXPLAINED:,} features can be explained in one request: send fewer instances"
-                raise Rejected("too-large", why, "/instances")
+                raise Rejected("too-large", why, instances.list_pointer)
             each = scores if w.ndim == 2 else scores.tolist()
-            for prediction, features, s in zip(predictions, piece, each, strict=True):
-                _explain(prediction, now, features, s)
+            for prediction, instance, s in zip(predictions, features, each, strict=True):
+                _explain(prediction, now, instance, s)
         answers += predictions
-    return _encoded(answers) if form in LIST_FORMS else answers, form, _counted(answers)
+    return answers
 
 
 def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
@@ -224,33 +212,18 @@ def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
     return now.scaler.scale(batch) if now.scaler else batch, unknown.tolist()
 
 
-def warm_up_scoring(learner: Learner) -> None:
-    """Compile what large requests need, with a model of one position."""
-    answer_large(freeze(learner, learner.main), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
+def _predictions(
+    classifier: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int
+) -> list[Prediction]:
+    if classifier.identity.multiclass:
+        return [_prediction(classifier, s, n, top) for s, n in zip(scores, unknown, strict=True)]
+    labels, probability = classifier.identity.labels or (-1, 1), classifier.probability
+    each = zip(classifier.identity.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
+    return [Prediction(labels[k], s, n, UNSET if probability is None else probability(s)) for k, s, n in each]
 
 
-def _counted(answers: Sequence[Prediction]) -> Mapping[Label, int]:
-    labels = [prediction.label for prediction in answers]
-    return {labels[0]: 1} if len(labels) == 1 else Counter(labels)
-
-
-def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int) -> list[Prediction]:
-    if by.identity.multiclass:
-        return [_prediction(by, s, strange, top) for s, strange in zip(scores, unknown, strict=True)]
-    labels, of = by.identity.labels or (-1, 1), by.probability
-    each = zip(by.identity.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
-    return [Prediction(labels[place], s, strange, UNSET if of is None else of(s)) for place, s, strange in each]
-
-
-def _encoded(rows: Sequence[msgspec.Struct]) -> msgspec.Raw:
-    """The JSON of a list, encoded in parts, so that a thread does not hold the interpreter for long."""
-    parts = [msgspec.json.encode(rows[i : i + ENCODED_AT_ONCE])[1:-1] for i in range(0, len(rows), ENCODED_AT_ONCE)]
-    return msgspec.Raw(b"[%b]" % b",".join(parts))
-
-
-def _check_finite(answers: Sequence[Prediction], form: str, first: int = 0) -> None:
-    """Raise Rejected if a score overflows: JSON has no infinity. `first` is the index of the first instance."""
-    for i, prediction in enumerate(answers, first):
+def _check_finite(predictions: Sequence[Prediction], instances: Instances, first: int = 0) -> None:
+    """Raise Rejected if a score overflows. `first` is the index of the first instance in the request."""
+    for i, prediction in enumerate(predictions, first):
         if not math.isfinite(prediction.score):
-            where = f"/{form}/{i}{'/features' if form == 'instances' else ''}" if form in LIST_FORMS else f"/{form}"
-            raise Rejected("not-finite", "the score is beyond what a number can hold", where)
+            raise Rejected("not-finite", "the score is beyond what a number can hold", instances.pointer.format(i))

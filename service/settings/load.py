@@ -18,13 +18,12 @@ from service.errors import ConfigurationError, os_cause
 from service.learning.records import PartitionId
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
-from service.settings.model import ModelSettings
+from service.settings.model import TOPIC_NAME, ModelSettings, is_topic
 from service.settings.redis import RedisSettings
 from service.settings.section import Section, Texts, comma_separated
 from service.settings.sources import Sources
 from service.text import did_you_mean, format_error, join_expected
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _START = re.compile(r"((?:[\w.-]+-)?\d+):(\d+)", re.ASCII)
 """An offset of a partition, as in --start-at."""
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|tuple|dict|constrained).*\W.*|\[key\]")
@@ -38,11 +37,6 @@ REMOVED_SETTINGS: dict[tuple[str, ...], str] = {
 """Settings of earlier releases, and what holds now. Until 0.4 they are ignored with a warning."""
 
 
-def is_topic(name: str) -> bool:
-    """Whether a topic, and so a model, can have this name."""
-    return bool(_TOPIC.fullmatch(name)) and name not in {".", ".."}
-
-
 def _topics(topics: list[str]) -> list[str]:
     for topic in topics:
         if topic.startswith("^"):
@@ -51,7 +45,7 @@ def _topics(topics: list[str]) -> list[str]:
             except re.error as error:
                 raise ValueError(f"'{topic}' is not a regular expression: {error}") from None
         elif not is_topic(topic):
-            raise ValueError(f"'{topic}' is not a topic name (at most 236 of A-Z a-z 0-9 . _ -), nor a pattern (^…)")
+            raise ValueError(f"'{topic}' is not a {TOPIC_NAME}, nor a pattern (^…)")
     return list(dict.fromkeys(topics))
 
 
@@ -74,7 +68,7 @@ class SnapshotSettings(Section):
 
 
 class Settings(BaseSettings):
-    """Everything that can be set. `models` holds an entry for each topic, `[model]` merged in."""
+    """Everything that can be set. `models` holds an entry for each model and pattern, `[model]` merged in."""
 
     model_config = SettingsConfigDict(
         env_prefix="PERCEPTRON_", env_nested_delimiter="__", extra="forbid", allow_inf_nan=False
@@ -101,10 +95,14 @@ class Settings(BaseSettings):
     _origins: Sources = PrivateAttr(default_factory=Sources)
 
     @model_validator(mode="after")
-    def _units_have_no_topic(self) -> "Settings":
+    def _topics_fit(self) -> "Settings":
         for name in self.topics:
             if self.models[name].rule == "threshold-unit":
                 raise ValueError(f"topics: '{name}' is a threshold-unit, which never learns: it needs no topic")
+            if self.models[name].topic not in {None, name}:
+                raise ValueError(f"topics: model '{name}' learns topic '{self.models[name].topic}': take it out here")
+        if wrong := [name for name in self.model_topics if not is_topic(name)]:
+            raise ValueError(f"models: '{wrong[0]}' learns a topic, and its name is not a {TOPIC_NAME}")
         return self
 
     @model_validator(mode="before")
@@ -117,16 +115,17 @@ class Settings(BaseSettings):
             topics = comma_separated(values.get("topics") or [])
             listed = topics if isinstance(topics, list) else []
             names = [*named, *(t for t in listed if isinstance(t, str) and t not in named)]
-            own = {name: named.get(name if name in named else _matching(named, name), {}) for name in names}
+            own = {name: named.get(name) or named.get(_matching(named, name), {}) for name in names}
             for name, table in own.items():
                 own[name] = {**defaults, **table} if isinstance(table, dict) else table
             values["models"] = own
         return values
 
     @property
-    def listed(self) -> list[str]:
-        """The topics that are named."""
-        return [topic for topic in self.topics if not topic.startswith("^")]
+    def model_topics(self) -> dict[str, str]:
+        """The topic of each model that is learned: named in `topics`, or by a table with a `topic`."""
+        named = {name: own.topic for name, own in self.models.items() if own.topic}
+        return {name: name for name in self.topics if not name.startswith("^")} | named
 
     @property
     def patterns(self) -> list[str]:
@@ -140,13 +139,18 @@ class Settings(BaseSettings):
 
     def check_work(self) -> None:
         """Raise ConfigurationError if there is nothing to learn and nothing to serve."""
-        if not self.topics and not self.threshold_units:
+        if not (self.topics or self.model_topics or self.threshold_units):
             raise ConfigurationError('topics: name at least one, with -t TOPIC or topics = ["…"] in perceptron.toml')
 
     @property
     def ignored_settings(self) -> list[str]:
         """A line for each setting that changes nothing: most often its name is misspelt."""
-        used = {*self.threshold_units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
+        used = {
+            *self.threshold_units,
+            *self.model_topics,
+            *self.topics,
+            *(_matching(self.models, topic) for topic in self.topics),
+        }
         unused = [name for name in self.models if name not in used]
         lines = [f"models.{name}: no topic uses it: name it in topics, or take its table out" for name in unused]
         removed = [
@@ -162,13 +166,21 @@ class Settings(BaseSettings):
         return [*self.ignored_settings, *self.kafka.warnings, *self.redis.warnings, *self.http.warnings]
 
     def requests_topic(self, topic: str) -> bool:
-        """Whether a pattern asks for this topic. Kafka's own topics and those of dead letters hold no events."""
+        """Whether a pattern asks for this topic, and no model has it as its `topic`.
+
+        Kafka's own topics and those of dead letters hold no events.
+        """
         is_reserved = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)
+        is_reserved |= any(own.topic == topic for own in self.models.values())
         return not is_reserved and _matching(self.patterns, topic) is not None
 
     def of(self, model: str) -> ModelSettings:
         """A model's settings: its own, or those of the pattern that matches its topic."""
         return self.models[model if model in self.models else _matching(self.models, model) or model]
+
+    def topic_of(self, model: str) -> str:
+        """The topic that a model learns."""
+        return self.of(model).topic or model
 
     @property
     def origins(self) -> Sources:
@@ -265,7 +277,7 @@ def _refused(error: ValidationError, origins: Sources, *within: str) -> Configur
         where = [*within, *(str(part) for part in detail["loc"] if not _TYPE.fullmatch(str(part)))]
         message = format_error(detail, secretive=where[:1] in [["kafka"], ["redis"], ["http"]])
         # A check of a whole table begins with the setting that it is about.
-        if len(where) == (2 if where[:1] == ["models"] else 1) and (setting := _SETTING.match(message)):
+        if len(where) <= (2 if where[:1] == ["models"] else 1) and (setting := _SETTING.match(message)):
             where, message = [*where, *setting[1].split(".")], message[setting.end() :]
         place, origin = origins.of(where)
         if detail["type"] == "extra_forbidden":

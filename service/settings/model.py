@@ -31,9 +31,22 @@ RULE_SETTINGS = ("eta", "outputs", "slope", "margin", "tie")
 """Settings of the model that a candidate with another rule does not take over."""
 _CANDIDATE_NAME = re.compile("(?!(last|average|baseline)$)[A-Za-z0-9_-]{1,64}")
 """The reserved names are those of the model's own weights and of the baseline."""
+TOPIC_NAME = "topic name (at most 236 of A-Z a-z 0-9 . _ -)"
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _RANDOM_START = re.compile("random:[0-9]{1,19}")
 _POINTER = re.compile("(/([^~\0]|~[01])*)?")
 _EXPECTED_POINTER = "expected a JSON Pointer, such as /label or /after/label"
+
+
+def is_topic(name: str) -> bool:
+    """Whether a topic, and so a model, can have this name."""
+    return bool(_TOPIC.fullmatch(name)) and name not in {".", ".."}
+
+
+def _topic(name: str) -> str:
+    if not is_topic(name):
+        raise ValueError(f"'{name}' is not a {TOPIC_NAME}")
+    return name
 
 
 def _pointer(text: str) -> str:
@@ -122,7 +135,10 @@ class CandidateSettings(Section):
 
 
 class ModelSettings(Section):
-    """`[model]`, the defaults of all models, and `[models.NAME]`. All up to `max_columns` are identity."""
+    """`[model]`, the defaults of all models, and `[models.NAME]`. Settings up to `max_columns` define the model.
+
+    A stored model does not continue under other ones.
+    """
 
     features: Literal["named", "positional", "hashed"] = "named"
     """How features become columns."""
@@ -169,6 +185,8 @@ class ModelSettings(Section):
     """Columns of named features; further features are ignored."""
     max_model_bytes: int = Field(1 << 30, ge=1)
     """Bytes of positional or hashed weights; a larger model is refused."""
+    topic: Annotated[str, AfterValidator(_topic)] | None = None
+    """The topic to learn; default: the model's name. Several models may learn one topic."""
     window: int = Field(1000, ge=1, le=1_000_000)
     """The number of recent events that figures are about."""
     serve: str = "last"
@@ -213,8 +231,8 @@ class ModelSettings(Section):
                 raise ValueError('rule = "threshold-unit" needs weights and a threshold')
             if self.features == "hashed" or (self.features == "positional") != isinstance(self.weights, list):
                 raise ValueError(f'features = "{self.features}" does not fit weights: a table is for "named"')
-            if self.average or self.start != "zero" or self.scale != "none":
-                raise ValueError('rule = "threshold-unit" never learns: it takes no start, no average and no scale')
+            if self.average or self.start != "zero" or self.scale != "none" or self.topic:
+                raise ValueError('rule = "threshold-unit" never learns: it takes no start, average, scale or topic')
         if self.labels and len(self.labels) > 2:
             if not RULES[self.rule].classes:
                 able = " or ".join(f'"{name}"' for name, rule in RULES.items() if rule.classes)

@@ -41,7 +41,7 @@ def decode_head(data: bytes, digest: str) -> Head:
         raise SnapshotForeign(
             f"head {digest[:12]} was learned by an older release, to which records mean something else (it has fold "
             f"{head.identity.fold}, this one {FOLD}): run that release, or learn the log again with `perceptron reset "
-            f"-t {head.model} --yes`"
+            f"-m {head.model} --yes`"
         )
     extra = [
         stored_as(name, array)
@@ -59,7 +59,7 @@ def _newer(digest: str, why: str) -> SnapshotForeign:
 
 def damaged(model: str, what: str) -> SnapshotDamaged:
     """The error of a model whose head cannot be read, so that no rollback helps."""
-    return SnapshotDamaged(f"model {model}: {what}: restore Redis from a copy, or `perceptron reset -t {model} --yes`")
+    return SnapshotDamaged(f"model {model}: {what}: restore Redis from a copy, or `perceptron reset -m {model} --yes`")
 
 
 def kept_versions(head: Head, digest: str, stored: Iterable[bytes]) -> list[tuple[str, Head]]:

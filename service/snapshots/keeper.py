@@ -95,8 +95,8 @@ async def fetch_newest(
             before = None  # another history, such as a rollback: decode all of it
             continue
         raise SnapshotDamaged(
-            f"model {model}: {damage}: go back with `perceptron rollback -t {model} --to VERSION --yes`, or start "
-            f"again with `perceptron reset -t {model} --yes`"
+            f"model {model}: {damage}: go back with `perceptron rollback -m {model} --to VERSION --yes`, or start "
+            f"again with `perceptron reset -m {model} --yes`"
         ) from damage
     return None
 

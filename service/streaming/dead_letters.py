@@ -1,11 +1,8 @@
 """A rejected record as a dead letter: its bytes, the reason and its place in the log, cut to what the topic takes."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-
-from service.learning.records import PartitionId
+from service.streaming.message import Message
 from service.streaming.records import Headers, KafkaRecords
 
 RETRIED_HEADER = "retried"
@@ -26,24 +23,15 @@ MAX_LENGTH_BYTES = 5
 """The most bytes that the length of a value takes."""
 
 
-class DeadLetter(NamedTuple):
-    """The record published to `{topic}.dead-letters`. A letter that was written twice has the same key."""
-
-    key: bytes
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
+def dead_letter_topic(model: str) -> str:
+    """The topic of a model's dead letters."""
+    return f"{model}.dead-letters"
 
 
-def topic_of(topic: str) -> str:
-    """The name of a topic's dead-letter topic."""
-    return f"{topic}.dead-letters"
-
-
-def dead_letter(
-    topic: str, partition: PartitionId, records: KafkaRecords, i: int, reason: str, detail: str
-) -> DeadLetter:
+def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reason: str, detail: str) -> Message:
     """The dead letter of the record at index `i`: our headers first, then the record's own.
 
+    A letter that is written twice has the same key.
     Kafka's clients write header names only in UTF-8. A name that is not UTF-8 is written in hex.
     """
     count = records.header_count(i)
@@ -52,7 +40,7 @@ def dead_letter(
         "reason": reason.encode(),
         "detail": detail[:MAX_DETAIL_CHARACTERS].encode(errors="replace"),
         "topic": topic.encode(),
-        "partition": b"%d" % partition.number,
+        "partition": b"%d" % partition,
         "offset": b"%d" % record.offset,
     }
     if record.key is not None:
@@ -62,7 +50,7 @@ def dead_letter(
     own = [(_utf8_name(name), value) for name, value in record.headers]
     if in_hex := sum(name != original for (name, _), (original, _) in zip(own, record.headers, strict=True)):
         ours[NAMES_IN_HEX] = b"%d" % in_hex
-    return _letter(f"{topic}-{partition.number}-{record.offset}".encode(), record.value, ours, own)
+    return _letter(f"{topic}-{partition}-{record.offset}".encode(), record.value, ours, own)
 
 
 def _utf8_name(name: str) -> str:
@@ -71,9 +59,9 @@ def _utf8_name(name: str) -> str:
     return name if raw.decode(errors="replace") == name else raw.hex()
 
 
-def _letter(key: bytes, value: bytes | None, ours: Mapping[str, bytes | None], own: Headers) -> DeadLetter:
+def _letter(key: bytes, value: bytes | None, ours: Mapping[str, bytes | None], own: Headers) -> Message:
     """A letter with our headers and the record's own. The last of ours says how many of the record's own follow."""
-    return DeadLetter(key, value, [*ours.items(), ("headers", b"%d" % len(own)), *own])
+    return Message(key, value, [*ours.items(), ("headers", b"%d" % len(own)), *own])
 
 
 def own_headers(headers: Headers) -> Headers:
@@ -84,12 +72,7 @@ def own_headers(headers: Headers) -> Headers:
     return ()
 
 
-def wire_size(letter: DeadLetter) -> int:
-    """The most bytes of a batch that has only this letter: the client and the broker limit this number."""
-    return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(letter.key, letter.value, letter.headers))
-
-
-def truncate(letter: DeadLetter, limit: int) -> DeadLetter:
+def truncate(letter: Message, limit: int) -> Message:
     """Cut a letter that is larger than its topic's limit: first its value, then the record's own headers.
 
     The record's key keeps at most a tenth of the limit. A letter that cannot be cut enough stays as it is: the broker
@@ -103,10 +86,10 @@ def truncate(letter: DeadLetter, limit: int) -> DeadLetter:
         if own and not headers:
             ours[HEADERS_OMITTED] = b"%d" % len(own)
         whole = _letter(letter.key, letter.value, ours, headers)
-        if wire_size(whole) <= limit:
+        if whole.wire_size <= limit:
             return whole
         without_value = _letter(letter.key, b"", ours | {"truncated-from": b"%d" % len(value)}, headers)
-        room = limit - wire_size(without_value) - MAX_LENGTH_BYTES
+        room = limit - without_value.wire_size - MAX_LENGTH_BYTES
         if room >= 0:
-            return DeadLetter(letter.key, value[:room], without_value.headers)
+            return Message(letter.key, value[:room], without_value.headers)
     return letter

@@ -1,17 +1,17 @@
-"""The loop that learns one topic.
+"""The loop that learns one model.
 
-1. Wait until Kafka gives us the topic.
+1. Wait until Kafka gives us the model's log: all partitions of its topics.
 2. Restore the current head. If there is none, begin a model and save its first head before its first event.
 3. Seek to where the head stops.
 4. Learn: poll. Apply records in slices, with a turn of the event loop between them, and publish rejected records as
    dead letters. The log returns records in order, and raises if its batches do not follow each other.
-5. When a save is due: flush the dead letters, check that the topic was not recreated, save, and commit the offsets to
-   Kafka (advisory: nothing reads them back).
+5. When a save is due: flush the dead letters, check that no topic was recreated, save, and commit the offsets to Kafka
+   (advisory: nothing reads them back).
 6. Save refused: another process continued from our head. Drop the state and go to 2.
-7. Revoked or stopping: save a last time, release the topic, and go to 1 or end.
+7. Revoked or stopping: save a last time, release the log, and go to 1 or end.
 8. Stopped: report an error that waiting does not mend, and watch the stored model until it is another one.
 
-Unless it is stopped, the loop keeps its model when it loses the topic, and continues if the model's head is current.
+Unless it is stopped, the loop keeps its model when it loses the log, and continues if the model's head is current.
 The loop awaits only `Log`, `Clock`, and the store and the `offload` of the keeper, so one test can drive it through any
 interleaving. It reports events to an `Observer`; nothing here logs, counts or serves.
 """
@@ -57,20 +57,20 @@ class _Model:
 
     learner: Learner
     source: Source
-    """The topic that it is learned from."""
+    """The identity of the topics that it is learned from."""
     last: dict[PartitionId, Fingerprint] = field(default_factory=dict)
     """The last record learned from each partition, so that it is recognised later."""
 
 
 class LearnLoop:
-    """Learns one topic for as long as the process runs."""
+    """Learns one model for as long as the process runs."""
 
     def __init__(
         self,
         log: Log,
         keeper: Keeper,
         clock: Clock,
-        tell: Observer,
+        observer: Observer,
         identity: Identity,
         start_at: StartAt = None,
         followed: Callable[[], bool] = lambda: False,
@@ -82,7 +82,7 @@ class LearnLoop:
         `seen_digest` is the digest of the store's head when this process last read it, or None if it did not. `aim` is
         how many seconds a slice should take now.
         """
-        self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
+        self._log, self._keeper, self._clock, self._observer = log, keeper, clock, observer
         self._identity, self._start_at, self._followed, self._aim = identity, start_at, followed, aim
         self._seen_digest = seen_digest
         self._model: _Model | None = None
@@ -96,7 +96,7 @@ class LearnLoop:
         """When we last checked that our head is current, and `seen_digest` at that time."""
 
     async def run(self) -> None:
-        """Learn the topic whenever it is ours, until the log says that the process is stopping."""
+        """Learn the log whenever it is ours, until the log says that the process is stopping."""
         while await self._log.acquire():
             try:
                 while self._log.held:
@@ -106,28 +106,28 @@ class LearnLoop:
                 self._model = None
                 await self._watch_stopped(error)
             finally:
-                self._tell.released()
+                self._observer.released()
                 self._log.release()
 
     async def _watch_stopped(self, reason: Exception) -> None:
-        """Step 8: wait until the topic is lost, or the stored model is another one, as after a reset or rollback.
+        """Step 8: wait until the log is lost, or the stored model is another one, as after a reset or rollback.
 
         A head that could not be read is read again a little later: somebody may have repaired it.
         """
-        self._tell.stopped(reason)
-        self._tell.released()
+        self._observer.stopped(reason)
+        self._observer.released()
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
                 if isinstance(reason, UNREADABLE_ERRORS) or await self._keeper.stored_digest() != self._keeper.digest:
                     return
             except errors.DependencyError as error:
-                self._tell.unavailable(error)
+                self._observer.unavailable(error)
             except errors.DataError:
                 return  # the next restore says why
 
     async def _learn(self, model: _Model) -> None:
-        """Steps 4 to 7, until the topic is lost or the state is dropped."""
+        """Steps 4 to 7, until the log is lost or the state is dropped."""
         learner, reason = model.learner, None
         try:
             while self._log.held and self._model is not None:
@@ -142,7 +142,7 @@ class LearnLoop:
                 elif not polled:
                     await self._confirm()
         except errors.DependencyError as error:
-            self._tell.unavailable(error)
+            self._observer.unavailable(error)
             await self._clock.sleep(0.5)
         except errors.DataError as error:
             reason = error  # records before the error are learned, and saved if possible
@@ -162,17 +162,17 @@ class LearnLoop:
             # The digest may have been read before our last save, so another digest than ours proves nothing.
             if digest != self._keeper.digest and not await self._keeper.current():
                 self._drop("replaced")
-            self._tell.answered()
+            self._observer.answered()
         except errors.DependencyError as error:
-            self._tell.unavailable(error)  # learning does not need the store now
+            self._observer.unavailable(error)  # learning does not need the store now
 
     async def _restore(self) -> _Model | None:
-        """Steps 2 and 3, until the log is at the offset where the current head stops; None if the topic is lost."""
+        """Steps 2 and 3, until the log is at the offset where the current head stops; None if the log is lost."""
         pause = 0.1
         while self._log.held:
             try:
                 source = await self._log.source()
-                # If a rebalance gave the topic back to us, our head is still current and our state is good.
+                # If a rebalance gave the log back to us, our head is still current and our state is good.
                 if self._model is None or self._model.source != source or not await self._keeper.current():
                     self._model = None
                     learner = await self._keeper.restore()
@@ -190,11 +190,11 @@ class LearnLoop:
                 learner = self._model.learner
                 self._log.seek(learner.next)  # 3
                 assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
-                self._tell.learning(learner, self._keeper.head, self._keeper.digest)
+                self._observer.learning(learner, self._keeper.head, self._keeper.digest)
                 self._began = True
                 return self._model
             except errors.DependencyError as error:
-                self._tell.unavailable(error)
+                self._observer.unavailable(error)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
         return None
@@ -202,13 +202,13 @@ class LearnLoop:
     def _drop(self, cause: str) -> None:
         """Step 6: drop the state, because another process's head is current."""
         self._model, self._displaced = None, True
-        self._tell.rewound(cause)
+        self._observer.rewound(cause)
 
     def _name_outside_writer(self) -> None:
         """Report a writer outside our consumer group: the group cannot stop it from taking our place repeatedly."""
         head, ours = self._keeper.head, self._keeper.writer.group
         if self._displaced and head is not None and head.writer.group not in ("", ours):
-            self._tell.outside_writer(head.writer)
+            self._observer.outside_writer(head.writer)
         self._displaced = False
 
     async def _begin(self, bounds: Bounds, source: Source) -> _Model | None:
@@ -216,31 +216,31 @@ class LearnLoop:
         began = self._began or self._followed()
         learner = await self._keeper.new_learner(self._identity)
         if began:
-            self._tell.snapshot_lost()
+            self._observer.snapshot_lost()
         # `start_at` is meant for new models. A model that was lost is learned again from offset 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self._start_at))
         saved = await self._keeper.save(learner, {}, source)
         if saved is None:
             return None
-        self._tell.saved(saved)
+        self._observer.saved(saved)
         return _Model(learner, source)
 
     async def _check(self, model: _Model, bounds: Bounds) -> None:
         """Raise DataError or ConfigurationError if the log or the settings no longer fit the model."""
         head, learner = self._keeper.head, model.learner
         assert head is not None  # noqa: S101 - the learner was restored from it
-        topic, recreated = self._log.topic, head.source.recreated(model.source)
-        same_settings(topic, head, self._identity, model.source)
-        check_offsets(topic, recreated, learner.next, bounds)
-        await check_last_records(self._log, head, recreated, self._tell)
+        recreated = head.source.recreated(model.source)
+        same_settings(self._log.model, head, self._identity, model.source)
+        check_offsets(self._log, recreated, learner.next, bounds)
+        await check_last_records(self._log, head, recreated, self._observer)
         if learner.main.diverged:
-            raise errors.Diverged(topic, learner.main.diverged)
+            raise errors.Diverged(self._log.model, learner.main.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
         began, dropped = learner.reconcile()
         if began or dropped:
-            self._tell.reconciled(began, dropped, learner.next)
+            self._observer.reconciled(began, dropped, learner.next)
 
     def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[PartitionId, int]:
         """The offset where each partition of a new model, or each new partition, begins."""
@@ -251,8 +251,9 @@ class LearnLoop:
             offset = chosen.get(partition, 0)
             if not begin <= offset <= end:
                 raise errors.LogLost(
-                    f"topic {self._log.topic}: learning would begin at offset {offset} of partition {partition}, "
-                    f"which holds {begin} to {end}: say where with --start-at earliest, latest or {partition}:OFFSET"
+                    f"topic {self._log.topic_of(partition)}: learning would begin at offset {offset} of partition "
+                    f"{partition.number}, which holds {begin} to {end}: say where with --start-at earliest, latest or "
+                    f"{partition}:OFFSET"
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
@@ -277,7 +278,7 @@ class LearnLoop:
         if gaps := self._log.take_gaps():
             for gap in gaps:
                 learner.add_gap(gap.partition, (gap.start, gap.end))
-            self._tell.gaps_accepted(gaps)
+            self._observer.gaps_accepted(gaps)
 
     async def _apply(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> int:
         """Learn the first records, up to one slice; returns how many."""
@@ -287,18 +288,19 @@ class LearnLoop:
         took = now() - started
         self._slice = max(MIN_SLICE_RECORDS, int(outcome.consumed * self._aim() / max(took, 1e-6)))
         for reject in outcome.rejects:
-            letter = dead_letter(self._log.topic, partition, records, reject.record, reject.reason, reject.detail)
+            topic = self._log.topic_of(partition)
+            letter = dead_letter(topic, partition.number, records, reject.record, reject.reason, reject.detail)
             await self._log.publish(letter)
-            self._tell.set_aside(letter)
+            self._observer.set_aside(letter)
         if outcome.consumed:
             model.last[partition] = fingerprint(records.record(outcome.consumed - 1))
         delay = self._clock.time() - int(records.timestamps[max(outcome.consumed, 1) - 1]) / 1000
-        self._tell.learned(outcome.consumed, self._clock.now() - started, delay)
+        self._observer.learned(outcome.consumed, self._clock.now() - started, delay)
         if outcome.diverged:
             await self._save(model)
             if self._model is None:
                 return 0
-            raise errors.Diverged(self._log.topic, outcome.diverged)
+            raise errors.Diverged(self._log.model, outcome.diverged)
         return outcome.consumed
 
     async def _save(self, model: _Model) -> None:
@@ -308,8 +310,8 @@ class LearnLoop:
         ):
             # Learning cannot reach a state that the theorem excludes: memory or program are at fault. Save nothing.
             raise errors.DataError(
-                f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart continues "
-                f"from that version, and `perceptron verify -t {self._log.topic}` compares it with the log"
+                f"model {self._log.model} is corrupt: {broken}; its last good version answers. A restart continues "
+                f"from that version, and `perceptron verify -m {self._log.model}` compares it with the log"
             )
         try:
             with self._keeper.saving():
@@ -317,15 +319,15 @@ class LearnLoop:
                 if await self._log.source() != model.source:
                     # Some records may be from another topic of the same name: check again what the head covers.
                     self._model = None
-                    self._tell.rewound("recreated")
+                    self._observer.rewound("recreated")
                     return
                 saved = await self._keeper.save(learner, dict(model.last), model.source)
         except errors.DependencyError as error:
             self._keeper.postpone()
-            self._tell.save_failed(error)
+            self._observer.save_failed(error)
             return
         if saved is None:
             self._drop("refused")
             return
-        self._tell.saved(saved)
+        self._observer.saved(saved)
         self._log.commit(learner.next)

@@ -8,7 +8,7 @@ from service.learning.learner import Learner
 from service.learning.records import PartitionId
 from service.snapshots.head import Head, Source, Writer
 from service.snapshots.keeper import AcceptedSave
-from service.streaming.dead_letters import DeadLetter
+from service.streaming.message import Message
 from service.streaming.records import KafkaRecord, KafkaRecords
 
 Bounds = Mapping[PartitionId, tuple[int, int]]
@@ -25,22 +25,25 @@ class Gap(NamedTuple):
 
 
 class Log(Protocol):
-    """One topic as this process sees it. Methods that ask Kafka raise DependencyError if it does not answer."""
+    """A model's log as this process sees it. Methods that ask Kafka raise DependencyError if it does not answer."""
 
-    topic: str
+    model: str
+
+    def topic_of(self, partition: PartitionId) -> str:
+        """The topic of a partition."""
 
     async def acquire(self) -> bool:
-        """Wait until the topic is ours (True) or the process is stopping (False)."""
+        """Wait until the log is ours (True) or the process is stopping (False)."""
 
     @property
     def held(self) -> bool:
-        """Whether the topic has been ours without interruption since the last `acquire`."""
+        """Whether the log has been ours without interruption since the last `acquire`."""
 
     def release(self) -> None:
-        """Say that learning has stopped, after a last save if that was possible: another process may have the topic."""
+        """Say that learning has stopped, after a last save if that was possible: another process may have the log."""
 
     async def source(self) -> Source:
-        """The identity of the topic. A topic that was deleted and created again has another, whatever its offsets."""
+        """The identity of the topics. A topic that was deleted and created again has another, whatever its offsets."""
 
     async def bounds(self) -> Bounds:
         """The first offset and the end of each partition."""
@@ -52,7 +55,7 @@ class Log(Protocol):
         """Gaps between batches that were accepted since the last call."""
 
     async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
-        """The record at this offset; None if the log lacks it or the topic is not ours. It moves the position."""
+        """The record at this offset; None if the log lacks it or is not ours. It moves the position."""
 
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         """Let the next poll start at these offsets, by partition."""
@@ -70,7 +73,7 @@ class Log(Protocol):
     def commit(self, offsets: Mapping[PartitionId, int]) -> None:
         """Commit the next offsets of a snapshot to Kafka, in the background. A commit that fails is dropped."""
 
-    async def publish(self, letter: DeadLetter) -> None:
+    async def publish(self, letter: Message) -> None:
         """Hand over a dead letter; waits only if too many are unwritten."""
 
     async def flush(self) -> None:
@@ -110,7 +113,7 @@ class Observer(Protocol):
     def snapshot_lost(self) -> None:
         """The store lost the snapshot of a model that we had: it is learned again if the log begins at 0."""
 
-    def set_aside(self, letter: DeadLetter) -> None:
+    def set_aside(self, letter: Message) -> None:
         """A record was rejected."""
 
     def answered(self) -> None:

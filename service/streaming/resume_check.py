@@ -33,55 +33,54 @@ def same_settings(model: str, head: Head, identity: Identity, source: Source) ->
         )
 
 
-def check_offsets(topic: str, recreated: bool, following: Mapping[PartitionId, int], bounds: Bounds) -> None:
+def check_offsets(log: Log, recreated: bool, following: Mapping[PartitionId, int], bounds: Bounds) -> None:
     """Check that each partition of a log with these bounds still has the next offset to learn, or ends there.
 
     `following` has this offset by partition; it may be after the head's. `recreated` says whether the topic was
     created again. Raises LogLost and DependencyError.
     """
     for partition, offset in sorted(following.items()):
+        where = f"topic {log.topic_of(partition)}: partition {partition.number}"
         if partition not in bounds and not recreated:
             # A topic never loses partitions: the group's leader does not know yet that one was added.
-            raise DependencyError(
-                f"topic {topic}: partition {partition}, which was learned, is not assigned to us yet", "kafka"
-            )
+            raise DependencyError(f"{where}, which was learned, is not assigned to us yet", "kafka")
         begin, end = bounds.get(partition, (0, 0))
         if not begin <= offset <= end:
             raise LogLost(
-                f"topic {topic}: partition {partition} holds offsets {begin} to {end}, but the snapshot continues at "
-                f"{offset}: the log was trimmed or the topic recreated. `perceptron reset -t {topic} --yes` forgets "
+                f"{where} holds offsets {begin} to {end}, but the snapshot continues at {offset}: the log was trimmed "
+                f"or the topic recreated. `perceptron reset -m {log.model} --yes` forgets "
                 "the model, so that it starts from scratch"
             )
 
 
-async def check_last_records(log: Log, head: Head, recreated: bool, tell: Observer) -> None:
+async def check_last_records(log: Log, head: Head, recreated: bool, observer: Observer) -> None:
     """Check that the last record learned from each partition is still in the log.
 
     If compaction or retention removed the record, the check is skipped, and the observer hears of it. If the topic was
     recreated, the record is required: it proves that the topic got its old records back. A model that has learned
     nothing has no such proof. A topic that is no longer ours is not checked. Raises LogLost and DependencyError.
     """
-    topic, start_over = log.topic, f"start from scratch with `perceptron reset -t {log.topic} --yes`"
+    start_over = f"start from scratch with `perceptron reset -m {log.model} --yes`"
     learned = {p: any(start < end for start, end in ranges) for p, ranges in head.covered.items()}
     if recreated and not any(learned.values()):
         raise LogLost(
-            f"topic {topic}: the topic was created again since the model was begun, and the model has learned nothing: "
-            f"{start_over}"
+            f"model {log.model}: its topic was created again since the model was begun, and the model has learned "
+            f"nothing: {start_over}"
         )
     for partition, position in head.next.items():
-        last = position.fingerprint
+        last, topic, number = position.fingerprint, log.topic_of(partition), partition.number
         record = await log.read(partition, last.offset) if last else None
         if record is None and recreated and learned[partition] and log.held:
             raise LogLost(
-                f"topic {topic}: the topic was created again since it was learned, and partition {partition} has no "
+                f"topic {topic}: the topic was created again since it was learned, and partition {number} has no "
                 f"record to compare with the last one learned{f', at offset {last.offset}' if last else ''}: restore "
                 f"its records, or {start_over}"
             )
         if last and record is None and log.held:
-            tell.fingerprint_missing(partition, last.offset)
+            observer.fingerprint_missing(partition, last.offset)
         elif last and record and fingerprint(record) != last:
             raise LogLost(
-                f"topic {topic}: the record at offset {last.offset} of partition {partition} is not the one that was "
+                f"topic {topic}: the record at offset {last.offset} of partition {number} is not the one that was "
                 f"learned, so the topic was recreated: restore its records, or {start_over}"
             )
 

@@ -17,7 +17,7 @@ from service.settings.load import Settings
 from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
 from service.snapshots.head import Source
-from service.streaming.dead_letters import topic_of
+from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
@@ -65,7 +65,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     report, cluster, group = _Report(), settings.kafka.cluster, settings.kafka.group_id
     with report.failing():
         settings.check_work()
-        report.say("ok", f"settings: {quantity(len(settings.topics), 'topic')}")
+        report.say("ok", f"settings: {quantity(len({*settings.topics, *settings.model_topics.values()}), 'topic')}")
     report.warn(settings.warnings)
     reached, topics = False, None
     with report.failing():
@@ -84,16 +84,17 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     with report.failing():
         broker, _ = await find_coordinator(cluster, group, settings.kafka.session_timeout)
         report.say("ok", f"group {group}: broker {broker} coordinates it")
-    for topic in settings.topics:
-        for name, right in ((topic, "Read"), (topic_of(topic), "Write")):
+    for model, topic in settings.model_topics.items():
+        for name, right in ((topic, "Read"), (dead_letter_topic(model), "Write")):
             with report.failing():
                 await _check_topic(report, settings, name, right, name in topics)
-    learned = [topic for topic in sorted(topics) if topic in settings.listed or settings.requests_topic(topic)]
+    named = {model: topic for model, topic in settings.model_topics.items() if topic in topics}
+    learned = named | {topic: topic for topic in topics if settings.requests_topic(topic)}
     if reached:
-        await _check_stored(report, settings, learned)
-    for topic in learned:
+        await _check_stored(report, settings, sorted(learned))
+    for model, topic in sorted(learned.items()):
         with report.failing():
-            await _check_records(report, cluster, topic, settings.of(topic))
+            await _check_records(report, cluster, model, topic, settings.of(model))
     return report.failed
 
 
@@ -112,19 +113,19 @@ async def _check_topic(report: _Report, settings: Settings, name: str, right: st
     report.warn(f"{cluster}: {missing_right(missing, f'topic {name}')}" for missing in lacking)
 
 
-async def _check_stored(report: _Report, settings: Settings, topics: Iterable[str]) -> None:
+async def _check_stored(report: _Report, settings: Settings, models: Iterable[str]) -> None:
     """A line for each stored model: whether it goes on here, under these settings."""
     async with settings.redis.store() as store:
-        for topic in topics:
+        for model in models:
             with report.failing():
-                if stored := await store.head(topic):
-                    head, here = readable(topic, *stored), Source(await settings.kafka.cluster.id())
-                    same_settings(topic, head, settings.of(topic).identity(), here)
-                    report.say("ok", f"model {topic}: goes on with version {head.version}")
+                if stored := await store.head(model):
+                    head, here = readable(model, *stored), Source(await settings.kafka.cluster.id())
+                    same_settings(model, head, settings.of(model).identity(), here)
+                    report.say("ok", f"model {model}: goes on with version {head.version}")
 
 
-async def _check_records(report: _Report, cluster: Cluster, topic: str, settings: ModelSettings) -> None:
-    """A line for the newest records of a topic: whether they are events.
+async def _check_records(report: _Report, cluster: Cluster, model: str, topic: str, settings: ModelSettings) -> None:
+    """A line for the newest records of a topic: whether they are events of the model.
 
     Raises DependencyError, and DataError if a record cannot be read, or if some are rejected and none is accepted.
     """
@@ -148,7 +149,7 @@ async def _check_records(report: _Report, cluster: Cluster, topic: str, settings
     if rejects and not accepted:
         raise DataError(text)
     report.say("warn" if rejects or not accepted else "ok", text)
-    report.warn(f"models.{topic}.{line}" for line in unmatched_settings(settings, values))
+    report.warn(f"models.{model}.{line}" for line in unmatched_settings(settings, values))
 
 
 def unmatched_settings(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str]:

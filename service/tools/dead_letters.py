@@ -14,9 +14,9 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning.events.batch import REASONS
-from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, own_headers, topic_of
+from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, dead_letter_topic, own_headers
+from service.streaming.kafka.clients import MAX_MESSAGE_BYTES
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.outbox import MAX_LETTER_BYTES
 from service.text import quantity
 
 
@@ -38,9 +38,9 @@ class Letter(NamedTuple):
         return ", ".join(text.format(about[name]) for name, text in TRUNCATION_HEADERS.items() if name in about)
 
 
-def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_json: bool) -> None:
+def show_list(cluster: Cluster, model: str, reason: str | None, limit: int, as_json: bool) -> None:
     """Print the newest letters, a line each, oldest first."""
-    letters = _read_with_reason(cluster, topic, reason)
+    letters = _read_with_reason(cluster, model, reason)
     for letter in letters[-limit:]:
         when = datetime.fromtimestamp(letter.written, UTC).isoformat(timespec="seconds")
         if as_json:
@@ -49,18 +49,18 @@ def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_j
         else:
             note = f"  (retried as {letter.retried})" if letter.retried else ""
             typer.echo(f"{letter.key}  {when}  {letter.about['reason']}: {letter.about['detail']}{note}")
-    typer.echo(f"{quantity(len(letters), 'dead letter')} of {topic}", err=True)
+    typer.echo(f"{quantity(len(letters), 'dead letter')} of {model}", err=True)
 
 
-def _read_with_reason(cluster: Cluster, topic: str, reason: str | None) -> list[Letter]:
+def _read_with_reason(cluster: Cluster, model: str, reason: str | None) -> list[Letter]:
     if reason not in (None, *REASONS):
         raise ConfigurationError(f"--reason: there is no such reason: expected one of {', '.join(REASONS)}")
-    return [letter for letter in asyncio.run(_read(cluster, topic)) if reason in (None, letter.about["reason"])]
+    return [letter for letter in asyncio.run(_read(cluster, model)) if reason in (None, letter.about["reason"])]
 
 
-def show_one(cluster: Cluster, topic: str, key: str) -> None:
+def show_one(cluster: Cluster, model: str, key: str) -> None:
     """Print one letter whole: why the record was rejected, its headers and key, then its value."""
-    [letter] = _with_keys(asyncio.run(_read(cluster, topic)), [key])
+    [letter] = _with_keys(asyncio.run(_read(cluster, model)), [key])
     for name, value in letter.about.items():
         if name not in TRUNCATION_HEADERS:
             typer.echo(f"{name}: {value}")
@@ -82,14 +82,15 @@ def _text(content: bytes) -> str:
         return content.hex(" ")
 
 
-def retry(cluster: Cluster, topic: str, keys: list[str], every: bool, reason: str | None) -> None:
+def retry(cluster: Cluster, model: str, keys: list[str], every: bool, reason: str | None) -> None:
     """Send letters again: those with these keys, or all (with this reason) that were not sent again yet."""
     if bool(keys) == (every or reason is not None):
         raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason, but not both")
-    letters = _read_with_reason(cluster, topic, reason)
+    letters = _read_with_reason(cluster, model, reason)
     letters = _with_keys(letters, keys) if keys else letters
-    sent = asyncio.run(_retry(cluster, topic, letters))
-    typer.echo(f"{sent} of {len(letters)} sent again to {topic}", err=True)
+    sent = asyncio.run(_retry(cluster, model, letters))
+    topics = sorted({letter.about["topic"] for letter in letters}) or [model]
+    typer.echo(f"{sent} of {len(letters)} sent again to {', '.join(topics)}", err=True)
 
 
 def _with_keys(letters: list[Letter], keys: list[str]) -> list[Letter]:
@@ -99,8 +100,8 @@ def _with_keys(letters: list[Letter], keys: list[str]) -> list[Letter]:
     return [by_key[key] for key in dict.fromkeys(keys)]
 
 
-async def _retry(cluster: Cluster, topic: str, letters: list[Letter]) -> int:
-    producer = cluster.producer(enable_idempotence=True, max_request_size=MAX_LETTER_BYTES)
+async def _retry(cluster: Cluster, model: str, letters: list[Letter]) -> int:
+    producer = cluster.producer(enable_idempotence=True, max_request_size=MAX_MESSAGE_BYTES)
     sent = 0
     async with cluster.errors(right="Write"):
         try:
@@ -113,10 +114,11 @@ async def _retry(cluster: Cluster, topic: str, letters: list[Letter]) -> int:
                 elif letter.truncated:
                     typer.echo(f"{letter.key}  left alone: it is not whole ({letter.truncated})")
                 else:
+                    topic = letter.about["topic"]
                     record = await producer.send_and_wait(topic, value, letter.record_key, headers=letter.headers)
                     place = f"{topic}-{record.partition}-{record.offset}"
                     mark = [(RETRIED_HEADER, place.encode())]
-                    await producer.send_and_wait(topic_of(topic), b"", letter.key.encode(), headers=mark)
+                    await producer.send_and_wait(dead_letter_topic(model), b"", letter.key.encode(), headers=mark)
                     typer.echo(f"{letter.key}  sent as {place}")
                     sent += 1
         finally:
@@ -124,10 +126,10 @@ async def _retry(cluster: Cluster, topic: str, letters: list[Letter]) -> int:
     return sent
 
 
-async def _read(cluster: Cluster, topic: str) -> list[Letter]:
-    """The letters of a topic, once each, in the order in which they were written, each with its retry if any."""
-    name = topic_of(topic)
-    missing = DataError(f"there is no topic {name}: no record of {topic} was set aside yet")
+async def _read(cluster: Cluster, model: str) -> list[Letter]:
+    """The letters of a model, once each, in the order in which they were written, each with its retry if any."""
+    name = dead_letter_topic(model)
+    missing = DataError(f"there is no topic {name}: no record of {model} was set aside yet")
     letters: dict[str, Letter] = {}
     retried: dict[str, str] = {}
     async for _, records in cluster.read_whole(name, missing):

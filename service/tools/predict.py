@@ -21,7 +21,7 @@ NumberedValue = tuple[int, Any]
 
 
 def predict_lines(
-    settings: Settings, topic: str, file: str, url: str | None, explain: bool, top: int | None, as_json: bool
+    settings: Settings, model: str, file: str, url: str | None, explain: bool, top: int | None, as_json: bool
 ) -> None:
     """Print a prediction for each line of `file`, which is `{"features": …}` or the features alone.
 
@@ -33,8 +33,8 @@ def predict_lines(
     name = "standard input" if file == "-" else file
     parameters = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
     query = f"?{'&'.join(parameters)}" if parameters else ""
-    path = f"/v1/models/{topic}/predict{query}"
-    whole = settings.of(topic).identity().event.features != Places().features
+    path = f"/v1/models/{model}/predict{query}"
+    whole = settings.of(model).identity().event.features != Places().features
     number, client = 0, Client(settings, url)
 
     def predictions_of(values: list[Any]) -> Any:

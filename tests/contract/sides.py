@@ -16,12 +16,14 @@ import psutil
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from structlog.testing import CapturingLogger
 
 from service.embedded.servers import Server
 from service.errors import DependencyError
-from service.streaming.dead_letters import topic_of
+from service.streaming.dead_letters import dead_letter_topic
+from service.streaming.kafka.clients import connected_clients
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.membership.group import Kafka
+from service.streaming.kafka.membership.group import GroupMember
 from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord
 from tests.conftest import DEADLINE, admin, create_topic, delete_topic, read_all, trim
@@ -133,11 +135,14 @@ async def until(condition: Callable[[], Awaitable[Any]], description: str, secon
 
 
 class KafkaSide:
-    """The log of a real Kafka. `kafka` is the only member of its group; a rebalance revokes its topic."""
+    """The log of a real Kafka. `member` is the only one of its group; a rebalance revokes its topic."""
 
-    def __init__(self, server: Server, kafka: Kafka, producer: AIOKafkaProducer, topic: str) -> None:
-        self._server, self._kafka, self._producer, self._topic = server, kafka, producer, topic
-        self.log: Log = kafka.logs[topic]
+    def __init__(
+        self, server: Server, member: GroupMember, stopping: asyncio.Event, producer: AIOKafkaProducer, topic: str
+    ) -> None:
+        self._server, self._member, self._producer, self._topic = server, member, producer, topic
+        self.log: Log = member.logs[topic]
+        self.stop = stopping.set
         self._written = 0
 
     async def produce(self, partition: int, contents: Sequence[Content]) -> list[KafkaRecord]:
@@ -156,7 +161,7 @@ class KafkaSide:
         ]
 
     async def gap(self) -> int:
-        consumer: Any = self._kafka.clients.consumer
+        consumer: Any = self._member._consumer
         tp = TopicPartition(self._topic, 0)
         end = (await consumer.end_offsets([tp]))[tp] + 3
         address, name = self._server.address, f"tx-{self._topic}"
@@ -185,7 +190,7 @@ class KafkaSide:
     async def grow(self) -> None:
         async with admin(self._server) as client:
             await client.create_partitions({self._topic: NewPartitions(PARTITIONS + 1)})
-        consumer: Any = self._kafka.clients.consumer
+        consumer: Any = self._member._consumer
 
         async def is_revoked() -> bool:
             await consumer._client.force_metadata_update()
@@ -207,7 +212,7 @@ class KafkaSide:
             thread.submit(asyncio.run, recreate_topic()).result(DEADLINE)
 
     async def revoke(self) -> None:
-        consumer: Any = self._kafka.clients.consumer
+        consumer: Any = self._member._consumer
         consumer._coordinator.request_rejoin()
 
         async def is_revoked() -> bool:
@@ -235,23 +240,22 @@ class KafkaSide:
             await until(all_stopped, "all threads of the broker are stopped")
 
     async def refuse_letters(self) -> None:
-        await create_topic(self._server, topic_of(self._topic), max_message_bytes="1")
+        await create_topic(self._server, dead_letter_topic(self._topic), max_message_bytes="1")
 
     async def accept_letters(self) -> None:
-        topic = ConfigResource(ConfigResourceType.TOPIC, topic_of(self._topic), {"max.message.bytes": "1000000"})
+        topic = ConfigResource(
+            ConfigResourceType.TOPIC, dead_letter_topic(self._topic), {"max.message.bytes": "1000000"}
+        )
         async with admin(self._server) as client:
             await client.alter_configs([topic])
 
     async def letters(self) -> set[tuple[bytes, bytes | None]]:
-        return {(letter.key, letter.value) for letter in await read_all(self._server, topic_of(self._topic))}
+        return {(letter.key, letter.value) for letter in await read_all(self._server, dead_letter_topic(self._topic))}
 
     async def committed(self) -> dict[int, int]:
         async with admin(self._server) as client:
             offsets = await client.list_consumer_group_offsets(f"g-{self._topic}")
         return {tp.partition: position.offset for tp, position in offsets.items() if position.offset >= 0}
-
-    def stop(self) -> None:
-        self._kafka.stop()
 
 
 Side = SimulatedSide | KafkaSide
@@ -261,26 +265,28 @@ Side = SimulatedSide | KafkaSide
 async def kafka_side(server: Server, topic: str) -> AsyncIterator[KafkaSide]:
     """A new topic on this broker, assigned to the only member of a new group."""
     await create_topic(server, topic, PARTITIONS)
-    kafka = Kafka(
-        Cluster(server.address), f"g-{topic}", [topic], lambda *_, **__: None, session_timeout=SESSION_SECONDS
-    )
-    async with AIOKafkaProducer(bootstrap_servers=server.address, acks="all", linger_ms=2) as producer:
-        await kafka.connect()
-        running = asyncio.create_task(kafka.run(lambda _: None))
+    stopping = asyncio.Event()
+    async with (
+        AIOKafkaProducer(bootstrap_servers=server.address, acks="all", linger_ms=2) as producer,
+        connected_clients(Cluster(server.address)) as clients,
+        GroupMember(
+            clients, f"g-{topic}", {topic: [topic]}, CapturingLogger(), stopping, session_timeout=SESSION_SECONDS
+        ).connected() as member,
+    ):
+        running = asyncio.create_task(member.run(lambda _: None))
 
         async def has_leaders() -> bool:
             with contextlib.suppress(DependencyError):  # a broker lists a new topic before it is its leader
-                return bool(await kafka.logs[topic].bounds())
+                return bool(await member.logs[topic].bounds())
             return False
 
         try:
             await until(has_leaders, "the topic is assigned and has leaders")
-            yield KafkaSide(server, kafka, producer, topic)
+            yield KafkaSide(server, member, stopping, producer, topic)
             if running.done():
                 running.result()  # raises its exception
         finally:
-            kafka.stop()
-            kafka.logs[topic].release()
+            stopping.set()
+            member.logs[topic].release()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            await kafka.close()

@@ -10,7 +10,7 @@ import pytest
 
 from service.errors import DependencyError, LogGap
 from service.learning.records import PartitionId
-from service.streaming.dead_letters import DeadLetter
+from service.streaming.message import Message
 from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord
 from tests.contract.sides import SESSION_SECONDS, Content, Side, SimulatedSide, kafka_side, plain_contents, until
@@ -289,13 +289,13 @@ async def test_a_dead_letter_is_in_its_topic_once_it_is_flushed(side: Side) -> N
     await side.accept_letters()
     assert await side.log.acquire()
     await side.log.flush()
-    letters = [DeadLetter(b"t-0-%d" % i, (b"bad", b"", None)[i % 3], [("reason", b"empty")]) for i in range(6)]
+    letters = [Message(b"t-0-%d" % i, (b"bad", b"", None)[i % 3], [("reason", b"empty")]) for i in range(6)]
     for letter in letters:
         await side.log.publish(letter)
     await side.log.flush()
     assert await side.letters() == {(letter.key, letter.value) for letter in letters}
     await side.revoke()
-    await side.log.publish(DeadLetter(b"t-0-9", b"late", []))
+    await side.log.publish(Message(b"t-0-9", b"late", []))
     await side.log.flush()
     assert (b"t-0-9", b"late") in await side.letters(), "the last save of a revoked topic waits for its letters"
 
@@ -303,10 +303,10 @@ async def test_a_dead_letter_is_in_its_topic_once_it_is_flushed(side: Side) -> N
 async def test_a_dead_letter_that_is_not_acknowledged_is_sent_again(side: Side) -> None:
     """Without a dead-letter topic, and with one that refuses records."""
     assert await side.log.acquire()
-    await side.log.publish(DeadLetter(b"t-0-0", b"bad", []))
+    await side.log.publish(Message(b"t-0-0", b"bad", []))
     await assert_raises(side.log.flush)
     await side.refuse_letters()
-    await side.log.publish(DeadLetter(b"t-0-1", b"bad", []))
+    await side.log.publish(Message(b"t-0-1", b"bad", []))
     for _ in range(3):
         await assert_raises(side.log.flush)
     await side.accept_letters()

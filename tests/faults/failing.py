@@ -42,8 +42,8 @@ def arm(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     from service.learning.learner import Learner
     from service.snapshots import keeper
     from service.snapshots.redis.store import RedisStore, key
-    from service.streaming.kafka.membership.group import Kafka
-    from service.streaming.kafka.topic import TopicLog
+    from service.streaming.kafka.membership.group import GroupMember
+    from service.streaming.kafka.model_log import ModelLog
 
     if point in {"before-blobs", "before-commit"}:
         keeper.MAX_INLINE_BLOB_BYTES = -1  # as for a large save: blobs in separate commands
@@ -91,8 +91,8 @@ def arm(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     store.commit = commit_observed
     surround(RedisStore, "put", "before-blobs", "", lambda *arguments_: bool(arguments_[2]))
     surround(RedisStore, "commit", "before-commit", "after-commit")
-    surround(TopicLog, "flush", "before-flush", "after-flush", lambda self: bool(self.outbox._letters))
-    surround(Kafka, "on_partitions_revoked", "revocation", "", lambda *arguments_: bool(arguments_[1]))
+    surround(ModelLog, "flush", "before-flush", "after-flush", lambda self: bool(self.dead_letters._messages))
+    surround(GroupMember, "on_partitions_revoked", "revocation", "", lambda *arguments_: bool(arguments_[1]))
 
     def apply_slice(self: Learner, *arguments: Any) -> Any:
         outcome = apply(self, *arguments)

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded import servers
 from service.embedded.servers import Server
-from service.streaming.dead_letters import topic_of
+from service.streaming.dead_letters import dead_letter_topic
 from tests.conftest import DEADLINE, Running, create_topic, event, one_line, perceptron, wait
 from tests.faults.test_log_faults import batches
 
@@ -81,7 +81,7 @@ LENGTHS = {"longer": (1, 4), "shorter": (2, 0)}
 async def create(client: AIOKafkaProducer, kafka: Server, topic: str, batches: int, policy: str = "delete") -> None:
     """Create a topic with this number of batches, and its dead-letter topic."""
     await create_topic(kafka, topic, cleanup_policy=policy)
-    await create_topic(kafka, topic_of(topic))
+    await create_topic(kafka, dead_letter_topic(topic))
     await send(client, topic, range(batches))
 
 
@@ -95,7 +95,7 @@ def wait_until_stopped(running: Running, topic: str, words: str) -> None:
     wait(lambda: running.model(topic)["stopped"] and not running.model(topic)["ahead"], "it stops and saves")
     model = running.model(topic)
     assert re.search(rf"topic {topic}: the record at offset (19|20) of partition 0 {words}", model["stopped"])
-    assert f"`perceptron reset -t {topic} --yes`" in model["stopped"]
+    assert f"`perceptron reset -m {topic} --yes`" in model["stopped"]
     assert (model["covered"], model["events"]) == ({"0": [[0, 20]]}, 20)
 
 

@@ -8,15 +8,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from structlog.testing import CapturingLogger
 
 from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server
 from service.errors import DependencyError
+from service.streaming.kafka.clients import connected_clients
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.kafka.membership.assignor import whole_topics
-from service.streaming.kafka.membership.group import Kafka
+from service.streaming.kafka.membership.group import GroupMember
 from tests.conftest import DEADLINE, Running, create_topic, perceptron, wait
 from tests.faults.proxy import KafkaProxy
 
@@ -30,13 +32,16 @@ class Member:
     """A member of a group without the rest of a process, which keeps its reports."""
 
     def __init__(self, address: str, group: str, topics: list[str], watchdog: float = 60.0) -> None:
-        self.reports: list[str] = []
-        self.kafka = Kafka(
-            Cluster(address), group, topics, self._say, session_timeout=SESSION_SECONDS, watchdog=watchdog
-        )
+        self._address, self._stopping, self._logger = address, asyncio.Event(), CapturingLogger()
+        self._new_member = partial(
+            GroupMember, group=group, models={topic: [topic] for topic in topics}, logger=self._logger,
+            stopping=self._stopping, session_timeout=SESSION_SECONDS, watchdog=watchdog,
+        )  # fmt: skip
 
-    def _say(self, text: str, **_: object) -> None:
-        self.reports.append(text)
+    @property
+    def reports(self) -> list[str]:
+        """The warnings that were logged."""
+        return [call.args[0] for call in self._logger.calls]
 
     def reports_with(self, words: str) -> list[str]:
         """The reports that contain these words."""
@@ -53,15 +58,15 @@ class Member:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
-        await self.kafka.connect()
-        task = asyncio.create_task(self.kafka.run(lambda _: None))
-        try:
-            yield task
-        finally:
-            self.kafka.stop()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await self.kafka.close()
+        clients = connected_clients(Cluster(self._address))
+        async with clients as connected, self._new_member(connected).connected() as self.kafka:
+            task = asyncio.create_task(self.kafka.run(lambda _: None))
+            try:
+                yield task
+            finally:
+                self._stopping.set()
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
 
 async def until(condition: Callable[[], object], description: str, seconds: float = DEADLINE) -> float:
@@ -201,7 +206,7 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
             """Nothing."""
 
     slow = AIOKafkaConsumer(
-        bootstrap_servers=kafka.address, group_id=f"g-{topic}", partition_assignment_strategy=(whole_topics(),),
+        bootstrap_servers=kafka.address, group_id=f"g-{topic}", partition_assignment_strategy=(whole_topics({}),),
         rebalance_timeout_ms=60_000, heartbeat_interval_ms=500,
     )  # fmt: skip
     slow.subscribe([topic], listener=Slow())
@@ -232,7 +237,7 @@ async def test_connections_that_are_silent_are_replaced(kafka: Server, kafka_pro
             kafka_proxy.hold({FETCH: b"", LIST_OFFSETS: b""}, old=True)
             async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
                 await client.send_and_wait(topic, b"new")
-            await until(lambda: member.kafka.logs[topic].ends == {0: 1}, "its requests succeed")
+            await until(lambda: member.kafka.logs[topic].ends == {TopicPartition(topic, 0): 1}, "its requests succeed")
             assert not task.done()
     finally:
         kafka_proxy.heal()

@@ -56,7 +56,7 @@ def test_records_deleted(trial: Trial) -> None:
     asyncio.run(trim(trial.kafka, trial.topic, end - 100))
     trial.again(service)
     wait_until_stopped(service, f"partition 0 holds offsets {end - 100} to {end}, but the snapshot continues at ",
-            f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
+            f"perceptron reset -m {trial.topic} --yes")  # fmt: skip
     trial.outage(1)
     trial.judge()
     trial.reset()
@@ -88,7 +88,7 @@ def test_topic_recreated_behind_its_back(trial: Trial) -> None:
     recreate(trial, trial.saved_offset() + 2000)
     trial.outage(3)
     trial.kafka_proxy.heal()
-    wait_until_stopped(trial.live[0], "so the topic was recreated", f"perceptron reset -t {trial.topic} --yes")
+    wait_until_stopped(trial.live[0], "so the topic was recreated", f"perceptron reset -m {trial.topic} --yes")
     trial.judge()
     learn_after_reset(trial)
     trial.finish()
@@ -173,7 +173,7 @@ def test_flipped_byte(trial: Trial) -> None:
     flip(segment(trial), (start + end) // 2)
     trial.again(service)
     wait_until_stopped(service, f"the record at offset {first_offset} of partition 0 cannot be read", "checksum",
-            f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
+            f"perceptron reset -m {trial.topic} --yes")  # fmt: skip
     assert trial.saved_offset() == first_offset
     trial.outage(1)
     trial.judge(read=False)
@@ -191,7 +191,7 @@ def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     flip(segment(trial), (damaged[2] + damaged[3]) // 2)
     trial.again(service)
     wait_until_stopped(service, f"the record at offset {last_offset} of partition 0 cannot be read", "checksum",
-            f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
+            f"perceptron reset -m {trial.topic} --yes")  # fmt: skip
     trial.judge(read=False)
     repair(trial, service, (damaged[2] + damaged[3]) // 2)
 
@@ -206,7 +206,7 @@ def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     flip(segment(trial), (start + end) // 2)
     trial.kafka.start()
     wait_until_stopped(trial.live[0], f"holds offsets 0 to {first}, but the snapshot continues at {trial.covered()}",
-            f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
+            f"perceptron reset -m {trial.topic} --yes")  # fmt: skip
     trial.judge(read=False)
     trial.note_recreated_topic()
     learn_after_reset(trial)

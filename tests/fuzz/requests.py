@@ -22,8 +22,8 @@ from jsonschema import Draft202012Validator
 from service.learning.learner import Learner
 from service.serving.http.app import Application
 from service.serving.http.limits import Limits
+from service.serving.http.v1_predictions import LARGE_BODY_BYTES
 from service.serving.models import static_model
-from service.serving.request_parser import LARGE_BODY_BYTES
 from tests import formulas
 from tests.fuzz import judge
 from tests.fuzz.events import IDENTITIES, event, learn_slices, merged, placed, record

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from service.learning.events.batch import use_compiled_reader
-from service.serving import request_parser, scoring
+from service.serving.http import v1_predictions
 from tests.fuzz.requests import HttpRequest, application, ask, fuzz
 
 
@@ -20,8 +20,8 @@ async def test_mutated_requests_get_an_answer_or_a_problem() -> None:
 @pytest.mark.parametrize("compiled", [True, False])
 async def test_a_body_in_pieces_is_read_as_a_whole_one(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If every body counts as large and is read in pieces of a few bytes: the same verdicts and scores, bit for bit."""
-    monkeypatch.setattr(scoring, "LARGE_BODY_BYTES", 0)
-    monkeypatch.setattr(request_parser, "PIECE_BYTES", 30)
+    monkeypatch.setattr(v1_predictions, "LARGE_BODY_BYTES", 0)
+    monkeypatch.setattr(v1_predictions, "PIECE_BYTES", 30)
     use_compiled_reader(compiled)
     try:
         counts = await fuzz(1500, seed=1)

@@ -23,7 +23,7 @@ NOWHERE = "127.0.0.1:1"
     [
         (["run"], "topics: name at least one"),
         (["run", "-t", "x", "-b", "localhost"], "kafka.bootstrap_servers: expected HOST:PORT"),
-        (["inspect"], "topics: name one topic with -t TOPIC"),
+        (["inspect"], "model: name one with -m MODEL"),
         (["learn"], "No such command 'learn'; see perceptron --help"),
         (["run", "-p", "http"], "Invalid value for '-p' / '--port': "),
         (["produce"], "Missing argument 'FILE|-'; see perceptron produce --help"),

@@ -72,8 +72,8 @@ async def test_a_damaged_blob_is_logged_once_with_the_ways_out(
     log = restarted.log.read_text()
     assert log.count("learning stopped") == 1, "it is logged once, though the process looks at it again"
     assert f"blob {blob[:12]} of version {head['version']} does not match its digest" in log
-    assert f"`perceptron rollback -t {topic} --to VERSION --yes`" in log
-    assert f"`perceptron reset -t {topic} --yes`" in log
+    assert f"`perceptron rollback -m {topic} --to VERSION --yes`" in log
+    assert f"`perceptron reset -m {topic} --yes`" in log
     await raw_redis.hset(key(topic), f"b:{blob}", content)
     await asyncio.to_thread(restarted.up)
     # The follower may find the head good before the learner looks at it again.

@@ -50,7 +50,7 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
     for name in names.values():
         reason = service.model(name)["stopped"]
         assert "record at offset 3 of partition 0 cannot be read (its batch unpacks to more than 16,777,216 " in reason
-        assert f"`perceptron rollback -t {name} --to VERSION --resume-at 0:6 --yes`" in reason
+        assert f"`perceptron rollback -m {name} --to VERSION --resume-at 0:6 --yes`" in reason
         assert service.model(name)["events"] == 3
     await client.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(service.wait_for, 1)

@@ -25,7 +25,7 @@ from tests.template import Copy, Done
 
 ROOT = Path(__file__).parents[2]
 OWN_TESTS = {
-    "docs/events.md": ["unit/test_events_page.py", "integration/test_producing.py"],
+    "docs/events.md": ["unit/learning/events/test_events_page.py", "integration/test_producing.py"],
     "docs/export.md": ["integration/test_export.py"],
     "docs/model.md": ["integration/test_fit.py"],
     "docs/producing.md": ["integration/test_producing.py"],

@@ -12,7 +12,7 @@ from service.embedded.servers import Server
 from service.settings.load import load
 from tests.conftest import Run, create_topic, one_line, perceptron, read_all
 from tests.template import Done
-from tests.unit.test_suggest import clicks
+from tests.unit.tools.test_suggest import clicks
 
 NOWHERE = "127.0.0.1:1"
 

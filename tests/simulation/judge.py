@@ -90,6 +90,7 @@ class State:
         for since, identity in settings[self.amended + 1 :]:
             if all(self.next.get(p, starts[p]) >= offset for p, offset in since.items()):
                 self.fold.eta, self.fold.half_life = identity["eta"], identity["half_life"]
+                self.fold.margins = identity.get("margin", (0.0, 0.0))
                 self.amended += 1
         for name in expected.keys() - self.candidates.keys():
             candidate = expected[name]

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from service.errors import DependencyError, LogGap
 from service.learning.records import PartitionId
 from service.snapshots.head import Source
-from service.streaming.dead_letters import DeadLetter
 from service.streaming.kafka.fetching.offset_sequence import OffsetDamage, OffsetSequence
+from service.streaming.message import Message
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
 from tests.batches import join_records
@@ -34,9 +34,9 @@ class Reading:
 
 
 class SimulatedLog:
-    """`streaming.ports.Log` for one process, assigned and revoked as `kafka.topic.TopicLog` is."""
+    """`streaming.ports.Log` for one process, assigned and revoked as `kafka.model_log.ModelLog` is."""
 
-    topic = "t"
+    model = "t"
 
     def __init__(self, world: World, name: str, foreign: bool = False) -> None:
         """`foreign` makes it a log of another cluster."""
@@ -47,7 +47,7 @@ class SimulatedLog:
         self._readings: dict[PartitionId, Reading] = {}
         self._seen_ends: dict[tuple[int, int], int] = {}
         """The end of each partition of each topic at its last fetch."""
-        self._pending: list[DeadLetter] = []
+        self._pending: list[Message] = []
 
     def assign(self) -> None:
         """The group assigns the topic to this process."""
@@ -58,6 +58,9 @@ class SimulatedLog:
     def revoke(self) -> None:
         self.partitions = []
         self._assignment += 1
+
+    def topic_of(self, partition: PartitionId) -> str:
+        return partition.topic or self.model
 
     async def acquire(self) -> bool:
         await Step("acquire", lambda: self.stopping or bool(self.partitions))
@@ -190,7 +193,7 @@ class SimulatedLog:
         if self.held and not self._foreign:
             self._world.committed.update({p.number: offset for p, offset in offsets.items()})
 
-    async def publish(self, letter: DeadLetter) -> None:
+    async def publish(self, letter: Message) -> None:
         self._pending.append(letter)
         await Step("publish")
         if self._world.rng.random() < 0.3:

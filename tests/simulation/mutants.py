@@ -14,10 +14,10 @@ WORLD, CLASSIFIER, RESTORE = "tests/simulation/world.py", f"{LEARNING}classifier
 LEARN, KEEPER, CODEC = f"{STREAMING}learn_loop.py::LearnLoop", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
 RESUME, SEQUENCE = f"{STREAMING}resume_check.py", f"{STREAMING}kafka/fetching/offset_sequence.py::OffsetSequence"
 SEEDS = 300
-OFFSETS = "tests/unit/test_offset_sequence.py"
+OFFSETS = "tests/unit/streaming/kafka/test_offset_sequence.py"
 CONTRACT = "tests/contract/test_store.py::test_"
 ALONE = "tests/simulation/test_alone.py"
-BOUNDS = "tests/unit/test_bounds.py::test_"
+BOUNDS = "tests/unit/learning/evaluation/test_bounds.py::test_"
 TIGHT = f"{BOUNDS}streams_on_which_the_bound_is_tight"
 KERNEL, MISTAKE_BOUND = f"{LEARNING}kernel/kernel.py", f"{LEARNING}evaluation/mistake_bound.py"
 FOLLOW, SEGMENT = f"{MISTAKE_BOUND}::_follow", f"{MISTAKE_BOUND}::BoundSegment.follow"
@@ -63,7 +63,7 @@ MUTANTS = (
            "isinstance(reason, UNREADABLE_ERRORS)", "False",
            f"{ALONE}::test_learning_continues_once_damaged_data_is_restored"),
     Mutant("nobody says who is outside the group", f"{LEARN}._name_outside_writer",
-           "self._tell.outside_writer(head.writer)", "None",
+           "self._observer.outside_writer(head.writer)", "None",
            f"{ALONE}::test_two_groups_report_each_other"),
     Mutant("a look from before the last save is believed", f"{LEARN}._confirm", "not await self._keeper.current()",
            "True", f"{ALONE}::test_a_digest_from_before_the_last_save_drops_nothing"),
@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant("an amendment is forgotten with the next save", f"{RESTORE}::_finish",
            "learner.amendments = list(head.amendments or ())", "pass", seed=6),
     Mutant("an amendment that verify ignores", "service/tools/stored/verify.py::_change", "learner.amend(identity)",
-           "None", "tests/unit/test_amendments.py::test_verify_learns_each_part_under_its_own_settings"),
+           "None", "tests/unit/learning/test_amendments.py::test_verify_learns_each_part_under_its_own_settings"),
     Mutant("an array that is not known is dropped", f"{CODEC}::decode_head",
            "head.arrays.keys() != (expected := {*head.identity.arrays, *extra})", "False", NEWER),
     Mutant("a newer fold is gone on with", f"{CODEC}::decode_head", "head.identity.fold > FOLD", "False", NEWER),

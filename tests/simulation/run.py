@@ -427,6 +427,8 @@ class Simulation:
         changes: dict[str, Any] = {"eta": self.identity.eta * self.world.rng.choice((0.5, 0.75, 2.0))}
         if self.identity.half_life:
             changes["half_life"] = self.world.rng.choice((2, 3, 7))
+        if self.identity.margin:
+            changes["margin"] = self.world.rng.choice(((0.5, 4.0), (0.0, 1.0)))
         self.identity = replace(self.identity, **changes)
         self.operators.append(Operator(self))
         self._note(f"amend: {changes}")

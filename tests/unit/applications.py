@@ -7,10 +7,11 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.serving.http.app import Application
+from service.serving.http.app import Application, HttpOptions
 from service.serving.http.limits import Limits
 from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
+from service.serving.page.history import History
 from tests.checks import learner_of
 from tests.partitions import P0
 
@@ -22,11 +23,13 @@ def serving(
     store: Any = None,
     ready: bool = True,
     stopping: Callable[[], bool] = lambda: False,
-    **arguments: Any,
+    history: History | None = None,
+    **options: Any,
 ) -> Application:
-    """The application over these models; `arguments` are further ones of `Application`."""
-    metrics = metrics or Metrics("0", list, lambda: True, dict)
-    return Application(Models(models), metrics, lambda: ready, stopping, store, limits, version="0", **arguments)
+    """The application over these models; `options` are further ones of `HttpOptions`."""
+    metrics, served = metrics or Metrics("0", list, lambda: ready, dict), Models(models)
+    history = history or History(served, lambda _: None)
+    return Application(served, metrics, store, history, stopping, HttpOptions("0", limits, **options))
 
 
 def application(learner: Learner, name: str = "m", **arguments: Any) -> Application:
@@ -39,7 +42,7 @@ def describe(learner: Learner, name: str = "m") -> Description:
     model = static_model(name, learner, 1.0)
     model.learning_here = True
     assert model.answering is not None
-    return Description.of(model, model.answering)
+    return Description.from_model(model, model.answering)
 
 
 def figures(name: str) -> ModelFigures:

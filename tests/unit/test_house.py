@@ -80,7 +80,8 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import PartitionId, Records
 from service.process import service
-from service.serving import scoring
+from service.serving.http.v1_predictions import V1Request
+from service.serving.scoring import freeze, predict_large
 from tests.checks import restored
 service.warm_up()
 dispatchers = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatcher)]
@@ -108,8 +109,10 @@ for (identity, features), compiled in product(kinds, (True, False)):
         learner.main.begin_segment()
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
-    scoring.answer_large(scoring.freeze(learner, learner.main), body.encode(), 9, explain=True)
-    scoring.answer_large(scoring.freeze(learner, learner.main), body.encode(), 9, explain=False)
+    request = V1Request(body.encode(), 9)
+    request.is_large = True
+    predict_large(freeze(learner, learner.main), request, explain=True)
+    predict_large(freeze(learner, learner.main), request, explain=False)
 assert sum(warm) >= 6, (kernels, warm)
 print([k for k, n in zip(kernels, warm) if len(k.signatures) != n])
 """

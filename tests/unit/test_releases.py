@@ -53,7 +53,7 @@ async def test_a_model_of_another_fold_is_refused_with_the_ways_out(file: Path, 
     fields, _ = stored_model(file, name)
     store, redis = simulated_store(dict(fields))
     message = f"older release, to which records mean something else .it has fold {fold(file, name)}, this one {FOLD}."
-    with pytest.raises(SnapshotForeign, match=f"{message}: run that release, or .* `perceptron reset -t m --yes`"):
+    with pytest.raises(SnapshotForeign, match=f"{message}: run that release, or .* `perceptron reset -m m --yes`"):
         await keeper(store, "m").restore()
     assert redis.state == fields
 

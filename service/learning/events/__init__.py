@@ -3,5 +3,5 @@
 Start with `batch` (a slice of records as a `Batch`), then `careful_reader` (every rule of docs/events.md) and `flatten`
 (values to named numbers). `compiled/` reads the usual records of a slice, or the instances of a large request, in one
 compiled pass and declines the rest: the careful reader alone defines what an event is. A single prediction is read by
-msgspec in `serving/request_parser`.
+msgspec in `serving/http/v1_predictions`.
 """

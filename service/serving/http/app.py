@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from fastapi import FastAPI
@@ -18,7 +19,6 @@ from service.monitoring.metrics import Metrics
 from service.serving.http import openapi, problems, swagger_ui, v1
 from service.serving.http.auth import METRICS_PATH, Auth, BearerTokens
 from service.serving.http.limits import Limits
-from service.serving.http.predict import PATH, Predict
 from service.serving.http.request_bodies import InFlight
 from service.serving.models import Models
 from service.serving.page import routes
@@ -43,6 +43,21 @@ class Ready(msgspec.Struct, forbid_unknown_fields=True):
     ready: bool = True
 
 
+class HttpOptions(NamedTuple):
+    """Settings of the application. Without tokens no request needs one; probes and the page's files never do."""
+
+    version: str
+    """The release, which pages and `/openapi.json` show."""
+    limits: Limits = Limits()
+    tokens: BearerTokens | None = None
+    metrics_tokens: BearerTokens | None = None
+    """The tokens of `/metrics`; None if they are the same."""
+    root_path: str = ""
+    """The path under which a proxy serves the application."""
+    allowed_origins: Sequence[str] = ()
+    """Origins of pages from which browsers may call it."""
+
+
 class Application:
     """The ASGI application. It checks tokens, measures every request, and answers predictions without FastAPI."""
 
@@ -50,32 +65,20 @@ class Application:
         self,
         models: Models,
         metrics: Metrics,
-        ready: Callable[[], bool],
-        stopping: Callable[[], bool],
         store: Store,
-        limits: Limits,
-        *,
-        version: str,
-        tokens: BearerTokens | None = None,
-        metrics_tokens: BearerTokens | None = None,
-        history: History | None = None,
-        root_path: str = "",
-        allowed_origins: Sequence[str] = (),
+        history: History,
+        stopping: Callable[[], bool],
+        options: HttpOptions,
     ) -> None:
-        """Make the application over these models, and their `history` if it is kept.
-
-        With `tokens` a request needs one of them, for `/metrics` one of `metrics_tokens` if set. Probes and the page's
-        files need none. A proxy serves the application under `root_path`. Browsers may call it from `allowed_origins`.
-        """
-        self._metrics, self._stopping, self._root_path = metrics, stopping, root_path
-        self._auth = Auth(tokens, metrics_tokens, {*PROBES, *routes.OPEN})
+        self._metrics, self._stopping, self._root_path = metrics, stopping, options.root_path
+        self._auth = Auth(options.tokens, options.metrics_tokens, {*PROBES, *routes.OPEN})
         self._timed: dict[tuple[str, str, str], Histogram] = {}  # faster than `labels`
         self.api = FastAPIOffline(
             title="Perceptron Service",
             summary="A linear classifier that learns from a Kafka topic while it answers.",
             description=openapi.INTRODUCTION,
             openapi_tags=openapi.TAGS,
-            version=version,
+            version=options.version,
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
@@ -84,18 +87,17 @@ class Application:
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
         swagger_ui.install_swagger_ui(self.api)
-        page = PageState(models, history or History(models, lambda _: None), version, metrics.missing)
-        routes.install_page(self.api, page)
-        in_flight = InFlight(limits)
-        predict = Predict(Predictor(models, metrics, limits.instances), in_flight)
-        self._predict = v1.install_v1(self.api, models, store, in_flight, predict, limits.instances)
-        _install_process(self.api, ready, metrics)
+        routes.install_page(self.api, PageState(models, history, options.version, metrics.missing))
+        in_flight, predictor = InFlight(options.limits), Predictor(models, metrics)
+        self._direct_routes = [v1.install_v1(self.api, models, store, in_flight, predictor, options.limits.instances)]
+        """Routes whose requests do not go through FastAPI, which costs more than a prediction."""
+        _install_process(self.api, metrics)
         document = openapi.with_schemas(self.api.openapi(), [*v1.ANSWERS, Live, Ready])
         self.api.openapi = lambda: document  # type: ignore[method-assign]
         self._entry: ASGIApp = self._answer
-        if allowed_origins:
+        if options.allowed_origins:
             headers = ("authorization", "content-type", "content-encoding")
-            self._entry = CORSMiddleware(self._answer, allowed_origins, ("GET", "HEAD", "POST"), headers)
+            self._entry = CORSMiddleware(self._answer, options.allowed_origins, ("GET", "HEAD", "POST"), headers)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer a request."""
@@ -122,13 +124,14 @@ class Application:
                 await RedirectResponse(f"{path}/")(scope, receive, send_answer)
             elif b"%2f" in scope.get("raw_path", b"").lower():  # no name has a slash
                 await problems.response(404, problems.NOTHING_SERVED)(scope, receive, send_answer)
-            elif method == "POST" and (match := PATH(path)):
-                scope["route"], scope["path_params"] = self._predict, {"name": match[1]}
-                await self._predict.app(scope, receive, send_answer)
             else:
+                app: ASGIApp = self.api
+                for direct in self._direct_routes:
+                    if method in (direct.methods or ()) and (match := direct.path_regex.match(path)):
+                        scope["route"], scope["path_params"], app = direct, match.groupdict(), direct.app
                 if method == "HEAD":  # the answer to GET, of which uvicorn sends only the head
                     scope = {**scope, "method": "GET"}
-                await self.api(scope, receive, send_answer)
+                await app(scope, receive, send_answer)
         except asyncio.CancelledError:
             if not self._stopping():
                 raise
@@ -143,7 +146,7 @@ class Application:
             self._timed[key].observe(time.perf_counter() - started)
 
 
-def _install_process(api: FastAPI, ready: Callable[[], bool], metrics: Metrics) -> None:
+def _install_process(api: FastAPI, metrics: Metrics) -> None:
     """Serve the probes and the metrics."""
 
     @api.get(PROBES[0], tags=["process"], responses=openapi.responses({}, Live))
@@ -154,7 +157,7 @@ def _install_process(api: FastAPI, ready: Callable[[], bool], metrics: Metrics) 
     @api.get(PROBES[1], tags=["process"], responses=openapi.responses({503: "not ready"}, Ready))
     async def readiness() -> Response:
         """Every model that the settings list can answer, and the process is not shutting down."""
-        if not ready():
+        if not metrics.ready():
             raise HTTPException(503, "not every model can answer yet, or the service is shutting down")
         return v1.encoded(Ready())
 

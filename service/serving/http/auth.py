@@ -3,8 +3,8 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from service.credentials.reloading import Reloaded, read_text
 from service.errors import ConfigurationError
@@ -19,9 +19,9 @@ class BearerTokens:
     The file is read again when it changes. Raises ConfigurationError if it has no token.
     """
 
-    def __init__(self, file: str, tell: Callable[[str], object] = lambda _: None) -> None:
+    def __init__(self, file: str, logger: Any = None) -> None:
         self._file = file
-        self._digests = Reloaded([file], lambda: [_digest(token) for token in self._read()], tell)
+        self._digests = Reloaded([file], lambda: [_digest(token) for token in self._read()], logger)
 
     @property
     def first(self) -> str:

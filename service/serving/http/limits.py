@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import httptools
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from service.serving.http import problems
 
@@ -47,9 +48,14 @@ class Limits(NamedTuple):
 class Connections:
     """All open connections."""
 
-    def __init__(self, limits: Limits, count_end: Callable[[str], None], stopping: Callable[[], bool]) -> None:
-        """`count_end` gets the cause when we end a connection. While `stopping`, a connection ends after its answer."""
-        self.limits, self.count_end, self.stopping = limits, count_end, stopping
+    def __init__(
+        self, limits: Limits, requests: ServerState, count_end: Callable[[str], None], stopping: Callable[[], bool]
+    ) -> None:
+        """`count_end` gets the cause when we end a connection. While `stopping`, a connection ends after its answer.
+
+        uvicorn keeps in `requests` the tasks that answer requests, and the number of answered ones.
+        """
+        self.limits, self.requests, self.count_end, self.stopping = limits, requests, count_end, stopping
         self.open: set[Connection] = set()
 
     def add(self, new: "Connection") -> None:

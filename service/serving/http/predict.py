@@ -1,29 +1,20 @@
-"""`POST /v1/models/{name}/predict`: a raw ASGI callable, so that a prediction costs neither routing nor validation."""
+"""Answers prediction requests, by a raw ASGI callable, so that a prediction costs neither routing nor validation."""
 
 import asyncio
 import contextlib
-import re
-from typing import Annotated
+from collections.abc import Callable
 
-import msgspec
-from msgspec import UNSET, Meta, UnsetType
-from msgspec.structs import asdict
 from pydantic import BaseModel, Field
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.errors import Rejected
 from service.learning.identity import MAX_CLASSES
-from service.serving import predictions as shapes
 from service.serving.http import problems
 from service.serving.http.limits import LINGER_SECONDS, WHOLE
 from service.serving.http.request_bodies import InFlight, is_gzip, unpacked
-from service.serving.request_parser import LIST_FORMS, request_fault
-from service.serving.scoring import DEFAULT_TOP, Answers, Predictor
-
-PREDICT = "/v1/models/{name}/predict"
-PATH = re.compile("/v1/models/([^/]+)/predict").fullmatch
+from service.serving.predictions import PredictionRequest
+from service.serving.scoring import DEFAULT_TOP, Predictor
 
 
 class PredictParameters(BaseModel, extra="forbid"):
@@ -35,42 +26,14 @@ class PredictParameters(BaseModel, extra="forbid"):
 
 
 DEFAULTS = PredictParameters()
-AnsweringCandidate = Annotated[
-    str, Meta(examples=["logistic"], description="the candidate that answered, if it was not the model itself")
-]
-
-
-class _Answered(msgspec.Struct, forbid_unknown_fields=True):
-    model: Annotated[str, Meta(examples=["churn"])]
-    version: Annotated[int, Meta(examples=[42], description="the accepted snapshot")]
-    ahead: Annotated[int, Meta(examples=[0], description="how many events were learned beyond it")]
-
-
-class PredictionResponse(_Answered):
-    """The answer to `features` or `event`, with the model and the version that answered."""
-
-    label: shapes.PredictedLabel
-    score: shapes.Score
-    unknown_features: shapes.UnknownFeatures
-    probability: shapes.Probability | UnsetType = UNSET
-    scores: shapes.Ranking | UnsetType = UNSET
-    runner_up: shapes.RunnerUp | UnsetType = UNSET
-    contributions: shapes.Contributions | UnsetType = UNSET
-    candidate: AnsweringCandidate | UnsetType = UNSET
-
-
-class BatchPredictionResponse(_Answered):
-    """The answers to `instances` or `events`, in their order, with the model and the version that answered."""
-
-    predictions: list[shapes.Prediction]
-    candidate: AnsweringCandidate | UnsetType = UNSET
 
 
 class Predict:
     """Answers prediction requests to the model that the scope's `path_params` name."""
 
-    def __init__(self, predictor: Predictor, in_flight: InFlight) -> None:
-        self._predictor, self._in_flight = predictor, in_flight
+    def __init__(self, predictor: Predictor, in_flight: InFlight, parse: Callable[[bytes], PredictionRequest]) -> None:
+        """`parse` makes a request of its body."""
+        self._predictor, self._in_flight, self._parse = predictor, in_flight, parse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -91,26 +54,16 @@ class Predict:
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
         name, text = scope["path_params"]["name"], scope["query_string"]
         query = PredictParameters.model_validate(dict(QueryParams(text))) if text else DEFAULTS
-        self._predictor.answering(name).by(query.candidate)  # raise before waiting for the body
+        self._predictor.answering(name, query.candidate)  # raise before waiting for the body
         if is_gzip(scope["headers"]):
             scope, receive = {**scope, "state": {}}, unpacked(receive)  # the unpacked body comes in pieces
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
         try:
-            answers = await self._predictor.predict(name, body, query.explain, query.top, query.candidate)
-            return msgspec.json.encode(_response(name, answers))
-        except Rejected as rejected:
-            raise request_fault(rejected, body) from None
+            request = self._parse(body)
+            return await self._predictor.predict(name, request, query.explain, query.top, query.candidate)
         finally:
             self._in_flight.release(len(body))
-
-
-def _response(name: str, answers: Answers) -> PredictionResponse | BatchPredictionResponse:
-    candidate = UNSET if answers.candidate is None else answers.candidate
-    if answers.form in LIST_FORMS:
-        return BatchPredictionResponse(name, answers.version, answers.ahead, answers.predictions, candidate)
-    (prediction,) = answers.predictions
-    return PredictionResponse(name, answers.version, answers.ahead, **asdict(prediction), candidate=candidate)
 
 
 async def _send_last(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:

@@ -41,6 +41,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._connections, self._stop_seconds = connections, stop_seconds
+        self.server_state = connections.requests
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen as uvicorn does, but with a time limit on TLS handshakes."""

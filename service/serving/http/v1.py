@@ -17,21 +17,23 @@ from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
 from service.learning.learner import Learner
 from service.serving.http.openapi import request_of, responses
-from service.serving.http.predict import PREDICT, BatchPredictionResponse, PredictionResponse, PredictParameters
+from service.serving.http.predict import Predict, PredictParameters
 from service.serving.http.request_bodies import InFlight
+from service.serving.http.v1_predictions import BatchPredictionResponse, PredictionResponse, V1Request
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
 from service.serving.models import Models, read_all
 from service.serving.predictions import Prediction
+from service.serving.scoring import Predictor
 from service.snapshots import codec
 from service.snapshots.ports import Store
 
+PREDICT_PATH = "/v1/models/{name}/predict"
 MAX_PAGE = 10_000
 """Weights in one answer."""
 
@@ -113,26 +115,26 @@ def predict_route(name: str, parameters: Annotated[PredictParameters, Query()]) 
 
 
 def install_v1(
-    app: FastAPI, models: Models, store: Store, in_flight: InFlight, answer_predict: ASGIApp, max_instances: int
+    app: FastAPI, models: Models, store: Store, in_flight: InFlight, predictor: Predictor, max_instances: int
 ) -> APIRoute:
-    """Add the routes of this protocol to `app`; returns the route of predictions."""
+    """Add the routes of this protocol to `app`; returns the route of predictions, which needs nothing of FastAPI."""
     page_at_a_time = asyncio.Lock()
-    # FastAPI documents `predict_route`, and `answer_predict` answers the requests.
+    # FastAPI documents `predict_route`, and `Predict` answers the requests.
     app.post(
-        PREDICT,
+        PREDICT_PATH,
         name="predict",
         tags=["predictions"],
         response_model=None,
         responses=responses(PREDICT_PROBLEMS, PredictionResponse, BatchPredictionResponse),
         openapi_extra=request_of(max_instances),
     )(predict_route)
-    (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT]
-    route.app = answer_predict
+    (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT_PATH]
+    route.app = Predict(predictor, in_flight, partial(V1Request, max_instances=max_instances))
 
     @app.get("/v1/models", tags=["models"], responses=responses({401: "token missing"}, ModelList))
     async def list_models() -> Response:
         """Every model of this process."""
-        return encoded(ModelList([Summary.of(model) for model in models]))
+        return encoded(ModelList([Summary.from_model(model) for model in models]))
 
     @app.get("/v1/models/{name}", tags=["models"], responses=responses(MODEL_PROBLEMS, Description))
     async def describe_model(name: str) -> Response:
@@ -143,37 +145,38 @@ def install_v1(
     async def candidates(name: str) -> Response:
         """The candidates that learn side by side with the model: how each predicts, and which one answers."""
         learner = models.answering(name)[1].learner
-        described = [CandidateInfo.of(learner, candidate) for candidate in learner.candidates]
+        described = [CandidateInfo.from_learner(learner, candidate) for candidate in learner.candidates]
         return encoded(Candidates(name, learner.answering, described))
 
     @app.get("/v1/models/{name}/weights", tags=["models"], responses=responses(WEIGHTS_PROBLEMS, Weights))
     async def weights(name: str, parameters: Annotated[WeightsParameters, Query()]) -> Response:
         """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
-        a = models.answering(name)[1]
-        learner, (who, by) = a.learner, a.by(parameters.candidate)
-        place, labels = _place(learner.identity, parameters.label), learner.identity.labels or ()
+        served = models.answering(name)[1]
+        learner, (answered_by, classifier) = served.learner, served.classifier(parameters.candidate)
+        index, labels = _label_index(learner.identity, parameters.label), learner.identity.labels or ()
         async with page_at_a_time:
             await asyncio.sleep(0)  # between two pages the event loop turns
-            bias, label = by.served_at(slice(1), place).item(), UNSET if place is None else labels[place]
-            columns, w, after = await _choose(learner, by, parameters, place)
-            rows = [Weight(by.columns.name_of(c), c, weight) for c, weight in zip(columns, w.tolist(), strict=True)]
-            return encoded(Weights(bias, rows, after, label, UNSET if who is None else who))
+            bias, label = classifier.served_at(slice(1), index).item(), UNSET if index is None else labels[index]
+            columns, w, after = await _choose(learner, classifier, parameters, index)
+            named = map(learner.columns.name_of, columns)
+            rows = [*map(Weight, named, columns, w.tolist())]
+            return encoded(Weights(bias, rows, after, label, UNSET if answered_by is None else answered_by))
 
     @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses(VERSIONS_PROBLEMS, Versions))
     async def versions(name: str) -> Response:
         """The versions kept for rollback, oldest first."""
-        a = models.answering(name)[1]
+        served = models.answering(name)[1]
         in_flight.take()
         try:
-            stored = await store.kept(name, [v.version for v in a.head.kept])
-            kept = codec.kept_versions(a.head, a.digest, stored)
+            stored = await store.kept(name, [v.version for v in served.head.kept])
+            kept = codec.kept_versions(served.head, served.digest, stored)
         except SnapshotDamaged as error:
             raise HTTPException(503, str(error)) from None
         except DependencyError:
             raise HTTPException(503, "the snapshot store does not answer") from None
         finally:
             in_flight.release()
-        return encoded(Versions([Version.of(*version) for version in kept]))
+        return encoded(Versions([Version.from_head(*version) for version in kept]))
 
     return route
 
@@ -183,34 +186,34 @@ def encoded(answer: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-def _place(identity: Identity, label: str | None) -> int | None:
+def _label_index(identity: Identity, label: str | None) -> int | None:
     """The index of the label whose weights are requested; None if two labels share them. Raises Rejected."""
     if not identity.multiclass:
         if label is None:
             return None
         raise Rejected("unknown-label", "the model's two labels have the same weights: leave ?label= out", "?label")
-    place = None if label is None else identity.place(label)
-    if place is None:
+    index = None if label is None else identity.place(label)
+    if index is None:
         reason = "missing-field" if label is None else "unknown-label"
         labels = listed(identity.labels or ())
         raise Rejected(reason, f"each label has weights of its own: ?label= must be one of {labels}", "?label")
-    return place
+    return index
 
 
 async def _choose(
-    learner: Learner, by: Classifier, parameters: WeightsParameters, label: int | None
+    learner: Learner, classifier: Classifier, parameters: WeightsParameters, label_index: int | None
 ) -> tuple[Sequence[int], NDArray[np.float64], str | None]:
     """Columns to show, their weights, and the cursor of the next page."""
-    count, top, names = len(by.columns), parameters.top, list(parameters.name)
+    count, top, names = len(classifier.columns), parameters.top, list(parameters.name)
     if parameters.names is not None:
         names += parameters.names.split(",")
     if not names and top is None:
         end = min(parameters.cursor + parameters.limit, count)
-        w = by.served_at(slice(parameters.cursor, end), label)
+        w = classifier.served_at(slice(parameters.cursor, end), label_index)
         return range(parameters.cursor, end), w, str(end) if end < count else None
-    feature_columns = [c for name in names if (c := by.columns.column_of(name)) is not None]
+    feature_columns = [c for name in names if (c := classifier.columns.column_of(name)) is not None]
     columns: Sequence[int] = [0, *feature_columns] if names else range(count)  # the bias comes first, as in `largest`
     at = np.array(columns, np.intp) if names else slice(count)
-    w = await read_all(learner, partial(by.served_at, at, label))
+    w = await read_all(learner, partial(classifier.served_at, at, label_index))
     chosen = range(1, len(w)) if top is None else await asyncio.to_thread(largest, w, top)
     return [columns[i] for i in chosen], w[chosen], None

@@ -101,9 +101,9 @@ class History:
     def take(self, model: Model, now: float) -> None:
         """Add a point to the history of a model, if it answers."""
         if model.answering:
-            self.of(model.name).add(point(model.answering.learner, now, self.lag(model)))
+            self.points(model.name).add(point(model.answering.learner, now, self.lag(model)))
 
-    def of(self, name: str) -> Points:
+    def points(self, name: str) -> Points:
         """The history of a model."""
         return self._points.setdefault(name, Points())
 
@@ -115,7 +115,7 @@ class History:
 
 def point(learner: Learner, now: float, lag: int | None) -> Point:
     """The figures of a model at this time."""
-    counts, (bound, _), accuracy = learner.main.counts, learner.main.observations.bound, Accuracy.of_each(learner)
+    counts, (bound, _), accuracy = learner.main.counts, learner.main.observations.bound, Accuracy.of_predictors(learner)
     every: dict[str, Share] = {**accuracy, "baseline": baseline(learner)}
     shares = {name: (_rounded(share.recent), _rounded(share.all)) for name, share in every.items()}
     interval = accuracy[answering_name(learner)].all_interval

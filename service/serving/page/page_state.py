@@ -29,7 +29,7 @@ WEIGHTS_PER_SECOND = 100_000
 
 
 class PageState:
-    """The bodies of all models."""
+    """Builds the page's JSON for each model, at most once a second."""
 
     def __init__(
         self, models: Models, history: History, release: str, missing: Callable[[], Mapping[str, float]]
@@ -39,15 +39,15 @@ class PageState:
         self._bodies: dict[str, tuple[float, asyncio.Future[Response]]] = {}
         self._largest: dict[str, tuple[float, str | None, list[Any]]] = {}
 
-    async def of(self, name: str | None) -> Response:
+    async def response(self, name: str | None) -> Response:
         """The body of a model, or of the first one if there is no name; raises UnknownModel.
 
-        It is made again when the history has a new point, which is once a second.
+        It is built again when the history has a new point.
         """
         if name is not None and self._models.get(name) is None:
             raise UnknownModel
         name = name or next((model.name for model in self._models), "")
-        points = self._history.of(name).all
+        points = self._history.points(name).all
         moment = points[-1].time if points else time.time() // SECONDS
         if name not in self._bodies or self._bodies[name][0] != moment:
             self._bodies[name] = moment, asyncio.ensure_future(self._body(name))
@@ -63,49 +63,50 @@ class PageState:
             "missing": {dependency: round(since, 1) for dependency, since in self._missing().items() if since},
             "model": None,
         }
-        if model is None or (a := model.answering) is None:
-            now["why_not"] = model.why_not if model else "the service has no model yet"
+        if model is None or (served := model.answering) is None:
+            now["why_not"] = model.status.why_not if model else "the service has no model yet"
         else:
-            now |= self._figures(model, a, await describe(model, a))
-            now["largest"] = await self._weights(a.learner, model.name, *a.by(None))
+            now |= self._figures(model, served, await describe(model, served))
+            now["largest"] = await self._weights(served.learner, model.name)
         return Response(msgspec.json.encode(now, enc_hook=attrgetter("as_json")), media_type="application/json")
 
-    def _figures(self, model: Model, a: ServedModel, about: Description) -> dict[str, Any]:
-        learner, by, points = a.learner, a.by(None)[1], self._history.of(model.name)
+    def _figures(self, model: Model, served: ServedModel, about: Description) -> dict[str, Any]:
+        learner, classifier, points = served.learner, served.learner.serving, self._history.points(model.name)
         labels = learner.identity.labels or (-1, 1)
-        confusion = served_confusion(by)
+        confusion = served_confusion(classifier)
         return {
             "model": _short(about),
             "labels": [as_text(label) for label in labels],
-            "confusion": (confusion or by.counts.confusion) if len(labels) <= MAX_LABELS else [],
+            "confusion": (confusion or classifier.counts.confusion) if len(labels) <= MAX_LABELS else [],
             "of_last": not confusion,  # the confusion is that of the last weights, not of those that answer
-            "learner": a.head.writer.process,
-            "waiting": not model.learning_here and model.awaits_assignment(),
-            "kept": [(kept.version, iso(kept.saved_at)) for kept in a.head.kept],
+            "learner": served.head.writer.process,
+            "waiting": not model.learning_here and model.status.awaits_assignment(),
+            "kept": [(kept.version, iso(kept.saved_at)) for kept in served.head.kept],
             "rate": points.rate,
             "lag": self._history.lag(model),
             "points": points.all,
-            "set_aside": model.set_aside,
+            "set_aside": model.status.set_aside,
             "skipped": learner.last_events.skipped,
             "event": newest_event(learner),
-            "plane": _plane(learner, by),
+            "plane": _decision_plane(learner, classifier),
         }
 
-    async def _weights(self, learner: Learner, name: str, who: str | None, by: Classifier) -> list[Any]:
+    async def _weights(self, learner: Learner, name: str) -> list[Any]:
         """The largest weights: of each label (None where labels share them) the bias and (name, weight) pairs."""
+        answering, classifier = learner.answering, learner.serving
         due, answered_by, weights = self._largest.get(name, (0.0, None, []))
-        if time.monotonic() < due and answered_by == who:
+        if time.monotonic() < due and answered_by == answering:
             return weights
-        count, labels = len(by.columns), by.identity.labels or ()
-        places = range(min(len(labels), MAX_LABELS)) if by.identity.multiclass else [None]
+        count, labels = len(classifier.columns), classifier.identity.labels or ()
+        label_indices = range(min(len(labels), MAX_LABELS)) if classifier.identity.multiclass else [None]
         weights = []
-        for place in places:
-            w = await read_all(learner, partial(by.served_at, slice(count), place))
+        for index in label_indices:
+            w = await read_all(learner, partial(classifier.served_at, slice(count), index))
             chosen = await asyncio.to_thread(largest, w, LARGEST_WEIGHTS)
-            named = [(by.columns.name_of(column), float(w[column])) for column in chosen if w[column]]
-            label = None if place is None else as_text(labels[place])
+            named = [(classifier.columns.name_of(column), float(w[column])) for column in chosen if w[column]]
+            label = None if index is None else as_text(labels[index])
             weights.append({"label": label, "bias": float(w[0]), "weights": named})
-        self._largest[name] = time.monotonic() + count * len(places) / WEIGHTS_PER_SECOND, who, weights
+        self._largest[name] = time.monotonic() + count * len(label_indices) / WEIGHTS_PER_SECOND, answering, weights
         return weights
 
 
@@ -118,17 +119,17 @@ def _short(model: Description) -> Description:
     return msgspec.structs.replace(model, labels=labels, identity=msgspec.structs.replace(model.identity, labels=()))
 
 
-def _plane(learner: Learner, by: Classifier) -> dict[str, Any] | None:
+def _decision_plane(learner: Learner, classifier: Classifier) -> dict[str, Any] | None:
     """For a model of two numbers x and y: its last events, and each score as (bias, a, b) of bias + a*x + b*y.
 
     The numbers are in their own units, also if the model scales. None for any other model, such as one with a category.
     """
-    if len(by.columns) != PLANE_COLUMNS or learner.identity.features == "hashed":
+    if len(classifier.columns) != PLANE_COLUMNS or learner.identity.features == "hashed":
         return None
-    names = by.columns.name_of(1), by.columns.name_of(2)
+    names = classifier.columns.name_of(1), classifier.columns.name_of(2)
     if any("=" in name for name in names):
         return None
-    w, scaler = by.served_at(slice(PLANE_COLUMNS)).reshape(PLANE_COLUMNS, -1).T.tolist(), learner.scaler
+    w, scaler = classifier.served_at(slice(PLANE_COLUMNS)).reshape(PLANE_COLUMNS, -1).T.tolist(), learner.scaler
     zeros, ones = ([scaler.value(c, v) if scaler else v for c in (1, 2)] for v in (0.0, 1.0))
     scores = [(b + x * zeros[0] + y * zeros[1], x * (ones[0] - zeros[0]), y * (ones[1] - zeros[1])) for b, x, y in w]
     two = not learner.identity.multiclass

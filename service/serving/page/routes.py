@@ -29,7 +29,7 @@ def install_page(app: FastAPI, state: PageState) -> None:
 
     @app.get("/page/now", include_in_schema=False)
     async def now(model: str | None = None) -> Response:
-        return await state.of(model)
+        return await state.response(model)
 
 
 def _serve(app: FastAPI, path: str, answer: Response) -> None:

@@ -1,7 +1,7 @@
 """Kafka, through the public interface of aiokafka.
 
-Start with `topic`: one topic as the learning loop sees it, and the clients of the process. `cluster` makes every
-client, with `security`, and reads a topic for the commands; `fetching/` reads records and `membership/` keeps this
-process in its group. `health` checks Kafka once a second. `log_queries` asks brokers about a log, by requests of
+Start with `model_log`: a model's log as the learning loop sees it. `clients` are those that need no group, `cluster`
+makes every client, with `security`, and reads a log for the commands; `fetching/` reads records and `membership/` keeps
+this process in its group. `health` checks Kafka once a second. `log_queries` asks brokers about a log, by requests of
 aiokafka and of `metadata`, and `failures` says why a connection failed.
 """

@@ -5,8 +5,8 @@ It also answers short questions about the cluster, and reads a topic from beginn
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from service.errors import DependencyError, PerceptronError, Unauthorised
 from service.learning.records import PartitionId
 from service.streaming.kafka.failures import UNAUTHORISED, connection_failure, kafka_failure, missing_right
-from service.streaming.kafka.fetching.fetcher import Fetcher
+from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, partitions_of
 from service.streaming.kafka.fetching.record_batch import RecordsBuilder
 from service.streaming.kafka.log_queries import log_bounds
 from service.streaming.kafka.metadata import UNSUPPORTED
@@ -46,15 +46,15 @@ RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
 
 
 class LogReader:
-    """Reads committed records of one topic, without a consumer group.
+    """Reads committed records of a model's log, without a consumer group.
 
     `read` raises KafkaError and TimeoutError, see `Cluster.errors`.
     """
 
-    def __init__(self, topic: str, bounds: dict[PartitionId, tuple[int, int]], fetcher: Fetcher) -> None:
-        self.bounds = bounds
+    def __init__(self, bounds: Mapping[ModelPartition, tuple[int, int]], fetcher: Fetcher) -> None:
+        self.bounds = {each.partition: pair for each, pair in bounds.items()}
         """The first offset and the last stable offset of each partition, when the reader was opened."""
-        self._topic, self._fetcher = topic, fetcher
+        self._partitions, self._fetcher = {each.partition: each for each in bounds}, fetcher
         self._rest: dict[PartitionId, KafkaRecords] = {}
         """Records that were polled but not returned yet, by partition."""
 
@@ -63,22 +63,22 @@ class LogReader:
 
         A read that starts where the previous one ended fetches nothing twice.
         """
-        tp, rest = TopicPartition(self._topic, partition.number), self._rest.get(partition)
+        own, rest = self._partitions[partition], self._rest.get(partition)
         if rest is not None:
             rest = rest[rest.find(start) :]
-        if rest is None or (not len(rest) and self._fetcher.partitions[tp].position != start):
+        if rest is None or (not len(rest) and self._fetcher.partitions[own].position != start):
             rest = RecordsBuilder().build()
-            self._fetcher.seek(tp, start)
+            self._fetcher.seek(own, start)
         while True:
             count = rest.find(end)
             self._rest[partition] = rest[count:]
             if count:
                 yield rest[:count]
-            if len(self._rest[partition]) or self._fetcher.partitions[tp].position >= end:
+            if len(self._rest[partition]) or self._fetcher.partitions[own].position >= end:
                 return
             async with asyncio.timeout(SILENCE_SECONDS):
-                polled = await self._fetcher.poll([tp], POLL_RECORDS)
-            rest = polled.get(tp, self._rest[partition])
+                polled = await self._fetcher.poll([own], POLL_RECORDS)
+            rest = polled.get(partition, self._rest[partition])
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,23 @@ class Cluster:
             # ValueError: an address that does not resolve
             kind = Unauthorised if isinstance(error, UNAUTHORISED) else DependencyError
             raise kind(f"{where}: {kafka_failure(error, right)}", "kafka") from error
+
+    @asynccontextmanager
+    async def open_clients(
+        self, *clients: AIOKafkaClient | AIOKafkaConsumer | AIOKafkaProducer, close_seconds: float
+    ) -> AsyncIterator[None]:
+        """Connect these clients, and close them at the end, within this time; raises DependencyError."""
+        try:
+            async with self.errors():
+                for client in clients:
+                    await (find_brokers(client) if isinstance(client, AIOKafkaClient) else client.start())
+            yield
+        finally:
+            closing = [client.close() if isinstance(client, AIOKafkaClient) else client.stop() for client in clients]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(close_seconds):
+                    # Without a broker they raise many errors here, even a cancellation of their own tasks.
+                    await asyncio.gather(*closing, return_exceptions=True)
 
     @asynccontextmanager
     async def connected(self, right: str = "Read") -> AsyncIterator[AIOKafkaClient]:
@@ -203,18 +220,20 @@ class Cluster:
         return min(int(value) for _, value, *_ in entries)
 
     @asynccontextmanager
-    async def reader(self, topic: str, missing: PerceptronError) -> AsyncIterator[LogReader]:
-        """A reader of the topic; raises `missing` if there is no such topic, and DependencyError."""
-        partitions = await self.partitions(topic)
-        if not partitions:
-            raise missing
+    async def reader(self, model: str, topics: Sequence[str], missing: PerceptronError) -> AsyncIterator[LogReader]:
+        """A reader of a model's log; raises `missing` if one of its topics does not exist, and DependencyError."""
+        tps = list[TopicPartition]()
+        for topic in topics:
+            if not (numbers := await self.partitions(topic)):
+                raise missing
+            tps += [TopicPartition(topic, number) for number in numbers]
         async with self.connected() as client:
-            await client.set_topics([topic])
-            bounds = await log_bounds(client, [TopicPartition(topic, p) for p in partitions])
+            await client.set_topics(topics)
+            bounds = await log_bounds(client, tps)
             fetcher = Fetcher(client, self.max_batch_bytes)
             fetching = asyncio.create_task(fetcher.run())
             try:
-                yield LogReader(topic, {PartitionId(tp.partition): pair for tp, pair in bounds.items()}, fetcher)
+                yield LogReader({each: bounds[each.tp] for each in partitions_of(model, topics, bounds)}, fetcher)
             finally:
                 fetching.cancel()
                 await asyncio.wait([fetching])
@@ -224,7 +243,7 @@ class Cluster:
 
         Raises `missing` if there is no such topic, DependencyError, and DataError if the log is damaged.
         """
-        async with self.reader(topic, missing) as reader:
+        async with self.reader(topic, [topic], missing) as reader:
             for partition, (begin, end) in reader.bounds.items():
                 async for records in reader.read(partition, begin, end):
                     yield partition, records

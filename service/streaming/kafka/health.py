@@ -10,10 +10,11 @@ A failure is logged once, and a metric says since when it lasts.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import KafkaError, NoError, UnknownMemberIdError, for_code
@@ -22,13 +23,13 @@ from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
-from service.learning.records import PartitionId
+from service.streaming.kafka.clients import KafkaClients
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
 from service.streaming.kafka.failures import kafka_failure
-from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, unreadable
+from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, Fetcher, ModelPartition, unreadable
 from service.streaming.kafka.log_queries import LATEST, fetch, leader_of, list_offsets, refresh_unknown_leaders
-from service.streaming.kafka.membership.assignor import whole_topics
-from service.streaming.kafka.topic import GroupClients, TopicLog
+from service.streaming.kafka.membership.assignor import NAME
+from service.streaming.kafka.model_log import ModelLog
 
 CHECK_SECONDS = 1.0
 """The pause between two checks, and so the age of the lag that is shown."""
@@ -45,22 +46,34 @@ PROBE_MEMBER = "nobody"
 class Health:
     """Checks that Kafka serves this process."""
 
-    def __init__(self, clients: GroupClients, group: str, say: Callable[..., None], session_timeout: float) -> None:
+    def __init__(
+        self,
+        clients: KafkaClients,
+        consumer: AIOKafkaConsumer,
+        fetcher: Fetcher,
+        group: str,
+        logger: Any,
+        session_timeout: float,
+        watchdog: float,
+    ) -> None:
+        """`watchdog` is the limit in seconds without a record or an answer though the broker has one."""
         self.missing_since = 0.0
         """Since when Kafka or the group's coordinator does not answer (seconds since 1970); 0 while both do."""
         self.joined = False
         """Whether the group has told us which topics are ours, even if none, and has not revoked them."""
-        self._clients, self._group, self._say, self._session_timeout = clients, group, say, session_timeout
-        self._say_once = cache(say)
-        """Says a text only once until all is well."""
+        self._clients, self._consumer, self._fetcher, self._group = clients, consumer, fetcher, group
+        self._logger, self._session_timeout, self._watchdog = logger, session_timeout, watchdog
+        self._warn_once = cache(logger.warning)
+        """Logs a text only once until all is well."""
         self._silent_since: float | None = None
         """Since when our own requests fail although requests of fresh clients succeed."""
 
-    async def run(self, logs: Mapping[str, TopicLog]) -> None:
+    async def run(self, logs: Mapping[str, ModelLog]) -> None:
         """Check for as long as the process runs; raises Stuck."""
         outside = time.monotonic()
         while True:
-            partitions = [tp for log in logs.values() for tp in log.assigned]
+            assigned = [each for log in logs.values() for each in log.assigned.values()]
+            partitions = sorted({each.tp for each in assigned})
             ends, missing = dict[TopicPartition, int](), None
             try:
                 ends = await self._ends(self._clients.query_client, partitions)
@@ -68,25 +81,25 @@ class Health:
             except DependencyError as error:
                 missing = error
                 self.missing_since = self.missing_since or time.time()
-                self._say_once(str(error))
+                self._warn_once(str(error))
                 await self._watch_silence(partitions)
             for log in logs.values():
-                log.ends = {PartitionId(tp.partition): ends[tp] for tp in log.assigned if tp in ends}
+                log.ends = ends
             inside = self.joined and await self._has_coordinator()
             if inside and not missing:
-                self._say_once.cache_clear()
-            if inside or missing or not self._clients.consumer.subscription():
+                self._warn_once.cache_clear()
+            if inside or missing or not self._consumer.subscription():
                 outside = time.monotonic()
             elif (seconds := time.monotonic() - outside) > OUTSIDE_SECONDS:
                 missing = await self._why_outside(seconds)
             if missing:
                 self.missing_since = self.missing_since or time.time()
             elif self.missing_since:
-                self._say("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
+                self._logger.warning("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
                 self.missing_since = 0.0
-                self._say_once.cache_clear()
-            for tp in partitions:
-                await self._watch_partition(tp, logs[tp.topic].ends.get(PartitionId(tp.partition), 0))
+                self._warn_once.cache_clear()
+            for each in assigned:
+                await self._watch_partition(each, ends.get(each.tp, 0))
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _ends(self, client: AIOKafkaClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -111,10 +124,10 @@ class Health:
         try:
             broker, state = await find_coordinator(self._clients.cluster, self._group, self._session_timeout)
         except DependencyError as error:
-            self._say_once(str(error))
+            self._warn_once(str(error))
             return error
         if seconds > 1.5 * self._session_timeout:  # the group waits as long for a member that was killed
-            self._say_once(
+            self._warn_once(
                 f"group {self._group} has not let this process in yet, though its coordinator, broker {broker}, "
                 f"answers: it is {state}, in Kafka's words, so another member is slow to join again"
             )
@@ -131,21 +144,21 @@ class Health:
             self._silent_since = None
             return
         self._silent_since = self._silent_since or time.monotonic()
-        if (seconds := time.monotonic() - self._silent_since) > self._clients.watchdog:
+        if (seconds := time.monotonic() - self._silent_since) > self._watchdog:
             raise Stuck(
                 f"{self._clients.cluster} answers a fresh connection, but not the client's own for "
                 f"{seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues"
             )
 
-    async def _watch_partition(self, tp: TopicPartition, end: int) -> None:
+    async def _watch_partition(self, partition: ModelPartition, end: int) -> None:
         """Raise Stuck if fetches have brought nothing for a long time, and a fresh client gets records.
 
-        If that client gets none either, the log is damaged: only this topic stops.
+        If that client gets none either, the log is damaged: only this model stops.
         """
-        partition = self._clients.fetcher.partitions.get(tp)
-        if partition is None or (seconds := partition.starving_seconds(end)) <= self._clients.watchdog:
+        buffer, tp = self._fetcher.partitions.get(partition), partition.tp
+        if buffer is None or (seconds := buffer.starving_seconds(end)) <= self._watchdog:
             return
-        offset = partition.sequence.fetch_offset
+        offset = buffer.sequence.fetch_offset
         try:
             async with self._clients.cluster.connected() as client:
                 await client.set_topics([tp.topic])
@@ -162,8 +175,8 @@ class Health:
             )
         if response.error == 0 and (stable := response.last_stable_offset) > offset:
             reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
-            partition.error = unreadable(tp, offset, reason)
-            partition.wake()
+            buffer.error = unreadable(partition, offset, reason)
+            buffer.wake()
 
 
 async def find_coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
@@ -174,7 +187,7 @@ async def find_coordinator(cluster: Cluster, group: str, session_timeout: float)
     Returns the number of the coordinator's broker, and Kafka's name of the group's state, such as Stable.
     """
     session, deadline = int(session_timeout * 1000), time.monotonic() + ANSWER_SECONDS
-    protocols = [(whole_topics().name, b"")]
+    protocols = [(NAME, b"")]
     join = JoinGroupRequest(group, session, session, PROBE_MEMBER, None, ConsumerProtocol.PROTOCOL_TYPE, protocols)
     async with cluster.connected() as client:
         while True:

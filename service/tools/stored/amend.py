@@ -1,18 +1,24 @@
 """`perceptron amend`: change the settings of a stored model."""
 
 import asyncio
+import time
 
 import typer
 
 from service.errors import ConfigurationError, DataError
 from service.settings.load import Settings
 from service.snapshots.keeper import Keeper
-from service.snapshots.ports import Clock
 from service.snapshots.rollback import TRIES
 from service.tools.stored.newest_snapshot import not_stored
 
 
-async def amend_model(settings: Settings, name: str, clock: Clock, yes: bool) -> None:
+class _Clock:
+    """Time in a command, where no requests wait for a turn of the event loop."""
+
+    now, time, sleep = staticmethod(time.monotonic), staticmethod(time.time), staticmethod(asyncio.sleep)
+
+
+async def amend_model(settings: Settings, name: str, yes: bool) -> None:
     """Save a model with the identity of its settings, if `yes`, as the child of its newest snapshot.
 
     Raises ConfigurationError if a setting differs that cannot be amended, and DataError if a learner saves in between,
@@ -20,7 +26,7 @@ async def amend_model(settings: Settings, name: str, clock: Clock, yes: bool) ->
     """
     model, keep = settings.of(name), settings.snapshots.keep
     async with settings.redis.store() as store:
-        keeper = Keeper(name, store, clock, asyncio.to_thread, model.options(), keep_every=0.0, keep=keep)
+        keeper = Keeper(name, store, _Clock(), asyncio.to_thread, model.options(), keep_every=0.0, keep=keep)
         for _ in range(TRIES):
             learner = await keeper.restore()
             if learner is None or keeper.head is None:

@@ -49,7 +49,7 @@ def _json(name: str, served: ServedModel) -> bytes:
 
 def export_json(name: str, served: ServedModel) -> dict[str, Any]:
     """The content of the JSON file, by member."""
-    saved = Version.of(served.digest, served.head)
+    saved = Version.from_head(served.digest, served.head)
     learner, classifier = served.learner, served.learner.serving
     counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "skipped")
     return weights_file.weights_as_json(

@@ -17,7 +17,6 @@ from service.serving.model_info import Description, Version
 from service.serving.models import Model
 from service.settings.load import Settings
 from service.snapshots import codec
-from service.streaming.kafka.cluster import Cluster
 from service.tools.stored.newest_snapshot import newest_snapshot
 from service.tools.tables import Titles, print_tables
 
@@ -51,16 +50,16 @@ async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
         served = await newest_snapshot(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in served.head.kept])
     learner = served.learner
-    lag, lag_reason = await _lag(settings.kafka.cluster, name, learner.next)
+    lag, lag_reason = await _lag(settings, name, learner.next)
     covered = sum(to - start for ranges in learner.covered.values() for start, to in ranges)
     about = Inspection(
-        **msgspec.structs.asdict(Description.of(Model(name), served)),
+        **msgspec.structs.asdict(Description.from_model(Model(name), served)),
         offsets_without_record=covered - learner.main.counts.records,
         gaps=by_text(learner.gaps),
         lag=lag,
         lag_reason=lag_reason,
-        versions=[Version.of(*v) for v in codec.kept_versions(served.head, served.digest, kept)],
-        **_largest_weights(learner, served.by(None)[1].served),
+        versions=[Version.from_head(*v) for v in codec.kept_versions(served.head, served.digest, kept)],
+        **_largest_weights(learner, served.classifier(None)[1].served),
     )
     if as_json:
         typer.echo(msgspec.json.encode(about))
@@ -84,15 +83,16 @@ def _largest_weights(learner: Learner, w: Vector) -> dict[str, Any]:
 
 
 async def _lag(
-    cluster: Cluster, topic: str, following: Mapping[PartitionId, int]
+    settings: Settings, model: str, following: Mapping[PartitionId, int]
 ) -> tuple[dict[str, int] | None, str | None]:
     """The records from the next offset of each partition on, and all records of a partition that was never learned.
 
     If Kafka does not answer soon, or the topic is not the one that was learned: None, and the reason.
     """
+    cluster, topic = settings.kafka.cluster, settings.topic_of(model)
     missing = DataError(f"{cluster} has no topic {topic}")
     try:
-        async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(topic, missing) as reader:
+        async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(model, [topic], missing) as reader:
             bounds = reader.bounds
     except (DependencyError, DataError) as error:
         return None, str(error)

@@ -25,7 +25,7 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
             raise await not_stored(store, name)
         current, digest = newest
         kept = await kept_snapshot(store, current, digest, to, asyncio.to_thread, Options())
-        await _check_offsets(settings.kafka.cluster, name, kept.head, offsets)
+        await _check_offsets(settings.kafka.cluster, settings.topic_of(name), kept.head, offsets)
         if not yes:
             raise ConfigurationError(
                 f"this takes model {name} from version {current.version} with {current.counts.events:,} events back "
@@ -61,7 +61,7 @@ async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at:
                 f"--resume-at {partition}:{offset}: version {version.version} has learned up to {learned[partition]}, "
                 f"and nothing is learned twice: give {learned[partition]} or more"
             )
-    async with cluster.reader(topic, DataError(f"{cluster} has no topic {topic}")) as reader:
+    async with cluster.reader(version.model, [topic], DataError(f"{cluster} has no topic {topic}")) as reader:
         bounds = reader.bounds
     for partition, offset in (learned | resume_at).items():
         begin, end = bounds.get(partition, (0, 0))

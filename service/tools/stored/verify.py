@@ -48,14 +48,14 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
     head, stored = snapshot.head, snapshot.learner
     steps = _steps(snapshot, learner)
     events, records, learned = learner.main.counts.events, learner.main.counts.records, stored.main.counts.records
-    diverged = await _replay(settings.kafka.cluster, name, snapshot, steps, learner)
+    diverged = await _replay(settings.kafka.cluster, settings.topic_of(name), snapshot, steps, learner)
     digest = snapshot_content(learner).head.state_digest
     equal, replayed = digest == head.state_digest, learner.main.counts.records - records
     empty = sum(to - start for _, start, to in steps) - replayed
     if not equal and learner.gaps and learner.main.counts.records < learned and not diverged:
         raise DataError(
-            f"topic {name} holds {learner.main.counts.records:,} of the {learned:,} records that were "
-            f"learned: {empty:,} covered offsets are empty, as in a compacted log"
+            f"topic {settings.topic_of(name)} holds {learner.main.counts.records:,} of the {learned:,} records that "
+            f"were learned: {empty:,} covered offsets are empty, as in a compacted log"
         )
     about = {
         "model": name,
@@ -165,7 +165,7 @@ async def _replay(
     """
     fingerprints = {p: position.fingerprint for p, position in snapshot.head.next.items()}
     learner.gaps = {}
-    async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as reader:
+    async with cluster.reader(snapshot.head.model, [topic], LogLost(f"{cluster} has no topic {topic}")) as reader:
         _check_log(topic, steps, reader.bounds)
         for partition, start, to in _cut(steps, snapshot.learner):
             learner.skip(partition, start)

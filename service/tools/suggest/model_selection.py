@@ -117,7 +117,7 @@ def compare_settings(
             if learner.main.diverged or by.diverged:
                 trials.append(trial)
                 continue
-            served, f1 = Accuracy.of(by, by.averaged), by.observations.recent.confusion(by.averaged).f1
+            served, f1 = Accuracy.from_classifier(by, by.averaged), by.observations.recent.confusion(by.averaged).f1
             merit = (f1 if is_rare else served.recent) or 0.0
             is_shown = is_rare or ("last" if trial is model else trial.name) in better
             beats = is_shown and merit > baseline.merit + MIN_GAIN

@@ -103,7 +103,7 @@ async def newest_of(
 
     Raises `missing` if there is no such topic, DependencyError, and DataError if a record cannot be read.
     """
-    async with cluster.reader(topic, missing) as reader:
+    async with cluster.reader(topic, [topic], missing) as reader:
         bounds = {partition: pair for partition, pair in reader.bounds.items() if pair[0] < pair[1]}
         smallest_first = sorted(bounds.items(), key=lambda item: item[1][1] - item[1][0])
         for place, (partition, (begin, end)) in enumerate(smallest_first):

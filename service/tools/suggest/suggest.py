@@ -14,7 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from service.errors import DataError
-from service.settings.load import is_topic
+from service.settings.model import is_topic
 from service.text import printable, quantity, short_json
 from service.tools.formats.atomic_write import write_atomically
 from service.tools.suggest.label_inference import is_amount, positive_is_rare

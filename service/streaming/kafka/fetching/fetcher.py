@@ -1,7 +1,8 @@
 """Fetches partitions, each from the offset given to `seek`, and returns their records in the order of the log.
 
-1. `seek` starts a partition. Each broker gets at most one request at a time. It asks for the partitions that the broker
-   leads and whose buffer has room, for an equal share of each, and begins with another partition each time.
+1. `seek` starts a partition for one model. Each broker gets at most one request at a time. It asks for the partitions
+   that the broker leads and whose buffer has room, for an equal share of each, and begins with another partition each
+   time. A request names a partition once: models that read it from one offset share the response, others take turns.
 2. The batches of a response are checked: their checksums, and by `OffsetSequence` their offsets. Batches that may be
    learned go into the partition's buffer, still compressed.
 3. `poll` decompresses only what it returns. Decompressed bytes that are not learned yet are limited for the process.
@@ -13,13 +14,15 @@ The client is aiokafka's. Only its public interface is used: `send`, and its met
 import asyncio
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import CorruptRecordException, KafkaError, NoError, OffsetOutOfRangeError, for_code
 
 from service.errors import DataError, LogGap
+from service.learning.records import PartitionId
 from service.streaming.kafka.failures import UNAUTHORISED
 from service.streaming.kafka.fetching.compression import DamagedBatch
 from service.streaming.kafka.fetching.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
@@ -52,11 +55,25 @@ READING_SECONDS = 1.0
 """A partition is being polled if the last poll was within this time."""
 
 
-class Partition:
-    """One partition since its last seek."""
+class ModelPartition(NamedTuple):
+    """A partition of a model's log, and Kafka's name of it."""
 
-    def __init__(self, tp: TopicPartition, offset: int, max_batch_bytes: int) -> None:
-        self.tp, self.position = tp, offset
+    model: str
+    partition: PartitionId
+    tp: TopicPartition
+
+
+def partitions_of(model: str, topics: Collection[str], partitions: Iterable[TopicPartition]) -> list[ModelPartition]:
+    """Those of these partitions that belong to a model with these topics, in order."""
+    own = sorted(tp for tp in partitions if tp.topic in topics)
+    return [ModelPartition(model, PartitionId(tp.partition, tp.topic if len(topics) > 1 else ""), tp) for tp in own]
+
+
+class PartitionBuffer:
+    """What was fetched of one partition since its last seek."""
+
+    def __init__(self, of: ModelPartition, offset: int, max_batch_bytes: int) -> None:
+        self.of, self.position = of, offset
         """`position` is the offset where the next poll starts."""
         self.sequence: OffsetSequence[RecordBatch] = OffsetSequence(offset)
         self.error: Exception | None = None
@@ -104,12 +121,12 @@ class Partition:
             elif error is CorruptRecordException:
                 self.sequence.doubt("the broker says that its log is corrupt")
             elif error in (OffsetOutOfRangeError, *UNAUTHORISED):
-                self.error = error(self.tp.topic)
+                self.error = error(self.of.tp.topic)
             else:  # the leader moved, or the broker cannot answer now
                 self.retry_at = time.monotonic() + RETRY_SECONDS
         except OffsetDamage as damage:
             kind = DataError if isinstance(damage, BatchDamage) else LogGap
-            self.error = unreadable(self.tp, self.sequence.position, str(damage), kind)
+            self.error = unreadable(self.of, self.sequence.position, str(damage), kind)
         self.wake()
 
     def wake(self) -> None:
@@ -155,7 +172,7 @@ class Partition:
                     self.position, self._open = self._open.batch.end, None
         except DamagedBatch as error:
             damaged = self._open.batch if self._open is not None else batch
-            self.error = unreadable(self.tp, damaged.start, f"its batch {error}", resume_at=damaged.end)
+            self.error = unreadable(self.of, damaged.start, f"its batch {error}", resume_at=damaged.end)
             self._batches.clear()
             self._open, self.buffered = None, 0
 
@@ -166,14 +183,14 @@ class Fetcher:
     def __init__(self, client: AIOKafkaClient, max_batch_bytes: int) -> None:
         """The caller bootstraps and closes the client."""
         self._client, self._max_batch_bytes = client, max_batch_bytes
-        self.partitions: dict[TopicPartition, Partition] = {}
+        self.partitions: dict[ModelPartition, PartitionBuffer] = {}
         """The partitions that are read: those with a seek."""
         self._busy: set[int] = set()
         self._requests = 0
         self._tasks: SupervisedTasks | None = None
         self._turn = asyncio.Lock()
         self._unpacked: dict[str, int] = {}
-        """Decompressed bytes that were polled and not released yet, by topic."""
+        """Decompressed bytes that were polled and not released yet, by model."""
         self._room = asyncio.Event()
 
     async def run(self) -> None:
@@ -184,39 +201,39 @@ class Fetcher:
                 while True:
                     self._request_all()
                     await asyncio.sleep(RETRY_SECONDS)
-                    await refresh_unknown_leaders(self._client, self.partitions)
+                    await refresh_unknown_leaders(self._client, {each.tp for each in self.partitions})
             finally:
                 self._tasks = None  # the task group takes no new tasks
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
+    def seek(self, partition: ModelPartition, offset: int) -> None:
         """Read the partition from this offset on. Batches that were fetched before are dropped."""
-        before = self.partitions.get(tp)
-        self.partitions[tp] = Partition(tp, offset, self._max_batch_bytes)
+        before = self.partitions.get(partition)
+        buffer = self.partitions[partition] = PartitionBuffer(partition, offset, self._max_batch_bytes)
         if before is not None:  # a seek brings no records, so the time that the watchdog counts goes on
-            self.partitions[tp].due_since = before.due_since
-        self._client.set_topics({each.topic for each in self.partitions})
+            buffer.due_since = before.due_since
+        self._client.set_topics({each.tp.topic for each in self.partitions})
         self._request_all()
 
-    def drop(self, partitions: Collection[TopicPartition]) -> None:
+    def drop(self, partitions: Iterable[ModelPartition]) -> None:
         """Stop reading these partitions."""
-        for tp in partitions:
-            self.partitions.pop(tp, None)
-            self.release(tp.topic)
+        for partition in partitions:
+            self.partitions.pop(partition, None)
+            self.release(partition.model)
 
-    def release(self, topic: str) -> None:
-        """Say that the polled records of a topic are learned, or that learning waits for something else than memory."""
-        if self._unpacked.pop(topic, 0):
+    def release(self, model: str) -> None:
+        """Say that the polled records of a model are learned, or that learning waits for something else than memory."""
+        if self._unpacked.pop(model, 0):
             self._room.set()
 
-    async def poll(self, partitions: Sequence[TopicPartition], max_records: int) -> dict[TopicPartition, KafkaRecords]:
-        """At most `max_records` records of these partitions; waits for the first one.
+    async def poll(self, partitions: Sequence[ModelPartition], max_records: int) -> dict[PartitionId, KafkaRecords]:
+        """At most `max_records` records of these partitions of one model; waits for the first one.
 
         Returns nothing if a position moved past offsets without records. Raises KafkaError, and DataError if the log is
         damaged.
         """
-        states, arrived = [self.partitions[tp] for tp in partitions if tp in self.partitions], asyncio.Event()
-        topic = partitions[0].topic
-        self.release(topic)
+        states, arrived = [self.partitions[p] for p in partitions if p in self.partitions], asyncio.Event()
+        model = partitions[0].model
+        self.release(model)
         for state in states:
             state.waiter, state.polled_at = arrived, time.monotonic()
         while not any(state.has_data or state.error for state in states):
@@ -225,22 +242,22 @@ class Fetcher:
         while sum(self._unpacked.values()) > MAX_UNPACKED_BYTES:
             self._room.clear()
             await self._room.wait()
-        async with self._turn:  # each topic decompresses in a turn of the event loop of its own
+        async with self._turn:  # each model decompresses in a turn of the event loop of its own
             await asyncio.sleep(0)
-            polled = self._take([s for s in states if self.partitions.get(s.tp) is s], max_records)
-        self._unpacked[topic] = sum(len(records.values.data) for records in polled.values())
+            polled = self._take([s for s in states if self.partitions.get(s.of) is s], max_records)
+        self._unpacked[model] = sum(len(records.values.data) for records in polled.values())
         self._request_all()
         return polled
 
-    def _take(self, states: Sequence[Partition], max_records: int) -> dict[TopicPartition, KafkaRecords]:
+    def _take(self, states: Sequence[PartitionBuffer], max_records: int) -> dict[PartitionId, KafkaRecords]:
         """Take records from each partition in turn. If no position moves, raise the error of a partition, if any."""
-        polled, moved, remaining = dict[TopicPartition, KafkaRecords](), False, max_records
+        polled, moved, remaining = dict[PartitionId, KafkaRecords](), False, max_records
         for state in sorted(states, key=lambda state: state.taken_at):
             builder, before = RecordsBuilder(), state.position
             if remaining > 0:
                 state.take(builder, remaining)
             if builder.count:
-                polled[state.tp] = builder.build()
+                polled[state.of.partition] = builder.build()
                 remaining -= builder.count
                 state.taken_at = time.monotonic()
             moved |= state.position != before
@@ -256,9 +273,9 @@ class Fetcher:
         """Start a request to each broker that has none and leads partitions that need records."""
         if self._tasks is None:
             return
-        now, due, full = time.monotonic(), dict[int, list[Partition]](), set[int]()
-        for tp, state in self.partitions.items():
-            node = leader_of(self._client, tp)
+        now, due, full = time.monotonic(), dict[int, list[PartitionBuffer]](), set[int]()
+        for partition, state in self.partitions.items():
+            node = leader_of(self._client, partition.tp)
             if node is None or node in self._busy or state.error is not None or now < state.retry_at:
                 continue
             if state.buffered < BUFFER_BYTES:
@@ -269,7 +286,7 @@ class Fetcher:
             self._busy.add(node)
             self._tasks.create_task(self._request(node, states, SHORT_WAIT_MS if node in full else WAIT_MS))
 
-    async def _request(self, node: int, states: list[Partition], wait_ms: int) -> None:
+    async def _request(self, node: int, states: list[PartitionBuffer], wait_ms: int) -> None:
         """Send one request to one broker, and handle its response."""
         try:
             self._requests += 1
@@ -280,13 +297,15 @@ class Fetcher:
                 states = [wanting]
             share = min(max(FETCH_BYTES // len(states), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
             share = max(share, states[0].wanted_bytes)
-            requested = {state.tp: state for state in states}
-            offsets = {tp: state.sequence.fetch_offset for tp, state in requested.items()}
+            offsets = dict[TopicPartition, int]()
+            for state in states:
+                if offsets.setdefault(state.of.tp, state.sequence.fetch_offset) != state.sequence.fetch_offset:
+                    wait_ms = SHORT_WAIT_MS  # another model reads this partition elsewhere, in one of the next requests
             parts, throttle = await fetch(self._client, node, offsets, share, wait_ms)
             for part in parts:
-                state = requested[part.tp]
-                if self.partitions.get(part.tp) is state and state.sequence.fetch_offset == offsets[part.tp]:
-                    state.receive(part, share, len(states) == 1)
+                for state in [state for state in states if state.of.tp == part.tp]:
+                    if self.partitions.get(state.of) is state and state.sequence.fetch_offset == offsets[part.tp]:
+                        state.receive(part, share, len(offsets) == 1)
             if throttle:
                 for state in states:
                     state.due_since = time.monotonic() + throttle
@@ -303,12 +322,13 @@ class Fetcher:
 
 
 def unreadable(
-    tp: TopicPartition, offset: int, why: str, kind: type[DataError] = DataError, resume_at: int | str = "OFFSET"
+    of: ModelPartition, offset: int, why: str, kind: type[DataError] = DataError, resume_at: int | str = "OFFSET"
 ) -> DataError:
     """The error for a log that is unreadable from an offset on; `resume_at` is where the damage ends, if known."""
-    resume = f"{tp.partition}:{resume_at}"
+    rollback = f"perceptron rollback -m {of.model} --to VERSION --resume-at {of.partition}:{resume_at} --yes"
+    reset = f"perceptron reset -m {of.model} --yes"
     return kind(
-        f"topic {tp.topic}: the record at offset {offset} of partition {tp.partition} cannot be read ({why}): repair "
-        f"the log, or leave out its whole batch with `perceptron rollback -t {tp.topic} --to VERSION --resume-at "
-        f"{resume} --yes`, or `perceptron reset -t {tp.topic} --yes` and --start-at {resume}"
+        f"topic {of.tp.topic}: the record at offset {offset} of partition {of.tp.partition} cannot be read ({why}): "
+        f"repair the log, or leave out its whole batch with `{rollback}`, or `{reset}` and --start-at "
+        f"{of.partition}:{resume_at}"
     )

@@ -17,7 +17,7 @@ from tests.checks import close, learner_of, restored, state_digest
 from tests.conftest import event
 from tests.partitions import P0, P1
 from tests.saving import keeper, simulated_store
-from tests.unit.test_candidates import apply_all, random_records
+from tests.unit.learning.test_candidates import apply_all, random_records
 
 RECENT = Identity(average="recent", half_life=3)
 

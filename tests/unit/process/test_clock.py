@@ -1,6 +1,7 @@
 """Slices of learning while requests come."""
 
 import pytest
+from uvicorn.server import ServerState
 
 from service.process.scheduler import LONG_SLICE_SECONDS, SHORT_SLICE_SECONDS, SystemClock
 
@@ -16,10 +17,11 @@ class SetClock(SystemClock):
 
 async def slice_seconds(interval: float) -> float:
     """How long a slice may take after some requests, one each `interval` seconds."""
-    clock = SetClock()
-    clock.answered = lambda: int(clock.seconds / interval)
+    requests = ServerState()
+    clock = SetClock(requests)
     for _ in range(100):
         clock.seconds += interval
+        requests.total_requests = int(clock.seconds / interval)
         await clock.sleep(0)
     return clock.slice_seconds()
 

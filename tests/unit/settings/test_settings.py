@@ -52,6 +52,9 @@ def error_of(text: str) -> str:
         ('topics = ["a b"]', "topics: 'a b' is not a topic name"),
         ('topics = ["^("]', "topics: '^(' is not a regular expression"),
         ('topics = ["' + "t" * 237 + '"]', "at most 236"),
+        ('topics = ["a"]\n[models.a]\ntopic = "b"', "topics: model 'a' learns topic 'b': take it out here"),
+        ('[models."^a"]\ntopic = "b"', "models: '^a' learns a topic, and its name is not a topic name"),
+        ('[models.a]\ntopic = "b c"', "models.a.topic: 'b c' is not a topic name"),
         ("topic = 1", "topic: there is no such setting: perhaps topics"),
         ('learn = "perhaps"', 'learn: expected true or false, got "perhaps"'),
         ('start_at = "begin"', "start_at: expected earliest, latest or PARTITION:OFFSET,…, got 'begin'"),
@@ -318,8 +321,17 @@ def test_a_topic_that_a_pattern_matches_has_the_patterns_settings() -> None:
         'topics = ["main", "^c-"]\n[model]\neta = 0.5\n[models."^c-"]\neta = 2.0\n[models.c-3]\neta = 3.0\n'
     )
     settings = load(None, {})
-    assert (settings.listed, settings.patterns) == (["main"], ["^c-"])
+    assert ([*settings.model_topics], settings.patterns) == (["main"], ["^c-"])
     assert [settings.of(name).eta for name in ("main", "c-1", "c-3")] == [0.5, 2.0, 3.0]
     names = ["c-1", "c-1.dead-letters", "__c-1", "main", "xc-1", "c-" + "x" * 240]
     assert [name for name in names if settings.requests_topic(name)] == ["c-1"]
     assert load(None, {"topics": ["c-1"]}).of("c-1").eta == 2.0
+
+
+def test_several_models_may_learn_one_topic() -> None:
+    """A model with a topic is learned without being listed, and no pattern matches its topic."""
+    Path("perceptron.toml").write_text('topics = ["churn", "^c"]\n[models.churn-v2]\ntopic = "churn"\neta = 2.0\n')
+    settings = load(None, {})
+    assert settings.model_topics == {"churn": "churn", "churn-v2": "churn"}
+    assert [name for name in ("churn", "clicks") if settings.requests_topic(name)] == ["clicks"]
+    assert not any("churn-v2" in line for line in settings.warnings)

@@ -1,8 +1,8 @@
-"""Turns the body of a prediction request into the features of its instances, by the same rules as events.
+"""The predictions of `/v1`: reads the features in a request's body, by the same rules as events, and writes the answer.
 
 msgspec reads a small body of plain numbers, which is fastest for one instance; the careful reader reads any other small
 body. A thread reads a large body in pieces, so that no step holds the interpreter for long: a compiled scan finds the
-elements of its list, and the compiled reader reads them. The careful reader reads elements that this one declines.
+elements of its list, and the compiled reader reads them. The careful reader reads elements that it declines.
 """
 
 import re
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType, defstruct
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from service.errors import Rejected
@@ -28,11 +29,14 @@ from service.learning.events.json_pointer import Path, quoted_name, to_pointer
 from service.learning.events.json_values import MAX_DEPTH, WHITE, type_name
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import MAX_VALUE, Identity, Mode
+from service.learning.learner import Learner
+from service.serving import predictions as shapes
+from service.serving.predictions import Instances
+from service.serving.scoring import freeze, predict_large
 
-SINGLE_FORMS = ("features", "event")
-"""Members of a request with one instance: the features of an event, or a whole record."""
-LIST_FORMS = ("instances", "events")
-"""Members of a request with many instances: a list of objects with features, or of whole records."""
+POINTERS = {"features": "/features", "event": "/event", "instances": "/instances/{}/features", "events": "/events/{}"}
+"""The pointer of an instance by the request's input field: the features of one event, one whole record, or a list."""
+LIST_FIELDS = ("instances", "events")
 
 LARGE_BODY_BYTES = 32 << 10
 """Bytes of the largest body that is read in one turn of the event loop."""
@@ -40,12 +44,82 @@ PIECE_BYTES = 512 << 10
 """Bytes of a larger body that are read in one step."""
 MAX_INSTANCE_BYTES = 1 << 20
 """Bytes of one instance, and of a body without its list of instances; more if `max_record_bytes` is more."""
-_FORMS = (*SINGLE_FORMS, *LIST_FORMS)
-_NAMES = ", ".join(f"'{name}'" for name in _FORMS)
-_PATHS: tuple[Path, ...] = tuple((name,) for name in _FORMS)
+ENCODED_AT_ONCE = 20
+"""Predictions or contributions that are encoded to JSON in one call."""
+_INPUT_FIELDS = tuple(POINTERS)
+_NAMES = ", ".join(f"'{name}'" for name in _INPUT_FIELDS)
+_PATHS: tuple[Path, ...] = tuple((name,) for name in _INPUT_FIELDS)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
 _IDLE_READERS: WeakKeyDictionary[Flattener, dict[str, RowReader]] = WeakKeyDictionary()
 """Compiled readers that no request uses, by the name of their list, so that a request need not make new buffers."""
+AnsweringCandidate = Annotated[
+    str, Meta(examples=["logistic"], description="the candidate that answered, if it was not the model itself")
+]
+
+
+class _Answered(msgspec.Struct, forbid_unknown_fields=True):
+    model: Annotated[str, Meta(examples=["churn"])]
+    version: Annotated[int, Meta(examples=[42], description="the accepted snapshot")]
+    ahead: Annotated[int, Meta(examples=[0], description="how many events were learned beyond it")]
+
+
+class PredictionResponse(_Answered):
+    """The answer to `features` or `event`, with the model and the version that answered."""
+
+    label: shapes.PredictedLabel
+    score: shapes.Score
+    unknown_features: shapes.UnknownFeatures
+    probability: shapes.Probability | UnsetType = UNSET
+    scores: shapes.Ranking | UnsetType = UNSET
+    runner_up: shapes.RunnerUp | UnsetType = UNSET
+    contributions: shapes.Contributions | UnsetType = UNSET
+    candidate: AnsweringCandidate | UnsetType = UNSET
+
+
+class BatchPredictionResponse(_Answered):
+    """The answers to `instances` or `events`, in their order, with the model and the version that answered."""
+
+    predictions: list[shapes.Prediction]
+    candidate: AnsweringCandidate | UnsetType = UNSET
+
+
+class V1Request:
+    """A `predictions.PredictionRequest` of this protocol."""
+
+    def __init__(self, body: bytes, max_instances: int) -> None:
+        self.is_large = len(body) > LARGE_BODY_BYTES
+        self._body, self._max_instances = body, max_instances
+        self._input_field = ""
+        """The member that has the instances, once they are read."""
+
+    def read(self, flattener: Flattener, by_rows: bool = False) -> Iterator[Instances]:
+        """The instances of the body; raises Rejected."""
+        arguments = self._body, flattener, self._max_instances
+        try:
+            pieces = read_pieces(*arguments, by_rows) if self.is_large else (read_instances(*arguments),)
+            for features, input_field in pieces:
+                self._input_field = input_field
+                yield Instances(features, POINTERS[input_field])
+        except Rejected as rejected:
+            raise _fault(rejected, self._body) from None
+
+    def answer(
+        self, predictions: list[shapes.Prediction], model: str, version: int, ahead: int, candidate: str | None
+    ) -> bytes:
+        """The JSON of the answer."""
+        for prediction in predictions:
+            if prediction.contributions:
+                prediction.contributions = _encoded(prediction.contributions)
+        is_list = self._input_field in LIST_FIELDS
+        figures = (_encoded(predictions),) if is_list else astuple(predictions[0])
+        members: tuple[Any, ...] = model, version, ahead, *figures, UNSET if candidate is None else candidate
+        return msgspec.json.encode((BatchPredictionResponse if is_list else PredictionResponse)(*members))
+
+
+def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
+    """The JSON of a list, encoded in parts, so that a thread does not hold the interpreter for long."""
+    parts = [msgspec.json.encode(rows[i : i + ENCODED_AT_ONCE])[1:-1] for i in range(0, len(rows), ENCODED_AT_ONCE)]
+    return msgspec.Raw(b"[%b]" % b",".join(parts))
 
 
 @lru_cache
@@ -64,7 +138,7 @@ def _decoder(mode: Mode, dimension: int, max_features: int, max_name_bytes: int)
 
 def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str]:
     """The features of each instance of a small body, and the member that holds them; raises Rejected."""
-    if len(body) <= LARGE_BODY_BYTES and not flattener.excluded and flattener.patterns is None:
+    if not flattener.excluded and flattener.patterns is None:
         identity = flattener.identity
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             decode = _decoder(identity.features, identity.dimension, identity.max_features, identity.max_name_bytes)
@@ -89,14 +163,14 @@ def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tu
     """The result of `read_instances`, by the careful reader; raises Rejected for the first rule that is broken."""
     commas = np.empty(max_instances, np.int64)
     values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
-    forms = [(name, member) for name, member in zip(_FORMS, values.values, strict=False) if member is not UNSET]
-    if not forms:
+    members = {name: m for name, m in zip(_INPUT_FIELDS, values.values, strict=False) if m is not UNSET}
+    if not members:
         raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
-    if len(forms) > 1:
-        raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(forms)}")
-    ((name, member),) = forms
-    kind = type_name(values.scalar(_FORMS.index(name)))
-    if name in SINGLE_FORMS:
+    if len(members) > 1:
+        raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(members)}")
+    ((name, member),) = members.items()
+    kind = type_name(values.scalar(_INPUT_FIELDS.index(name)))
+    if name not in LIST_FIELDS:
         if name == "event" and kind != "an object":
             raise Rejected("wrong-type", f"expected an object, got {kind}", "/event")
         i, pointer = (0, "/features") if name == "features" else (-1, "/event" + to_pointer(flattener.path))
@@ -158,8 +232,8 @@ def read_pieces(
     scanned = scan(body, _PATHS, commas)
     if scanned.end == TOO_DEEP:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
-    members = dict(zip(_FORMS, scanned.members, strict=True))
-    name, many = next(((name, members[name]) for name in LIST_FORMS if members[name]), ("", None))
+    members = dict(zip(_INPUT_FIELDS, scanned.members, strict=True))
+    name, many = next(((name, members[name]) for name in LIST_FIELDS if members[name]), ("", None))
     listed = many and many.items and scanned.repeated is None and _LIST.fullmatch(body, many.begin, many.end)
     if many is None or not listed:
         _check_size(len(body), identity, "")
@@ -216,7 +290,7 @@ def _check_count(member: MemberSpan, name: str, max_instances: int) -> None:
         raise Rejected("too-large", f"{member.items} instances; the limit is {max_instances}", f"/{name}")
 
 
-def request_fault(rejected: Rejected, body: bytes) -> Rejected:
+def _fault(rejected: Rejected, body: bytes) -> Rejected:
     """The fault of a request. If its body is not JSON, the message speaks of the body."""
     if rejected.reason != "not-json" or rejected.detail.startswith("nested"):
         return rejected
@@ -224,3 +298,9 @@ def request_fault(rejected: Rejected, body: bytes) -> Rejected:
         return Rejected("not-json", f"the body is empty; expected an object with one of {_NAMES}")
     why = rejected.detail.removeprefix("JSON is malformed: ").replace("Input data was truncated", "it ends too early")
     return Rejected("not-json", f"the body is not JSON: {why[0].lower()}{why[1:]}", rejected.pointer)
+
+
+def warm_up_predictions(learner: Learner) -> None:
+    """Compile what large requests need, with a model of one position."""
+    body = b'{"instances":[{"features":[1]},{"features":[1]}]}' + b" " * LARGE_BODY_BYTES
+    predict_large(freeze(learner, learner.main), V1Request(body, 2), explain=False)

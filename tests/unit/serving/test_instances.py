@@ -9,10 +9,13 @@ import msgspec
 import pytest
 
 from service.learning.events.batch import use_compiled_reader
+from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.serving import request_parser, scoring
+from service.serving import scoring
+from service.serving.http import v1_predictions
+from service.serving.http.v1_predictions import V1Request
 from tests.checks import learner_of
 
 NAMES = ["a", "b", "c 1.5e3", "d.e", "é", "f", "g", "never seen"]
@@ -64,13 +67,18 @@ def body(identity: Identity, instances: Sequence[Any]) -> bytes:
 def test_instances_read_as_rows_get_the_answers_of_each_alone(
     identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_parser, "PIECE_BYTES", 2000)  # some instances at a time
+    monkeypatch.setattr(v1_predictions, "PIECE_BYTES", 2000)  # some instances at a time
     learner, rng = train(identity), Random(2)
     raw = body(identity, [instance(identity, rng) for _ in range(200)])
-    instances, form = request_parser.read_instances(raw, learner.flattener, 200)
+    request = V1Request(raw, 200)
+    request.is_large = False
+    ((instances, _),) = request.read(learner.flattener)
+    request.is_large = True
+    assert not isinstance(instances, FeatureRows)
     for compiled, explain in ((True, False), (False, False), (True, True)):
         use_compiled_reader(compiled)
         expected = [scoring.answer(learner, learner.main, features, explain, top=2) for features in instances]
-        predictions, name, _ = scoring.answer_large(scoring.freeze(learner, learner.main), raw, 200, explain, top=2)
+        predictions = scoring.predict_large(scoring.freeze(learner, learner.main), request, explain, top=2)
         assert msgspec.json.encode(predictions) == msgspec.json.encode(expected)
-        assert name == form
+        answer = request.answer(predictions, "m", 1, 0, None)
+        assert answer == b'{"model":"m","version":1,"ahead":0,"predictions":%b}' % msgspec.json.encode(expected)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uvicorn.server import ServerState
 
 from service.credentials.tls import Tls
 from service.learning.identity import Identity
@@ -94,7 +95,7 @@ class LocalServer:
         self.causes, self.metrics = list[str](), Metrics("0", list, lambda: True, dict)
         learner = learner_of(Identity(labels=("x", "y", "z")), [event({"a": 1}, "y"), event({"a": -1}, "x")])
         self.learner, self.stopping = learner, False
-        self.connections = Connections(limits, self.causes.append, lambda: self.stopping)
+        self.connections = Connections(limits, ServerState(), self.causes.append, lambda: self.stopping)
         arguments: Any = {"tokens": tokens, "root_path": root_path, "allowed_origins": origins}
         self.app = app or application(
             learner, metrics=self.metrics, limits=limits, stopping=lambda: self.stopping, **arguments

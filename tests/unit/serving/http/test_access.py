@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from structlog.testing import CapturingLogger
 
 from service.errors import ConfigurationError
 from service.serving.http.auth import BearerTokens
@@ -63,8 +64,7 @@ async def test_metrics_have_tokens_of_their_own(write: Callable[..., str]) -> No
 
 
 def test_a_file_that_changes_is_read_again(write: Callable[..., str]) -> None:
-    messages: list[str] = []
-    tokens = BearerTokens(file := write(OLD), messages.append)
+    tokens = BearerTokens(file := write(OLD), logger := CapturingLogger())
     write(OLD, NEW)
     assert tokens.accept(OLD)
     assert tokens.accept(NEW)
@@ -79,6 +79,7 @@ def test_a_file_that_changes_is_read_again(write: Callable[..., str]) -> None:
     write(OLD)
     assert not tokens.accept(NEW)
     assert tokens.accept(OLD)
+    messages = [call.args[0] for call in logger.calls]
     assert len(messages) == 2
     assert all(message.startswith(file) for message in messages)
     assert all(message.endswith("the previous content stays in use") for message in messages)

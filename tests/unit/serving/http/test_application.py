@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from service.learning.learner import Learner
-from tests.unit.test_limits import BODY, JSON, PREDICT, LocalServer, post
+from tests.unit.serving.http.test_limits import BODY, JSON, PREDICT, LocalServer, post
 
 PACKED = gzip.compress(BODY)
 GZIP = JSON + "content-encoding: gzip\r\n"

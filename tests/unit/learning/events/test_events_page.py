@@ -29,7 +29,7 @@ from tests.unit.applications import application
 
 pytestmark = pytest.mark.usefixtures("reading")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "events.md").read_text()
 
 Outcome = tuple[str, list[tuple[str, float]]]

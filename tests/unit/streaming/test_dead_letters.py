@@ -6,19 +6,17 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.learning.records import PartitionId
-from service.streaming.dead_letters import MAX_HEADERS, DeadLetter, dead_letter, own_headers, truncate, wire_size
+from service.streaming.dead_letters import MAX_HEADERS, dead_letter, own_headers, truncate
+from service.streaming.message import Message
 from service.streaming.records import Headers, KafkaRecord
 from tests.batches import join_records
 
 
 def letter_of(
     key: bytes | None, value: bytes | None, headers: Headers, reason: str, detail: str, topic: str = "t"
-) -> DeadLetter:
+) -> Message:
     """The letter of one record at offset 41 of partition 3."""
-    return dead_letter(
-        topic, PartitionId(3), join_records([KafkaRecord(41, 0, key, value, headers)]), 0, reason, detail
-    )
+    return dead_letter(topic, 3, join_records([KafkaRecord(41, 0, key, value, headers)]), 0, reason, detail)
 
 
 def test_a_letter_has_the_record_and_its_place() -> None:
@@ -37,7 +35,7 @@ def test_more_headers_than_a_letter_has_are_left_out_and_counted() -> None:
     assert not own_headers(letter.headers)
 
 
-def on_the_wire(letter: DeadLetter) -> int:
+def on_the_wire(letter: Message) -> int:
     """The bytes of the batch that a producer sends."""
     builder = DefaultRecordBatchBuilder(
         2, 0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=16_384
@@ -63,9 +61,9 @@ def test_any_letter_fits_and_says_what_was_cut(
     key: bytes | None, value: bytes | None, headers: Any, detail: str, share: float
 ) -> None:
     letter = letter_of(key, value, headers, "too-many-features", detail, "t" * 20)
-    limit = MIN_LETTER_BYTES + int(share * max(0, wire_size(letter) - MIN_LETTER_BYTES))
+    limit = MIN_LETTER_BYTES + int(share * max(0, letter.wire_size - MIN_LETTER_BYTES))
     short = truncate(letter, limit)
-    assert on_the_wire(short) <= wire_size(short) <= limit
+    assert on_the_wire(short) <= short.wire_size <= limit
     record_headers = own_headers(short.headers)
     fields = {name: content or b"" for name, content in short.headers[: len(short.headers) - len(record_headers)]}
     assert short.key == letter.key
@@ -83,7 +81,7 @@ def test_any_letter_fits_and_says_what_was_cut(
             assert remainder == original
     assert fields.get("headers-omitted", b"%d" % len(headers)) == b"%d" % len(headers)
     assert detail.encode().startswith(fields["detail"])
-    assert not short.value or short.value == value or limit - wire_size(short) < 10, "no more is cut than needed"
+    assert not short.value or short.value == value or limit - short.wire_size < 10, "no more is cut than needed"
     assert all(fields[name] == dict(letter.headers[:5])[name] for name in ("reason", "topic", "partition", "offset"))
 
 

@@ -16,8 +16,10 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
-from service.serving import request_parser, scoring
+from service.serving.http import v1_predictions
 from service.serving.http.app import Application
+from service.serving.http.v1_predictions import LARGE_BODY_BYTES, V1Request
+from service.serving.scoring import freeze, predict_large
 from tests.checks import learner_of
 from tests.conftest import DEADLINE, event
 from tests.fuzz.requests import HttpRequest, HttpResponse, ask
@@ -66,9 +68,8 @@ class LocalModel(NamedTuple):
 def model() -> LocalModel:
     """A model of a hundred features, whose kernels are compiled."""
     learner = learner_of(Identity(), [event(dict.fromkeys(NAMES, 0.5), 1)])
-    scoring.answer_large(
-        scoring.freeze(learner, learner.main), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False
-    )
+    body = b'{"instances":[{"features":{}},{"features":{}}]}' + b" " * LARGE_BODY_BYTES
+    predict_large(freeze(learner, learner.main), V1Request(body, 2), explain=False)
     return LocalModel(application(learner), learner)
 
 
@@ -91,7 +92,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(
     model: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal instances get equal answers, though weights change and names come meanwhile."""
-    learner, event_learned, read_pieces = model.learner, threading.Semaphore(0), request_parser.read_pieces
+    learner, event_learned, read_pieces = model.learner, threading.Semaphore(0), v1_predictions.read_pieces
 
     def after_an_event(*arguments: Any, **options: Any) -> Iterator[Any]:
         """The pieces of the request, each only after one more event is learned, however busy the machine is."""
@@ -99,7 +100,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(
             assert event_learned.acquire(timeout=DEADLINE)
             yield piece
 
-    monkeypatch.setattr(request_parser, "read_pieces", after_an_event)
+    monkeypatch.setattr(v1_predictions, "read_pieces", after_an_event)
     # From here on the learner's arrays have room, and stay in place.
     learner.apply(P0, Records.of(1, [b'{"features":{"spare":0},"label":1}']))
     row = dict.fromkeys([*NAMES, "late"], 1.0)

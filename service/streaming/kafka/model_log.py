@@ -1,0 +1,183 @@
+"""The log of a model, which has one topic or several, read through the process's fetcher: the real `ports.Log`.
+
+Snapshots have the offsets, so the loop seeks after every assignment.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from aiokafka import TopicPartition
+
+from service.errors import DependencyError
+from service.learning.records import PartitionId
+from service.snapshots.head import Source
+from service.streaming.dead_letters import dead_letter_topic, truncate
+from service.streaming.kafka.clients import KafkaClients
+from service.streaming.kafka.cluster import ANSWER_SECONDS
+from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, PartitionBuffer, partitions_of
+from service.streaming.kafka.log_queries import log_bounds, topic_id
+from service.streaming.message import Message
+from service.streaming.message_queue import MessageQueue
+from service.streaming.ports import Gap
+from service.streaming.records import KafkaRecord, KafkaRecords
+
+SHORT_POLL_RECORDS, POLL_RECORDS = 2000, 4000
+"""Records of a poll while predictions wait, and while none waits. Measured: larger polls cost more per record."""
+YIELDS_AFTER_POLL = 2
+"""Turns of the event loop after a poll: a poll takes as long as a slice, and requests may have come meanwhile."""
+FULL_QUEUE_SECONDS = 0.1
+"""The pause until the queue of dead letters is checked for room again."""
+POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
+"""The limit of a poll while there is something to save, and while there is nothing to do."""
+
+
+class ModelLog:
+    """The log of one model as this process sees it, see `ports.Log`."""
+
+    def __init__(
+        self,
+        clients: KafkaClients,
+        fetcher: Fetcher,
+        stopping: asyncio.Event,
+        watchdog: float,
+        predictions_wait: Callable[[], bool],
+        model: str,
+        topics: Sequence[str],
+    ) -> None:
+        """`stopping` is set when the process stops. An idle poll takes at most a quarter of `watchdog`, in seconds.
+
+        `predictions_wait` says whether a prediction waits for the event loop.
+        """
+        self.model, self.topics = model, topics
+        self.released = asyncio.Event()
+        self.released.set()
+        self._clients, self._fetcher, self._stopping = clients, fetcher, stopping
+        self._idle_seconds, self._predictions_wait = min(IDLE_SECONDS, watchdog / 4), predictions_wait
+        self.assigned: Mapping[PartitionId, ModelPartition] = {}
+        """The partitions that the group assigned to us: all of the model's topics, or none."""
+        # Assignments are numbered, so that an assignment after a revocation differs from the one before.
+        self._assignment = self._acquired = 0
+        self._changed = asyncio.Event()
+        self._polling: Any = None
+        self.ends: Mapping[TopicPartition, int] = {}
+        """The end of each partition at the last check of `health`."""
+        self.committable: Mapping[TopicPartition, int] = {}
+        """The next offsets of the last snapshot."""
+        letters = dead_letter_topic(model)
+        failure = f"dead letters cannot be written to {letters}, so saves wait"
+        self.dead_letters = MessageQueue(letters, clients, failure, truncate)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take what the group assigned to this process. A log of which it lacks a topic is not assigned."""
+        self._fetcher.drop(self.assigned.values())
+        own = partitions_of(self.model, self.topics, partitions)
+        whole = {each.tp.topic for each in own} == set(self.topics)
+        for topic in self.topics if whole else ():
+            self._clients.query_client.add_topic(topic)
+        self.assigned = {each.partition: each for each in own} if whole else {}
+        self._assignment += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """End the waits of `acquire` and `poll`."""
+        self._changed.set()
+        with contextlib.suppress(AttributeError, RuntimeError):  # nobody polls
+            self._polling.reschedule(0)
+
+    async def acquire(self) -> bool:
+        while not self._stopping.is_set():
+            if self.assigned:
+                self._acquired = self._assignment
+                self.released.clear()
+                return True
+            self._changed.clear()
+            await self._changed.wait()
+        return False
+
+    @property
+    def held(self) -> bool:
+        return bool(self.assigned) and self._acquired == self._assignment and not self._stopping.is_set()
+
+    def release(self) -> None:
+        self.released.set()
+
+    def topic_of(self, partition: PartitionId) -> str:
+        return partition.topic or self.topics[0]
+
+    async def source(self) -> Source:
+        async with self._clients.cluster.errors():
+            ids = [await topic_id(self._clients.query_client, topic) for topic in self.topics]
+        return Source(self._clients.cluster_id, " ".join(ids))
+
+    async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
+        async with self._clients.cluster.errors():
+            bounds = await log_bounds(self._clients.query_client, [each.tp for each in self.assigned.values()])
+        return {partition: bounds[each.tp] for partition, each in self.assigned.items() if each.tp in bounds}
+
+    def positions(self) -> dict[PartitionId, int]:
+        return {buffer.of.partition: buffer.position for buffer in self._buffers()}
+
+    def take_gaps(self) -> list[Gap]:
+        return [Gap(buffer.of.partition, *gap) for buffer in self._buffers() for gap in buffer.take_gaps()]
+
+    def _buffers(self) -> list[PartitionBuffer]:
+        """The buffers of the partitions that are read: after an assignment none, until a seek."""
+        buffers = map(self._fetcher.partitions.get, self.assigned.values())
+        return [buffer for buffer in buffers if buffer is not None]
+
+    async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
+        clients, own = self._clients, self.assigned.get(partition)
+        if not self.held or own is None:
+            return None
+        async with clients.cluster.errors():
+            begin, end = (await log_bounds(clients.query_client, [own.tp]))[own.tp]
+            if not begin <= offset < end:
+                return None
+            self._fetcher.seek(own, offset)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                polled = await self._fetcher.poll([own], 1)
+        record = polled[partition].record(0) if partition in polled else None
+        return record if record is not None and record.offset == offset else None
+
+    def seek(self, offsets: Mapping[PartitionId, int]) -> None:
+        for partition, own in self.assigned.items():
+            if partition in offsets:
+                self._fetcher.seek(own, offsets[partition])
+
+    async def poll(self, idle: bool = False) -> dict[PartitionId, KafkaRecords]:
+        if not self.held:
+            return {}
+        max_records = SHORT_POLL_RECORDS if self._predictions_wait() else POLL_RECORDS
+        seconds = self._idle_seconds if idle else POLL_SECONDS
+        try:
+            async with asyncio.timeout(seconds) as self._polling, self._clients.cluster.errors():
+                polled = await self._fetcher.poll([*self.assigned.values()], max_records)
+        except TimeoutError:
+            return {}
+        except DependencyError:
+            if self.held:
+                raise
+            return {}
+        for _ in range(YIELDS_AFTER_POLL if polled else 0):
+            await asyncio.sleep(0)
+        return polled
+
+    def commit(self, offsets: Mapping[PartitionId, int]) -> None:
+        self.committable = {self.assigned[p].tp: offset for p, offset in offsets.items() if p in self.assigned}
+
+    def lag(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
+        """Offsets between these and the ends of the partitions, at the last check of `health`."""
+        own = {p: each.tp for p, each in self.assigned.items() if p in offsets and each.tp in self.ends}
+        return {p: max(0, self.ends[tp] - offsets[p]) for p, tp in own.items()}
+
+    async def publish(self, letter: Message) -> None:
+        self.dead_letters.add(letter)
+        while self.dead_letters.full and self.held:
+            self._fetcher.release(self.model)  # other models must not wait for its memory
+            await asyncio.sleep(FULL_QUEUE_SECONDS)
+
+    async def flush(self) -> None:
+        self._fetcher.release(self.model)  # all polled records are learned
+        await self.dead_letters.flush()

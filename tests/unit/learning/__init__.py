@@ -1,0 +1,1 @@
+"""Learners: rules, weights, candidates, digests."""

@@ -1,0 +1,1 @@
+"""Records to events, on every path that reads them."""

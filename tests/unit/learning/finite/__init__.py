@@ -1,0 +1,1 @@
+"""Many passes over a file, bounds, separability."""

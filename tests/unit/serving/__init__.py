@@ -1,0 +1,1 @@
+"""What a prediction's answer says."""

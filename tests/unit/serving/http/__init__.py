@@ -1,0 +1,1 @@
+"""The application, over a socket or without one."""

@@ -1,0 +1,1 @@
+"""Records out of Kafka, and dead letters."""

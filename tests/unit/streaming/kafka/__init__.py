@@ -1,0 +1,1 @@
+"""Kafka's batches, offsets, groups and logins."""
