@@ -1,4 +1,4 @@
-"""The commands on a stored model: inspect, export, rollback, verify, reset, promote."""
+"""The commands on a stored model: inspect, export, rollback, amend, verify, reset, promote."""
 
 from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
@@ -55,6 +55,18 @@ def rollback(
     from service.tools.stored.rollback import rollback_model
 
     _run(rollback_model(*settings_and_model(ctx), to, resume_at, yes))
+
+
+def amend(
+    ctx: typer.Context,
+    model: Model = None,
+    redis: RedisUrl = None,
+    yes: Yes = False,
+) -> None:
+    """Let a stored model go on under changed settings: eta, outputs, slope, margin, tie, half_life."""
+    from service.tools.stored.amend import amend_model
+
+    _run(amend_model(*settings_and_model(ctx), yes))
 
 
 def verify(

@@ -176,6 +176,19 @@ class Classifier:
         if self.observations.stretch is None:
             self.observations.use_reference_of_settings(self.weights, counts.updates, self.columns.names)
 
+    def amended(self, identity: Identity) -> "Classifier":
+        """A classifier that continues this one, which is not used any more, under another identity.
+
+        Its average of the weights is the same. A new segment of the bound begins, since the theorem is about one rate.
+        """
+        new, before = Classifier(identity, self.columns, self.observations.options), self.observations
+        new.observations.restore(before.recent, before.squared_steps, None)
+        if identity.average:
+            ages = [accumulator_factor(each, self.counts.events) for each in (self.identity, identity)]
+            self._state[:, 1] *= ages[0] / ages[1]
+        new.restore(self._state, self.squared_norm, self.counts)
+        return new
+
     def begin_segment(self) -> bool:
         """Begin a segment of the bound whose reference is the average of the weights, or w if there is no average.
 

@@ -1,11 +1,11 @@
 """The identity of a model: every setting that changes what an event means.
 
 State is a fold of the log under an identity. Two models with equal identities and equal covered records have equal
-bits, so a stored model goes on only under the identity that it was learned with.
+bits, so a stored model continues only under the identity that it was learned with, or that `perceptron amend` gave it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -46,6 +46,8 @@ SUMS = ("count", "mean", "m2")
 
 OF_A_CANDIDATE = ("rule", "eta", "outputs", "slope", "margin", "tie", "start", "average", "half_life")
 """The members in which a candidate may differ from its model: both read the same events."""
+AMENDABLE = ("eta", "outputs", "slope", "margin", "tie", "half_life")
+"""The members that may change while a model learns: see `learner.Amendment`."""
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -164,10 +166,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
         """Whether a score, or each of an array, predicts the positive label."""
         return decide(s, self.tie == "positive")
 
-    def differences(self, stored: "Identity") -> list[str]:
-        """`name: stored -> ours` for each member that differs; members of the event are named `event.name`."""
+    def differences(self, stored: "Identity", without: Collection[str] = ()) -> list[str]:
+        """`name: stored -> ours` for each member that differs; members of the event are named `event.name`.
+
+        The members `without` are left out.
+        """
         ours, theirs = self._as_text(), stored._as_text()
-        names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+        names = [name for name in ours | theirs if ours.get(name) != theirs.get(name) and name not in without]
         return [f"{name}: {theirs.get(name, 'unset')} -> {ours.get(name, 'unset')}" for name in names]
 
     def _as_text(self) -> dict[str, str]:

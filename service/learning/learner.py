@@ -1,8 +1,8 @@
-"""A model's state and the one way it changes: `Learner.apply`.
+"""A model's state and how it changes: `Learner.apply` learns records, `Learner.amend` changes settings.
 
 The learner does no I/O: it takes record bytes and offsets, and returns what happened. State is what `snapshots.head`
-puts into the state digest: identity, covered ranges, names, arrays, counts, candidates. Observations (the recent
-window, the limit of the norm) and runs are stored next to the state and are not part of it.
+puts into the state digest: identity, amendments, covered ranges, names, arrays, counts, candidates. Observations (the
+recent window, the limit of the norm) and runs are stored next to the state and are not part of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from service.learning.columns.columns import Batch, columns_for
 from service.learning.evaluation.last_events import LastEvents
 from service.learning.events.batch import Decoder, Reject
 from service.learning.events.flatten import Features
-from service.learning.identity import Identity
+from service.learning.identity import AMENDABLE, Identity
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.options import DEFAULT, Options
 from service.learning.records import PartitionId, Records
@@ -56,6 +56,15 @@ class OffsetGaps(msgspec.Struct):
     last: tuple[int, int]
 
 
+class Amendment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A change of settings in the life of a model."""
+
+    identity: Identity
+    """The identity before it."""
+    since: dict[PartitionId, int]
+    """The next offset of each partition when it happened."""
+
+
 class Learner:
     """One model: it reads events from the log, and its classifiers learn them. Not for several threads.
 
@@ -79,6 +88,8 @@ class Learner:
         self.covered: Ranges = {}
         self.runs: list[tuple[int, int, int]] = []
         """The order in which offsets were learned: the index of the partition in `covered`, from, to."""
+        self.amendments: list[Amendment] = []
+        """The changes of the identity, in their order."""
         self.gaps: dict[PartitionId, OffsetGaps] = {}
         """Gaps in the log that the reader accepted, by partition."""
         self._decoder = Decoder(identity, self.columns)
@@ -98,6 +109,11 @@ class Learner:
     def next(self) -> dict[PartitionId, int]:
         """The offset of the next record to learn, by partition."""
         return {partition: ranges[-1][1] for partition, ranges in self.covered.items()}
+
+    @property
+    def identities(self) -> list[Identity]:
+        """The identities under which it learned, in their order; the last one is the present one."""
+        return [*(amendment.identity for amendment in self.amendments), self.identity]
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
@@ -126,6 +142,13 @@ class Learner:
             self.covered.setdefault(partition, [(offset, offset)])
             for candidate in self.candidates.values():
                 candidate.since.setdefault(partition, offset)
+
+    def amend(self, identity: Identity) -> None:
+        """Learn under this identity from the next event on; raises ConfigurationError unless only AMENDABLE differ."""
+        if fixed := "; ".join(identity.differences(self.identity, AMENDABLE)):
+            raise ConfigurationError(f"a stored model can change {', '.join(AMENDABLE)}, but not {fixed}")
+        self.amendments.append(Amendment(self.identity, self.next))
+        self.identity, self.main = identity, self.main.amended(identity)
 
     def add_candidate(self, name: str, identity: Identity) -> None:
         """Add a candidate, which begins at the next event."""

@@ -14,7 +14,7 @@ from service.learning.evaluation.confidence_sequences import PairedComparison
 from service.learning.evaluation.mistake_bound import SegmentSums
 from service.learning.evaluation.prequential import AverageCounts, Margins
 from service.learning.identity import Identity
-from service.learning.learner import OffsetGaps
+from service.learning.learner import Amendment, OffsetGaps
 from service.learning.records import PartitionId
 from service.snapshots import blobs
 
@@ -150,7 +150,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reference: Array | None
     names: list[str]
     candidates: dict[str, CandidateState] | msgspec.UnsetType = msgspec.UNSET
-    """Unset if there are none, and then not written, so that older releases can read the head."""
+    amendments: list[Amendment] | msgspec.UnsetType = msgspec.UNSET
+    """Both are unset if there are none, and then not written, so that older releases can read the head."""
 
     @property
     def candidate_states(self) -> dict[str, CandidateState]:

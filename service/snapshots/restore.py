@@ -150,6 +150,7 @@ def _finish(learner: Learner, head: Head, names: Sequence[str], ready: _Parts) -
             candidate.stop(*saved.diverged_at)
         learner.candidates[name] = candidate
     learner.scaler, learner.runs, learner.gaps = ready.scaler, ready.runs, figures.gaps.copy()
+    learner.amendments = list(head.amendments or ())
     learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
     learner.main.observations.restore(_recent(figures, options, classes), figures.squared_steps, ready.segment)
     learner.main.restore(*ready.main, head.counts.copy(), figures.diverged)

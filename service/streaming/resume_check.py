@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Mapping
 
 from service.errors import AnotherCluster, DependencyError, IdentityChanged, LogLost
-from service.learning.identity import Identity
+from service.learning.identity import AMENDABLE, OF_A_CANDIDATE, Identity
 from service.learning.records import PartitionId
 from service.snapshots.head import Fingerprint, Head, Source
 from service.streaming.ports import Bounds, Log, Observer
@@ -22,9 +22,14 @@ def same_settings(model: str, head: Head, identity: Identity, source: Source) ->
             "be somebody else's. Go back to that cluster, or give this one another Redis database (redis.url)"
         )
     if differences := identity.differences(head.identity):
+        ways = ["restore them"]
+        if not identity.differences(head.identity, AMENDABLE):
+            ways.append(f"continue under these with `perceptron amend -m {model} --yes`")
+        if not identity.differences(head.identity, OF_A_CANDIDATE):
+            ways.append("learn these as a candidate")
         raise IdentityChanged(
-            f"model {model} was learned under other settings ({'; '.join(differences)}): "
-            f"restore them, or forget the model with `perceptron reset -m {model} --yes`"
+            f"model {model} was learned under other settings ({'; '.join(differences)}): {', '.join(ways)}, or forget "
+            f"the model with `perceptron reset -m {model} --yes`"
         )
 
 

@@ -12,6 +12,8 @@ from aiokafka import AIOKafkaProducer
 from service.embedded import servers
 from service.embedded.servers import Server, free_port
 from tests.conftest import Run, Running, event, one_line, perceptron, wait
+from tests.integration.kept import Tool
+from tests.oracle import Fold, assert_model_is_fold
 
 NOWHERE = "127.0.0.1:1"
 
@@ -94,6 +96,7 @@ async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
     second = await asyncio.to_thread(run("[model]\neta = 0.5\n").up)
     reason = await asyncio.to_thread(wait, lambda: second.model()["stopped"], "it says why it does not learn")
     assert "eta: 1.0 -> 0.5" in reason
+    assert f"with `perceptron amend -m {topic} --yes`, learn these as a candidate, or forget" in reason
     assert f"perceptron reset -m {topic} --yes" in reason
     assert reason in second.log.read_text()
     assert (await asyncio.to_thread(second.predict, {"features": {"a": 1}})).json()["version"] == 2
@@ -111,6 +114,35 @@ async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
     await asyncio.to_thread(wait, lambda: second.model()["identity"]["eta"] == 0.5, "it learns under its settings")
     await asyncio.to_thread(second.wait_for, 1)
     assert await asyncio.to_thread(second.vector) == [0.5, 0.5]
+
+
+async def test_an_amended_model_is_not_learned_under_the_old_settings(
+    run: Run, tool: Tool, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """The running learner stops and answers on. One with the new settings continues; a rollback takes it back."""
+    old = await asyncio.to_thread(run("[model]\neta = 1.0\n").up)
+    events = [event({"a": 1}, 1), event({"a": -4}, 1)]
+    await producer.send_and_wait(topic, events[0])
+    await asyncio.to_thread(old.wait_for, 1)
+    follower = await asyncio.to_thread(run("[model]\neta = 0.5\n", "--no-learn").up)
+    for flags, code, part in ([], 2, "eta: 1.0 -> 0.5"), (["--yes"], 0, "eta: 1.0 -> 0.5"), (["--yes"], 0, "nothing"):
+        result = perceptron("-c", str(follower.config), "amend", "-m", topic, "--redis", old.redis_url, *flags)
+        assert (result.returncode, part in one_line(result.stdout + result.stderr)) == (code, True), result
+    await producer.send_and_wait(topic, events[1])
+    reason = await asyncio.to_thread(wait, lambda: old.model()["stopped"], "it has stopped")
+    assert "eta: 0.5 -> 1.0" in reason
+    for process in old, follower:
+        await asyncio.to_thread(wait, lambda: process.model()["identity"]["eta"] == 0.5, "it follows")  # noqa: B023
+        assert (await asyncio.to_thread(process.predict, {"features": {"a": 1}})).json()["version"] == 3
+    assert await asyncio.to_thread(old.stop) == 0
+    new = await asyncio.to_thread(run("[model]\neta = 0.5\n").up)
+    model, fold = await asyncio.to_thread(new.wait_for, 2), Fold().fold(events[:1])
+    fold.eta = 0.5
+    assert_model_is_fold(fold.fold(events[1:]), model, new.weights())
+    assert (await tool.verify())["replayed_state_digest"] == model["state_digest"]
+    await tool.roll_back(2)
+    await asyncio.to_thread(wait, lambda: new.model()["identity"]["eta"] == 1.0, "it follows the version before")
+    assert (await tool.verify())["replayed_events"] == 1
 
 
 def test_a_replica_follows_and_serves_without_kafka(

@@ -4,13 +4,14 @@ import copy
 import hashlib
 import json
 import struct
-from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from tests.oracle import Classes, Fold
 from tests.simulation.world import Redis, Topic, Violation
 
 Runs = list[tuple[int, int, int]]
+Settings = list[tuple[dict[int, int], Any]]
+"""The identities of a model in their order, each with the offsets by partition at which it began."""
 
 
 class World(Protocol):
@@ -47,18 +48,18 @@ class State:
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
-        self.rejected = 0
+        self.rejected = self.amended = 0
         self.next: dict[int, int] = {}
         self.candidates: dict[str, tuple[Candidate, Fold]] = {}
 
     def copy(self) -> "State":
         new = State(_copied(self.fold))
         new.candidates = {name: (candidate, _copied(fold)) for name, (candidate, fold) in self.candidates.items()}
-        new.rejected, new.next = self.rejected, dict(self.next)
+        new.rejected, new.amended, new.next = self.rejected, self.amended, dict(self.next)
         return new
 
     def learn(
-        self, topic: Topic, runs: Iterable[tuple[int, int, int]], expected: dict[str, Candidate], starts: dict[int, int]
+        self, topic: Topic, runs: Runs, settings: Settings, expected: dict[str, Candidate], starts: dict[int, int]
     ) -> "State":
         new = self.copy()
         new.candidates = {
@@ -72,7 +73,7 @@ class State:
             records = topic.partitions[p].records if p < len(topic.partitions) else {}
             for offset in range(start, end):
                 new.next[p] = offset
-                new.begin_candidates(expected, starts)
+                new.begin(settings, expected, starts)
                 if (record := records.get(offset)) and record.good:
                     assert record.value is not None
                     new.fold.learn(record.value)
@@ -81,11 +82,16 @@ class State:
                             fold.learn(record.value)
                 new.rejected += record is not None and not record.good
             new.next[p] = end
-        new.begin_candidates(expected, starts)
+        new.begin(settings, expected, starts)
         return new
 
-    def begin_candidates(self, expected: dict[str, Candidate], starts: dict[int, int]) -> None:
-        """Add the candidates that begin at the present offsets."""
+    def begin(self, settings: Settings, expected: dict[str, Candidate], starts: dict[int, int]) -> None:
+        """Take over the settings, and add the candidates, that begin at the present offsets."""
+        for since, identity in settings[self.amended + 1 :]:
+            if all(self.next.get(p, starts[p]) >= offset for p, offset in since.items()):
+                self.fold.eta, self.fold.half_life = identity["eta"], identity["half_life"]
+                self.fold.margins = identity.get("margin", (0.0, 0.0))
+                self.amended += 1
         for name in expected.keys() - self.candidates.keys():
             candidate = expected[name]
             if all(self.next.get(p, starts[p]) >= offset for p, offset in candidate.since.items()):
@@ -114,6 +120,7 @@ class JudgedHead(NamedTuple):
     """The logs from which the head and its ancestors may have been learned: two can begin with the same records."""
     source: Any
     """The source in the head. No child may have another one."""
+    settings: Settings
 
 
 class Judge:
@@ -154,18 +161,20 @@ class Judge:
         redis.check_blobs()
         if missing := [k["version"] for k in head["kept"] if f"v:{k['version']}" not in redis.state]:
             raise Violation(f"kept versions {missing} are missing")
-        empty = State(_empty_fold(head["identity"]))
+        empty, settings = State(_empty_fold(head["identity"])), _settings(head)
         if previous and previous not in self.heads:
             raise Violation(f"{previous[:6]} was continued, but no process of this release wrote it")
         source = head["source"]
         parent = (
             self.heads[previous]
             if previous
-            else JudgedHead(0, {}, empty, [], empty, self._world.topics_of(source), source)
+            else JudgedHead(0, {}, empty, [], empty, self._world.topics_of(source), source, settings[:1])
         )
         if head["source"] != parent.source:
             raise Violation(f"a head of {parent.source} was continued in {head['source']}")
         offsets = {int(p): position["offset"] for p, position in head["next"].items()}
+        if settings not in (parent.settings, [*parent.settings, (parent.next, head["identity"])]):
+            raise Violation(f"settings {settings} follow {parent.settings}")
         if head["version"] != parent.version + 1:
             raise Violation(f"version {head['version']} follows version {parent.version}")
         for p, offset in parent.next.items():
@@ -191,7 +200,7 @@ class Judge:
         for topic in parent.topics:
             continuation = _continuation(parent.runs, runs)
             state, to_learn = (parent.base, runs) if continuation is None else (parent.state, continuation)
-            state = state.learn(topic, to_learn, candidates, starts)
+            state = state.learn(topic, to_learn, settings, candidates, starts)
             differs = self._differs(head, offsets, state)
             if mismatch := differs or self._missing_letter(topic, head["covered"], parent.next):
                 difference = mismatch
@@ -200,7 +209,7 @@ class Judge:
         if not matching:
             raise Violation(f"version {head['version']}: {difference}")
         base, new_runs = (end_state, list[tuple[int, int, int]]()) if is_kept else (parent.base, runs)
-        self.heads[digest] = JudgedHead(head["version"], offsets, base, new_runs, end_state, matching, source)
+        self.heads[digest] = JudgedHead(head["version"], offsets, base, new_runs, end_state, matching, source, settings)
 
     def _differs(self, head: Any, offsets: dict[int, int], state: State) -> str:
         """Describe how the head differs from this state; "" if it does not."""
@@ -296,6 +305,13 @@ def _empty_fold(identity: Any) -> Fold:
     if len(labels) > 2:
         return Classes(labels, eta, half_life, scaled)
     return Fold(eta, half_life, scaled, identity.get("margin", (0.0, 0.0)))
+
+
+def _settings(head: Any) -> Settings:
+    amendments = head.get("amendments", [])
+    identities = [*(amendment["identity"] for amendment in amendments), head["identity"]]
+    since = [{int(p): offset for p, offset in amendment["since"].items()} for amendment in amendments]
+    return list(zip([{}, *since], identities, strict=True))
 
 
 def _continuation(before: Runs, runs: Runs) -> Runs | None:

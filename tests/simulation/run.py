@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+import msgspec
 from msgspec.structs import replace
 
 from service.errors import (
@@ -17,6 +18,7 @@ from service.errors import (
     Diverged,
     IdentityChanged,
     LogLost,
+    PerceptronError,
     SnapshotDamaged,
     SnapshotForeign,
 )
@@ -140,7 +142,31 @@ class Reader:
                 # If Redis was emptied and a head came back, nothing shows that the head was missing meanwhile.
                 if torn == self.world.torn and self.world.redis.intact:
                     raise
+            if snapshot and snapshot.learner.identity != snapshot.head.identity:
+                raise Violation("the reader has other settings than the head")
             await clock.sleep(0.3)
+
+
+class Operator:
+    """Amends the model to the settings of the simulation, as `perceptron amend` does."""
+
+    name = "operator"
+
+    def __init__(self, simulation: "Simulation") -> None:
+        self.simulation = simulation
+        self.coroutine = self.run()
+        self.waiting: Step | None = Step("start")
+
+    async def run(self) -> None:
+        world, options = self.simulation.world, dict[str, Any](self.simulation.keeper_options, keep_every=0.0)
+        store = SimulatedStore(world, self.name, lambda: saver._doubtful[1] if saver._doubtful else [])
+        saver = Keeper("t", store, Clock(world), offload, **options)
+        with contextlib.suppress(PerceptronError):
+            while (learner := await saver.restore()) and learner.identity != self.simulation.identity:
+                learner.amend(self.simulation.identity)
+                assert saver.head
+                if await saver.save(learner, {}, saver.head.source):
+                    world.count("amended")
 
 
 @contextlib.contextmanager
@@ -181,6 +207,7 @@ class Simulation:
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)
+        self.operators: list[Operator] = []
         self.started, self.next_look = 0, 0.0
         # A separate random generator, so that flips do not change the rest of a history.
         self.flip_rng = random.Random(f"flips of {seed}")
@@ -194,8 +221,10 @@ class Simulation:
             (self.trim, 0.1), (self.recreate, 0.07), (self.add_partition, 0.15), (self.jump_clock, 0.3),
             (self.reset, 1.0), (self.change_pace, 1.0), (self.toggle_dead_letters, 0.3),
         ]  # fmt: skip
-        # Only every fourth seed has these, so that the other histories stay the same.
-        self.has_damage = seed % 4 == 2
+        # Only some seeds have these, so that the other histories stay the same.
+        self.has_damage, self.has_amendments = seed % 4 == 2, seed % 11 == 6
+        if self.has_amendments:
+            faults.append((self.amend, 2.0))
         if self.has_damage:
             faults += [(self.damage, 0.3), (self.save_as_newer_release, 0.2), (self.repair, 1.0)]
         self.faults = [(fault, weight * rng.choice((0.0, 0.5, 1.0, 1.0, 3.0))) for fault, weight in faults]
@@ -227,9 +256,8 @@ class Simulation:
             history = "\n".join(self.world.history)
             raise Violation(f"{history}\nseed {self.seed}: {violation}") from violation
         finally:
-            for process in self.processes:
-                process.coroutine.close()
-            self.reader.coroutine.close()
+            for actor in self.actors():
+                actor.coroutine.close()
         return self.world
 
     def settle(self) -> None:
@@ -263,6 +291,9 @@ class Simulation:
         if (order := len(self.judge.heads[digest].runs)) > keeper.MAX_RUNS:
             raise Violation(f"version {content['version']} records the order of {order} runs")
 
+    def actors(self) -> list[Process | Operator | Reader]:
+        return [*self.processes, *self.operators, self.reader]
+
     def step(self) -> None:
         """Let one process that is ready run to its next await; if none is ready, let time pass."""
         world = self.world
@@ -271,8 +302,7 @@ class Simulation:
             self.next_look = world.now + 1.0
             for process in self.processes:
                 process.seen_digest = world.redis.seen_digest
-        actors: list[Process | Reader] = [*self.processes, self.reader]
-        ready = [p for p in actors if p.waiting is not None and p.waiting.ready()]
+        ready = [p for p in self.actors() if p.waiting is not None and p.waiting.ready()]
         if not ready:
             world.now += 0.1
             return
@@ -282,6 +312,7 @@ class Simulation:
         except StopIteration:
             world.say(f"{actor.name}: ends")
             self.processes = [p for p in self.processes if p is not actor]
+            self.operators = [o for o in self.operators if o is not actor]
         except Violation:
             raise
         except Exception as error:
@@ -391,6 +422,17 @@ class Simulation:
         if any(p.observer.reason for p in self.processes):
             self.empty_redis()
 
+    def amend(self) -> None:
+        """Change the settings, and amend the model to them. Processes that run keep the settings that they have."""
+        changes: dict[str, Any] = {"eta": self.identity.eta * self.world.rng.choice((0.5, 0.75, 2.0))}
+        if self.identity.half_life:
+            changes["half_life"] = self.world.rng.choice((2, 3, 7))
+        if self.identity.margin:
+            changes["margin"] = self.world.rng.choice(((0.5, 4.0), (0.0, 1.0)))
+        self.identity = replace(self.identity, **changes)
+        self.operators.append(Operator(self))
+        self._note(f"amend: {changes}")
+
     def run_late_command(self) -> None:
         redis = self.world.redis
         if redis.late:
@@ -459,6 +501,8 @@ class Simulation:
         for process in self.processes:
             process.log.revoke()
         self.paces = {}
+        if self.has_amendments:
+            self.operators.append(Operator(self))
         if repaired := [p for p in self.world.topic.partitions if p.flipped and self.flip_rng.random() < 0.9]:
             for part in repaired:  # new processes start, which have not stopped because of it
                 part.flipped = None
@@ -481,7 +525,7 @@ class Simulation:
     def stopped_for_good_reason(self) -> bool:
         """Whether the process stopped; raises Violation if it had no good reason."""
         reason, world = self.last.observer.reason, self.world
-        if reason is None:
+        if reason is None or self.operators:
             return False
         digest = world.redis.current
         waiting = self.last.waiting
@@ -489,7 +533,8 @@ class Simulation:
             return False  # a process without the topic saved meanwhile: this process checks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         if isinstance(reason, IdentityChanged) and digest:
-            justified = json.loads(world.redis.state["head"])["identity"]["eta"] != self.identity.eta
+            stored = json.loads(world.redis.state["head"])["identity"]
+            justified = stored != json.loads(msgspec.json.encode(self.identity))
         elif isinstance(reason, Diverged) and digest:
             justified = self.judge.diverges(digest)
         elif isinstance(reason, LogLost):

@@ -1,4 +1,5 @@
 """The commands on a model that the store has, a file each.
 
-`newest_snapshot` reads it for `inspect`, `export` and `verify`. `rollback` and `reset` change what the store has.
+`newest_snapshot` reads it for `inspect`, `export` and `verify`. `rollback`, `amend` and `reset` change what
+the store has.
 """

@@ -1,11 +1,12 @@
 """`perceptron verify`: learn the records of the newest snapshot again from Kafka, and compare the state digests.
 
 A model of one partition is replayed from its first covered record. With several partitions the order of arrival counts.
-It is recorded since the last kept version, so their replay begins there. Gaps are skipped. Nothing is written.
+It is recorded since the last kept version, so their replay begins there. Each part is learned under the settings of its
+time. Gaps are skipped. Nothing is written.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -87,7 +88,7 @@ async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedMod
     head, stored = snapshot.head, snapshot.learner
     version: int | None = None
     if head.order == "log" or not head.kept:
-        learner = Learner(head.identity, options=UNWATCHED, start=_start(settings, name, head))
+        learner = Learner(stored.identities[0], options=UNWATCHED, start=_start(settings, name, head))
     else:
         version = head.kept[-1].version
         learner = (await kept_snapshot(store, head, snapshot.digest, version, asyncio.to_thread, UNWATCHED)).learner
@@ -98,18 +99,28 @@ async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedMod
     return snapshot, learner, version
 
 
-def _add_due(learner: Learner, stored: Learner) -> None:
-    """Add the stored candidates that began at the learner's next offsets, or before them."""
+def _change(learner: Learner, stored: Learner) -> None:
+    """Amend the learner, and add candidates, as the stored model did at the learner's next offsets or before them."""
+    following, count = learner.next, len(learner.amendments)
+    for amendment, identity in zip(stored.amendments[count:], stored.identities[count + 1 :], strict=True):
+        if _reached(following, amendment.since):
+            learner.amend(identity)
+            learner.amendments[-1] = amendment  # its own offsets may be after a gap
     for name, candidate in stored.candidates.items():
-        if name not in learner.candidates and all(learner.next[p] >= offset for p, offset in candidate.since.items()):
+        if name not in learner.candidates and _reached(following, candidate.since):
             learner.add_candidate(name, candidate.identity)
             learner.candidates[name].since = dict(candidate.since)  # the record before that offset may be in a gap
 
 
+def _reached(following: Mapping[PartitionId, int], since: Mapping[PartitionId, int]) -> bool:
+    return all(following[partition] >= offset for partition, offset in since.items())
+
+
 def _cut(steps: Sequence[Step], stored: Learner) -> Iterator[Step]:
-    """The same steps, cut where a candidate began."""
+    """The same steps, cut where a candidate began or an amendment happened."""
+    begun = [candidate.since for candidate in stored.candidates.values()] + [each.since for each in stored.amendments]
     for partition, start, to in steps:
-        cuts = {candidate.since[partition] for candidate in stored.candidates.values()}
+        cuts = {since.get(partition, start) for since in begun}
         edges = [start, *sorted(cut for cut in cuts if start < cut < to), to]
         yield from ((partition, a, b) for a, b in pairwise(edges))
 
@@ -158,7 +169,7 @@ async def _replay(
         _check_log(topic, steps, reader.bounds)
         for partition, start, to in _cut(steps, snapshot.learner):
             learner.skip(partition, start)
-            _add_due(learner, snapshot.learner)
+            _change(learner, snapshot.learner)
             async for part in reader.read(partition, start, to):
                 last = fingerprints[partition]
                 for record in part[part.find(last.offset) : part.find(last.offset + 1)] if last else ():
@@ -172,7 +183,7 @@ async def _replay(
                     if diverged := learner.apply(partition, run).diverged:
                         return diverged
             _cover(learner, partition, to)
-    _add_due(learner, snapshot.learner)
+    _change(learner, snapshot.learner)
     return None
 
 
