@@ -293,9 +293,8 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
     events: Annotated[int | None, Meta(examples=[1000])]
     mistakes: Annotated[int | None, Meta(examples=[31])]
     learning_here: bool
-    alias_of: (
-        Annotated[str, Meta(examples=["churn-v2"], description="the model that answers for this name")] | UnsetType
-    )
+    alias_of: Annotated[str, Meta(examples=["churn-v2"])] | UnsetType = UNSET
+    """The model that answers for this name; left out if it is this model."""
 
     @classmethod
     def from_model(cls, model: Model, alias_of: str | UnsetType) -> Self:
