@@ -46,7 +46,8 @@ def _root(
 
 for command in (
     run.run, data.suggest, data.produce, data.fit, data.predict, run.healthcheck, run.config, run.check,
-    stored.inspect, stored.export, stored.rollback, stored.amend, stored.verify, stored.reset, run.demo,
+    stored.inspect, stored.export, stored.rollback, stored.amend, stored.verify, stored.reset, stored.promote,
+    run.demo,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(dead_letters.app, name="dead-letters", short_help=dead_letters.app.info.help)

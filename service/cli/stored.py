@@ -1,11 +1,11 @@
-"""The commands on a stored model: inspect, export, rollback, amend, verify, reset."""
+"""The commands on a stored model: inspect, export, rollback, amend, verify, reset, promote."""
 
 from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Model, Output, RedisUrl, settings_and_model
+from service.cli.options import AsJson, Bootstrap, Model, Output, RedisUrl, settings_and_model, settings_of
 
 T = TypeVar("T")
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what would be done.")]
@@ -92,6 +92,18 @@ def reset(
     from service.tools.stored.reset import reset_model
 
     _run(reset_model(*settings_and_model(ctx), yes))
+
+
+def promote(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="The model that answers.")],
+    alias: Annotated[str, typer.Option("--as", metavar="NAME", help="The name that it answers for.")],
+    redis: RedisUrl = None,
+) -> None:
+    """Let a model answer for another name, in every process; `promote NAME --as NAME` takes it back."""
+    from service.tools.stored.promote import promote_model
+
+    _run(promote_model(settings_of(ctx), name, alias))
 
 
 def _run(command: Coroutine[Any, Any, T]) -> T:

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -71,6 +71,8 @@ With Python's own 700 the collector looks through them many times a second, for 
 """
 SETTLED_SECONDS = 10.0
 """Time after the start until most long-lived objects exist. Then they are hidden from the collector."""
+ALIAS_SECONDS = 1.0
+"""Seconds between two looks at the aliases."""
 FIND_SECONDS = 2.0
 """Seconds between two looks of a replica for models that it does not know."""
 
@@ -210,6 +212,7 @@ class Process:
                 self._learners.append(tasks.create_task(self._learning(model, log).run()))
 
             spawn = following.create_task
+            spawn(self._watch_aliases())
             spawn(follow(self._followers, self._store, self._clock, self._wake, spawn))
             if settings.learn:
                 self._member = await self._connect()
@@ -244,6 +247,19 @@ class Process:
 
         return await self._insist(lambda: connect(member().connected()), settings.fail_fast)
 
+    async def _watch_aliases(self) -> None:
+        """Read the aliases, and follow their models. While the store is away, aliases stay as they are."""
+        while True:
+            with suppress(DependencyError):
+                aliases = await self._store.aliases()
+                for alias, name in aliases.items():
+                    model = self._models.get(name) or self._models.add(self._model(name, learned=False))
+                    if self._models.aliases.get(alias) != name:
+                        waits = "" if model.answering else "; it has no snapshot here yet, so the alias waits for one"
+                        self._log.info(f"a model answers for another name{waits}", model=name, alias=alias)
+                self._models.aliases = aliases
+            await asyncio.sleep(ALIAS_SECONDS)
+
     async def _find_stored(self, add_model: Callable[[str], Model]) -> None:
         """Find the models in the store whose names match a pattern. A replica does so, since it needs no Kafka."""
         while True:
@@ -252,9 +268,9 @@ class Process:
                     add_model(name)
             await asyncio.sleep(FIND_SECONDS)
 
-    def _model(self, topic: str) -> Model:
+    def _model(self, topic: str, learned: bool = True) -> Model:
         status = ModelStatus()
-        if self._settings.learn:
+        if self._settings.learn and learned:
             status = ModelStatus(
                 lambda: self._member is None or self._member.awaits_assignment(topic),
                 lambda: self._member.missing_resource(topic) if self._member else "",

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Self
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, UnsetType
 from msgspec.structs import asdict
 
 from service.learning.classifier import Classifier
@@ -293,16 +293,19 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
     events: Annotated[int | None, Meta(examples=[1000])]
     mistakes: Annotated[int | None, Meta(examples=[31])]
     learning_here: bool
+    alias_of: (
+        Annotated[str, Meta(examples=["churn-v2"], description="the model that answers for this name")] | UnsetType
+    )
 
     @classmethod
-    def from_model(cls, model: Model) -> Self:
+    def from_model(cls, model: Model, alias_of: str | UnsetType) -> Self:
         """The summary of this model as it is now."""
+        name, here = model.name, model.learning_here
         if (served := model.answering) is None:
-            return cls(model.name, None, None, None, None, None, model.learning_here)
-        identity, counts, version = served.learner.identity, served.learner.main.counts, served.head.version
-        return cls(
-            model.name, identity.rule, identity.features, version, counts.events, counts.mistakes, model.learning_here
-        )
+            return cls(name, None, None, None, None, None, here, alias_of)
+        identity, counts = served.learner.identity, served.learner.main.counts
+        version, rule, features = served.head.version, identity.rule, identity.features
+        return cls(name, rule, features, version, counts.events, counts.mistakes, here, alias_of)
 
 
 def _weights(classifier: Classifier) -> str:

@@ -1,7 +1,7 @@
 """The models that this process serves: from its own learners, newest snapshots, or fixed weights (threshold units)."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -73,7 +73,9 @@ class Models:
     def __init__(self, listed: Iterable[Model]) -> None:
         self._models = {model.name: model for model in listed}
         self.listed = list(self._models.values())
-        """The models of the topics that the settings name."""
+        """The models that the settings name."""
+        self.aliases: Mapping[str, str] = {}
+        """The model that answers for each alias, as the store said last."""
 
     def add(self, model: Model) -> Model:
         """Add a threshold unit, or the model of a topic that matches a pattern."""
@@ -85,13 +87,17 @@ class Models:
         return self._models.get(name)
 
     def answering(self, name: str) -> tuple[Model, ServedModel]:
-        """The model of this name, and what answers for it; raises UnknownModel and Unanswerable."""
-        model = self._models.get(name)
-        if model is None:
+        """The model that answers for this name, and its state; raises UnknownModel and Unanswerable.
+
+        The model of an alias answers as soon as it has a snapshot here. Until then the name answers as before.
+        """
+        models = [m for each in (self.aliases.get(name, name), name) if (m := self._models.get(each))]
+        if not models:
             raise errors.UnknownModel
-        if model.answering is None:
-            raise errors.Unanswerable(model.status.why_not)
-        return model, model.answering
+        for model in models:
+            if model.answering is not None:
+                return model, model.answering
+        raise errors.Unanswerable(models[0].status.why_not)
 
     def __iter__(self) -> Iterator[Model]:
         return iter(list(self._models.values()))

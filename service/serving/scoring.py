@@ -50,7 +50,7 @@ class Predictor:
         """The state of a model, and what `ServedModel.classifier` returns; raises UnknownModel and Unanswerable."""
         _, served = self._models.answering(name)
         if served.learner.main.diverged:
-            raise Unanswerable(str(Diverged(name, served.learner.main.diverged)))
+            raise Unanswerable(str(Diverged(served.head.model, served.learner.main.diverged)))
         return served, *served.classifier(candidate)
 
     async def predict(
@@ -72,17 +72,17 @@ class Predictor:
                 # The state cannot change, as the loop does not turn.
                 predictions = [answer(served.learner, classifier, each, explain, top) for each in features]
                 _check_finite(predictions, instances)
-                self._count(name, classifier.identity, predictions)
-                return request.answer(predictions, name, served.head.version, served.ahead, answered_by)
+                self._count(served.head.model, classifier.identity, predictions)
+                return request.answer(predictions, served.head.model, served.head.version, served.ahead, answered_by)
         async with self._thread:
             served, answered_by, classifier = self.answering(name, candidate)
-            version, ahead = served.head.version, served.ahead
+            head, ahead = served.head, served.ahead
             frozen = await read_all(served.learner, partial(freeze, served.learner, classifier))
 
             def predict_and_answer() -> bytes:
                 predictions = predict_large(frozen, request, explain, top)
-                self._count(name, frozen.classifier.identity, predictions)
-                return request.answer(predictions, name, version, ahead, answered_by)
+                self._count(head.model, frozen.classifier.identity, predictions)
+                return request.answer(predictions, head.model, head.version, ahead, answered_by)
 
             return await asyncio.to_thread(predict_and_answer)
 

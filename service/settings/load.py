@@ -175,8 +175,9 @@ class Settings(BaseSettings):
         return not is_reserved and _matching(self.patterns, topic) is not None
 
     def of(self, model: str) -> ModelSettings:
-        """A model's settings: its own, or those of the pattern that matches its topic."""
-        return self.models[model if model in self.models else _matching(self.models, model) or model]
+        """A model's settings: its own, those of the pattern that matches its topic, or those of all models."""
+        name = model if model in self.models else _matching(self.models, model)
+        return ModelSettings(**self.model) if name is None else self.models[name]
 
     def topic_of(self, model: str) -> str:
         """The topic that a model learns."""
@@ -259,13 +260,13 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     if model is None and len(settings.models) > 1:
         raise ConfigurationError(f"--model: the settings have several models: name one of {', '.join(settings.models)}")
     name = model or next(iter(settings.models), None)
+    if name and name not in settings.models and not _matching(settings.models, name):
+        raise ConfigurationError(f"there is no model {name}{did_you_mean(name, settings.models)}")
     try:
         own = settings.model if name is None else settings.of(name).model_dump(exclude_unset=True)
         # `candidates` and `serve` are left out: under these flags the model may be equal to a candidate.
         alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
         return ModelSettings(**{**alone, **flags})
-    except KeyError:
-        raise ConfigurationError(f"there is no model {name}{did_you_mean(name or '', settings.models)}") from None
     except ValidationError as error:
         raise _refused(error, Sources(flags)) from None
 

@@ -95,5 +95,11 @@ class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
     async def exists(self, model: str) -> bool:
         """Whether the store holds anything under the model's key."""
 
+    async def aliases(self) -> dict[str, str]:
+        """The model that answers for each alias."""
+
+    async def set_alias(self, alias: str, model: str) -> None:
+        """Let a model answer for an alias. An alias of itself is removed."""
+
     async def delete(self, model: str) -> None:
         """Forget a model: head, kept versions, blobs."""

@@ -192,7 +192,8 @@ async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
         return f"{name}:{USERS[name].password}@{redis.address}"
 
     async def run_command(name: str, *command: str) -> None:
-        options = ["-t", topic, *([] if command[0] in {"reset", "export"} else ["-b", kafka.address])]
+        options = [] if command[0] in {"reset", "export", "promote"} else ["-b", kafka.address]
+        options += [] if command[0] == "promote" else ["-t", topic]
         options += ["--redis", f"redis://{login(name)}/0"]
         env = {"PERCEPTRON_LEARN": str(name != "replica")}
         result = await asyncio.to_thread(perceptron, *command, *options, cwd=tmp_path, env=env)
@@ -213,6 +214,7 @@ async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
     await run_command("replica", "check")
     for name in ("inspect", "export", "verify"):
         await run_command(name, name)
+    await run_command("promote", "promote", topic, "--as", f"{topic}-alias")
     await run_command("rollback", "rollback", "--to", str(versions[-1]["version"]), "--yes")
     await run_command("reset", "reset", "--yes")
     await raw_redis.execute_command("ACL", "DELUSER", *USERS)

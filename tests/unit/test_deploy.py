@@ -1,4 +1,4 @@
-"""The Compose file and the image: settings that exist, few rights, locked packages."""
+"""Compose files and the image: settings that exist, few rights, locked packages. Files that others run: valid."""
 
 import os
 import re
@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.nightly
 
 STEPS = list(instructions(DOCKERFILE.read_text()))
+FORMS = [".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/idea.yml"]
 COMPOSE: Any = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
 
@@ -63,7 +64,10 @@ def test_the_producer_sends_events_that_are_good() -> None:
         ["hadolint", "deploy/Dockerfile"],
         ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"],
         ["docker-compose", "config", "--quiet"],
-        ["yamllint", "--strict", "docker-compose.yml", "deploy"],
+        ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", ".github/workflows/ci.yml"],
+        ["check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml"],
+        ["check-jsonschema", "--builtin-schema", "vendor.github-issue-forms", *FORMS],
+        ["yamllint", "--strict", "docker-compose.yml", "deploy", ".github", ".pre-commit-config.yaml"],
     ],
     ids=lambda c: c[0],
 )

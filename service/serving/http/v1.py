@@ -27,7 +27,7 @@ from service.serving.http.predict import Predict, PredictParameters
 from service.serving.http.request_bodies import InFlight
 from service.serving.http.v1_predictions import BatchPredictionResponse, PredictionResponse, V1Request
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
-from service.serving.models import Models, read_all
+from service.serving.models import Model, Models, read_all
 from service.serving.predictions import Prediction
 from service.serving.scoring import Predictor
 from service.snapshots import codec
@@ -134,7 +134,9 @@ def install_v1(
     @app.get("/v1/models", tags=["models"], responses=responses({401: "token missing"}, ModelList))
     async def list_models() -> Response:
         """Every model of this process."""
-        return encoded(ModelList([Summary.from_model(model) for model in models]))
+        aliases = dict(models.aliases)
+        rows = [Summary.from_model(model, aliases.pop(model.name, UNSET)) for model in models]
+        return encoded(ModelList([*rows, *(Summary.from_model(Model(alias), aliases[alias]) for alias in aliases)]))
 
     @app.get("/v1/models/{name}", tags=["models"], responses=responses(MODEL_PROBLEMS, Description))
     async def describe_model(name: str) -> Response:
@@ -144,9 +146,10 @@ def install_v1(
     @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses(MODEL_PROBLEMS, Candidates))
     async def candidates(name: str) -> Response:
         """The candidates that learn side by side with the model: how each predicts, and which one answers."""
-        learner = models.answering(name)[1].learner
+        model, served = models.answering(name)
+        learner = served.learner
         described = [CandidateInfo.from_learner(learner, candidate) for candidate in learner.candidates]
-        return encoded(Candidates(name, learner.answering, described))
+        return encoded(Candidates(model.name, learner.answering, described))
 
     @app.get("/v1/models/{name}/weights", tags=["models"], responses=responses(WEIGHTS_PROBLEMS, Weights))
     async def weights(name: str, parameters: Annotated[WeightsParameters, Query()]) -> Response:
@@ -165,10 +168,10 @@ def install_v1(
     @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses(VERSIONS_PROBLEMS, Versions))
     async def versions(name: str) -> Response:
         """The versions kept for rollback, oldest first."""
-        served = models.answering(name)[1]
+        model, served = models.answering(name)
         in_flight.take()
         try:
-            stored = await store.kept(name, [v.version for v in served.head.kept])
+            stored = await store.kept(model.name, [v.version for v in served.head.kept])
             kept = codec.kept_versions(served.head, served.digest, stored)
         except SnapshotDamaged as error:
             raise HTTPException(503, str(error)) from None

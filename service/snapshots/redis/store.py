@@ -3,6 +3,7 @@
 perceptron:{m}      one hash a model (the braces keep it in one Cluster slot):
                     head, digest, v:<version> (kept heads), b:<digest> (blobs)
 perceptron:models   the set of model names
+perceptron:aliases  a hash: alias to model
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from service.snapshots.redis.connection import Endpoint
 from service.snapshots.redis.preflight import check_server
 from service.snapshots.redis.redis_errors import is_not_primary, redis_failure
 
-MODELS = "perceptron:models"
+MODELS, ALIASES = "perceptron:models", "perceptron:aliases"
 MAX_COMMAND_BYTES = 1 << 20
 """Bytes of blobs in one command. A larger write would hold the event loop longer than a slice of learning."""
 
@@ -133,6 +134,14 @@ class RedisStore(Store):
     async def exists(self, model: str) -> bool:
         async with self._translated_errors():
             return bool(await self._redis.exists(key(model)))
+
+    async def aliases(self) -> dict[str, str]:
+        async with self._translated_errors():
+            return {_text(alias): _text(model) for alias, model in (await self._redis.hgetall(ALIASES)).items()}
+
+    async def set_alias(self, alias: str, model: str) -> None:
+        async with self._translated_errors():
+            await (self._redis.hdel(ALIASES, alias) if alias == model else self._redis.hset(ALIASES, alias, model))
 
     async def delete(self, model: str) -> None:
         async with self._translated_errors():

@@ -41,20 +41,16 @@ class ModelLog:
         clients: KafkaClients,
         fetcher: Fetcher,
         stopping: asyncio.Event,
-        watchdog: float,
         predictions_wait: Callable[[], bool],
         model: str,
         topics: Sequence[str],
     ) -> None:
-        """`stopping` is set when the process stops. An idle poll takes at most a quarter of `watchdog`, in seconds.
-
-        `predictions_wait` says whether a prediction waits for the event loop.
-        """
+        """`stopping` is set when the process stops. `predictions_wait` says whether a prediction waits for a turn."""
         self.model, self.topics = model, topics
         self.released = asyncio.Event()
         self.released.set()
         self._clients, self._fetcher, self._stopping = clients, fetcher, stopping
-        self._idle_seconds, self._predictions_wait = min(IDLE_SECONDS, watchdog / 4), predictions_wait
+        self._predictions_wait = predictions_wait
         self.assigned: Mapping[PartitionId, ModelPartition] = {}
         """The partitions that the group assigned to us: all of the model's topics, or none."""
         # Assignments are numbered, so that an assignment after a revocation differs from the one before.
@@ -150,7 +146,7 @@ class ModelLog:
         if not self.held:
             return {}
         max_records = SHORT_POLL_RECORDS if self._predictions_wait() else POLL_RECORDS
-        seconds = self._idle_seconds if idle else POLL_SECONDS
+        seconds = IDLE_SECONDS if idle else POLL_SECONDS
         try:
             async with asyncio.timeout(seconds) as self._polling, self._clients.cluster.errors():
                 polled = await self._fetcher.poll([*self.assigned.values()], max_records)

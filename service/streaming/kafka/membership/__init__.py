@@ -1,4 +1,5 @@
 """This process as a member of its consumer group.
 
-Start with `group`, the member. `assignor` gives each whole topic to one member.
+Start with `group`, the member. `requested_topics` finds or creates the topics that it subscribes to. `assignor` gives
+each whole topic to one member.
 """

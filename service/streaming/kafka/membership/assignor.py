@@ -111,7 +111,7 @@ def whole_topics(models: Mapping[str, Iterable[str]]) -> type[AbstractPartitionA
         def metadata(cls, topics: Iterable[str]) -> Any:
             """The subscription of this member and its claim, for the group's leader."""
             own = frozenset((model, tuple(sorted(names))) for model, names in models.items())
-            claim = cls.claim._replace(models=own).encode()
+            claim = Claim(cls.claim.since, cls.claim.held, own).encode()
             return ConsumerProtocolMemberMetadata(VERSION, sorted(topics), claim)
 
         @classmethod

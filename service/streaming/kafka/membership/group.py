@@ -75,7 +75,7 @@ class GroupMember(ConsumerRebalanceListener):
         )
         self._fetch_client = cluster.client()
         self._fetcher = Fetcher(self._fetch_client, cluster.max_batch_bytes)
-        self._new_log = partial(ModelLog, clients, self._fetcher, stopping, watchdog, predictions_wait)
+        self._new_log = partial(ModelLog, clients, self._fetcher, stopping, predictions_wait)
         self.logs = {model: self._new_log(model, topics) for model, topics in models.items()}
         self._clients, self._group, self._logger, self._stopping = clients, group, logger, stopping
         self._session_timeout = session_timeout
