@@ -63,7 +63,7 @@ def amend(
     redis: RedisUrl = None,
     yes: Yes = False,
 ) -> None:
-    """Let a stored model go on under changed settings: eta, outputs, slope, margin, tie, half_life."""
+    """Change eta, outputs, slope, margin, tie or half_life of a stored model to what the settings say."""
     from service.tools.stored.amend import amend_model
 
     _run(amend_model(*settings_and_model(ctx), yes))

@@ -147,26 +147,23 @@ class Reader:
             await clock.sleep(0.3)
 
 
-class Operator:
+class Operator(Reader):
     """Amends the model to the settings of the simulation, as `perceptron amend` does."""
 
-    name = "operator"
-
     def __init__(self, simulation: "Simulation") -> None:
-        self.simulation = simulation
-        self.coroutine = self.run()
-        self.waiting: Step | None = Step("start")
+        super().__init__(simulation.world)
+        self.name, self.simulation = "operator", simulation
 
     async def run(self) -> None:
-        world, options = self.simulation.world, dict[str, Any](self.simulation.keeper_options, keep_every=0.0)
-        store = SimulatedStore(world, self.name, lambda: saver._doubtful[1] if saver._doubtful else [])
-        saver = Keeper("t", store, Clock(world), offload, **options)
+        options = dict[str, Any](self.simulation.keeper_options, keep_every=0.0)
+        store = SimulatedStore(self.world, self.name, lambda: saver._doubtful[1] if saver._doubtful else [])
+        saver = Keeper("t", store, Clock(self.world), offload, **options)
         with contextlib.suppress(PerceptronError):
             while (learner := await saver.restore()) and learner.identity != self.simulation.identity:
                 learner.amend(self.simulation.identity)
                 assert saver.head
                 if await saver.save(learner, {}, saver.head.source):
-                    world.count("amended")
+                    self.world.count("amended")
 
 
 @contextlib.contextmanager
@@ -206,8 +203,8 @@ class Simulation:
         self.candidate_rng = random.Random(f"candidates of {seed}")
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
-        self.reader = Reader(self.world)
-        self.operators: list[Operator] = []
+        self.others = [Reader(self.world)]
+        """The reader, then the operators that are at work."""
         self.started, self.next_look = 0, 0.0
         # A separate random generator, so that flips do not change the rest of a history.
         self.flip_rng = random.Random(f"flips of {seed}")
@@ -256,8 +253,10 @@ class Simulation:
             history = "\n".join(self.world.history)
             raise Violation(f"{history}\nseed {self.seed}: {violation}") from violation
         finally:
-            for actor in self.actors():
-                actor.coroutine.close()
+            for process in self.processes:
+                process.coroutine.close()
+            for other in self.others:
+                other.coroutine.close()
         return self.world
 
     def settle(self) -> None:
@@ -291,9 +290,6 @@ class Simulation:
         if (order := len(self.judge.heads[digest].runs)) > keeper.MAX_RUNS:
             raise Violation(f"version {content['version']} records the order of {order} runs")
 
-    def actors(self) -> list[Process | Operator | Reader]:
-        return [*self.processes, *self.operators, self.reader]
-
     def step(self) -> None:
         """Let one process that is ready run to its next await; if none is ready, let time pass."""
         world = self.world
@@ -302,7 +298,8 @@ class Simulation:
             self.next_look = world.now + 1.0
             for process in self.processes:
                 process.seen_digest = world.redis.seen_digest
-        ready = [p for p in self.actors() if p.waiting is not None and p.waiting.ready()]
+        actors: list[Process | Reader] = [*self.processes, *self.others]
+        ready = [p for p in actors if p.waiting is not None and p.waiting.ready()]
         if not ready:
             world.now += 0.1
             return
@@ -312,7 +309,7 @@ class Simulation:
         except StopIteration:
             world.say(f"{actor.name}: ends")
             self.processes = [p for p in self.processes if p is not actor]
-            self.operators = [o for o in self.operators if o is not actor]
+            self.others = [o for o in self.others if o is not actor]
         except Violation:
             raise
         except Exception as error:
@@ -430,7 +427,7 @@ class Simulation:
         if self.identity.margin:
             changes["margin"] = self.world.rng.choice(((0.5, 4.0), (0.0, 1.0)))
         self.identity = replace(self.identity, **changes)
-        self.operators.append(Operator(self))
+        self.others.append(Operator(self))
         self._note(f"amend: {changes}")
 
     def run_late_command(self) -> None:
@@ -502,7 +499,7 @@ class Simulation:
             process.log.revoke()
         self.paces = {}
         if self.has_amendments:
-            self.operators.append(Operator(self))
+            self.others.append(Operator(self))
         if repaired := [p for p in self.world.topic.partitions if p.flipped and self.flip_rng.random() < 0.9]:
             for part in repaired:  # new processes start, which have not stopped because of it
                 part.flipped = None
@@ -525,7 +522,7 @@ class Simulation:
     def stopped_for_good_reason(self) -> bool:
         """Whether the process stopped; raises Violation if it had no good reason."""
         reason, world = self.last.observer.reason, self.world
-        if reason is None or self.operators:
+        if reason is None or self.others[1:]:
             return False
         digest = world.redis.current
         waiting = self.last.waiting
@@ -533,8 +530,7 @@ class Simulation:
             return False  # a process without the topic saved meanwhile: this process checks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         if isinstance(reason, IdentityChanged) and digest:
-            stored = json.loads(world.redis.state["head"])["identity"]
-            justified = stored != json.loads(msgspec.json.encode(self.identity))
+            justified = self.judge.heads[digest].settings[-1][1] != json.loads(msgspec.json.encode(self.identity))
         elif isinstance(reason, Diverged) and digest:
             justified = self.judge.diverges(digest)
         elif isinstance(reason, LogLost):

@@ -42,7 +42,7 @@ def test_nothing_is_lost_and_nothing_learned_twice(seeds: int) -> None:
         ("partition added", 50), ("rewound: refused", 100), ("rewound: replaced", 30),
         ("stopped: LogLost", 100), ("stopped: IdentityChanged", 5), ("kept for its order", 20),
         ("stopped: Diverged", 10), ("base offset flipped", 40), ("stopped: LogGap", 40),
-        ("candidates reconciled", 100),
+        ("candidates reconciled", 100), ("amended", 50),
     ):  # fmt: skip
         assert counts[name] >= (minimum if seeds == NIGHTLY_SEEDS else 1), f"{name}: {counts[name]}"
     assert counts["excused"] < seeds / 2, "most runs must end with everything learned"

@@ -66,6 +66,7 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
         "replayed_records": replayed,
         "replayed_events": learner.main.counts.events - events,
         "events": head.counts.events,
+        "amendments": _amendments(stored),
         "candidates": {name: candidate.counts.events for name, candidate in head.candidate_states.items()},
         "offsets_without_record": empty,
         "gaps": by_text(learner.gaps),
@@ -239,6 +240,12 @@ def _figures(learner: Learner) -> dict[str, Any]:
     return {**msgspec.to_builtins(learner.main.counts), **candidates, "covered": by_text(learner.covered)}
 
 
+def _amendments(learner: Learner) -> list[dict[str, Any]]:
+    """The changes of the settings, and the offsets at which they began."""
+    pairs = zip(learner.amendments, learner.identities[1:], strict=True)
+    return [{"changes": new.differences(old.identity), "since": by_text(old.since)} for old, new in pairs]
+
+
 def _lines(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "model", f"{about['model']}, version {about['version']:,}, {about['events']:,} events"
     for partition, ranges in about["covered"].items():
@@ -249,6 +256,9 @@ def _lines(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for partition, gaps in about["gaps"].items():
         first, last = (f"{start:,} to {to:,}" for start, to in (gaps.first, gaps.last))
         yield "gaps", f"partition {partition}: {gaps.count:,} gaps, the first {first}, the last {last}"
+    for changes, since in map(dict.values, about["amendments"]):
+        following = ", ".join(f"{partition}:{offset}" for partition, offset in since.items())
+        yield "amended", f"{'; '.join(changes)}, from {following} on"
     for name, events in about["candidates"].items():
         yield "candidate", f"{name}, {events:,} events"
     yield "stored", about["state_digest"]

@@ -40,13 +40,11 @@ def test_probability_and_bound_follow_the_settings() -> None:
     assert logistic.main.probability
     assert round(logistic.main.probability(1.0), 4) == 0.8808
     learner = apply_all(learner_of(Identity()), random_records(1))
-    learner.main.begin_segment()
-    assert learner.main.observations.bound[1] is None
+    assert learner.main.begin_segment()
     learner.amend(Identity(eta=0.5))
     assert learner.main.observations.bound == (None, "no reference is known yet")
     with pytest.raises(ConfigurationError, match=r"but not labels: null -> \[0,1\]$"):
-        learner.amend(Identity(eta=1.0, labels=(0, 1)))
-    assert learner.identities == [Identity(), Identity(eta=0.5)]
+        learner.amend(Identity(labels=(0, 1)))
 
 
 async def test_verify_learns_each_part_under_its_own_settings() -> None:
