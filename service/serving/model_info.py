@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Self
 
 import msgspec
-from msgspec import Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict
 
 from service.learning.classifier import Classifier
