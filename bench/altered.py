@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from service.cli.app import main
-from service.learning.columns.columns import Hashed, Named, Positional
-from service.learning.events.batch import Decoder
+from service.learning.columns.columns import Columns
+from service.learning.events.event_reader import EventReader
 from service.learning.learner import Learner
 from service.snapshots.keeper import Keeper
 
 PARTS: tuple[tuple[type, str, str], ...] = (
-    (Decoder, "decode", "decode"),
-    *((columns, name, "place") for columns in (Named, Hashed, Positional) for name in ("place", "place_rows")),
+    (EventReader, "read", "read"),
+    (Columns, "assign_columns", "columns"),
     (Learner, "learn", "kernel"),
     (Learner, "count", "watch"),
 )

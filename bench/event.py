@@ -71,7 +71,7 @@ def measure() -> dict[str, float]:
 def kernels() -> dict[int, float]:
     """Microseconds of an event of 20 values in the kernel alone, by the number of labels."""
     from service.learning.columns.columns import columns_for
-    from service.learning.events.batch import Decoder
+    from service.learning.events.event_reader import EventReader
     from service.learning.identity import Identity
     from service.learning.kernel import kernel
 
@@ -81,7 +81,7 @@ def kernels() -> dict[int, float]:
         columns = columns_for(identity)
         values = [{f"n{i}": round(rng.gauss(0, 1), 3) for i in range(VALUES)} for _ in range(EVENTS)]
         records = [json.dumps({"features": x, "label": rng.randrange(k)}).encode() for x in values]
-        batch, _ = Decoder(identity, columns).decode(records)
+        batch = columns.decode(EventReader(identity).read(records))
         shape = (VALUES + 1, 1) if k == 2 else (VALUES + 1, 1, k)
         seconds = []
         for _ in range(RUNS + 1):  # the first compiles
@@ -97,11 +97,11 @@ def _run(learner: Any, records: list[bytes]) -> float:
     from service.learning.records import Records  # from the measured tree
 
     learner.begin({P0: 0})
-    learner.apply(P0, Records.of(0, records[:SLICE]))  # columns, and compiled code
+    learner.apply(P0, Records.from_values(0, records[:SLICE]))  # columns, and compiled code
     learner.main.begin_segment()
     began = time.process_time()
     for offset in range(SLICE, EVENTS, SLICE):
-        learner.apply(P0, Records.of(offset, records[offset : offset + SLICE]))
+        learner.apply(P0, Records.from_values(offset, records[offset : offset + SLICE]))
     took = time.process_time() - began
     return took / learner.main.counts.events * 1e6 if learner.main.counts.events == EVENTS else float("nan")
 
@@ -115,7 +115,8 @@ def compare(commit: str) -> None:
             results: dict[str, list[dict[str, float]]] = {str(Path(__file__).parents[1]): [], str(tree): []}
             for _ in range(ROUNDS):
                 for path, rows in results.items():
-                    command, paths = [sys.executable, __file__, "-"], os.environ | {"PYTHONPATH": path}
+                    # Each tree's own file knows its interfaces.
+                    command, paths = [sys.executable, f"{path}/bench/event.py", "-"], os.environ | {"PYTHONPATH": path}
                     rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, env=paths).stdout))
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True, capture_output=True)

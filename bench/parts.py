@@ -13,8 +13,8 @@ from bench.figure import BROKER, PARTS, REDIS, WHOLE, Figure
 
 ROUNDS = 2
 STEPS = {
-    "decode": "decoding",
-    "place": "finding columns",
+    "read": "decoding",
+    "columns": "finding columns",
     "kernel": "the kernel",
     "watch": "watching: counts, recent window, the bound",
     "fold": "what else `Learner.apply` does",

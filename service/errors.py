@@ -105,8 +105,8 @@ class Stuck(PerceptronError):
 class Rejected(PerceptronError):
     """An event or request that breaks the format.
 
-    `reason` is one of `events.batch.REASONS`, the message is one line for a person, and `pointer` is a JSON pointer
-    to the member at fault.
+    `reason` is one of `events.read_events.REASONS`, the message is one line for a person, and `pointer` is a JSON
+    pointer to the member at fault.
     """
 
     def __init__(self, reason: str, detail: str, pointer: str = "") -> None:

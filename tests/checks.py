@@ -14,7 +14,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from service.learning.columns.columns import columns_for
+from service.learning.columns.columns import Batch, columns_for
+from service.learning.events.event_reader import EventReader
+from service.learning.events.read_events import ReadEvents
 from service.learning.identity import Identity
 from service.learning.initial_weights import initial_weights
 from service.learning.learner import Learner
@@ -42,6 +44,12 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
+def decode(identity: Identity, values: Sequence[bytes | None]) -> tuple[Batch, ReadEvents]:
+    """These records as the first of a model: with columns, and as they are read."""
+    events = EventReader(identity).read(values)
+    return columns_for(identity).decode(events), events
+
+
 def learner_of(
     identity: Identity,
     records: Sequence[bytes | None] = (),
@@ -52,7 +60,7 @@ def learner_of(
     learner = Learner(identity, options=options, start=start)
     learner.begin({P0: 0})
     learner.reconcile()
-    learner.apply(P0, Records.of(0, records))
+    learner.apply(P0, Records.from_values(0, records))
     return learner
 
 
@@ -143,7 +151,7 @@ def learn_one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Ev
     learner = model.learner()
     for offset, event in enumerate(events):
         weights = learner.main.weights.tolist()
-        learner.apply(P0, Records.of(offset, [event.record]))
+        learner.apply(P0, Records.from_values(offset, [event.record]))
         new = initial_weights(model.identity, len(weights), len(learner.columns) - len(weights)).tolist()
         pairs, _ = learner.columns.find(event.features)
         yield event, formulas.score(weights + new, pairs), learner
@@ -156,7 +164,9 @@ def batches(model: Model) -> None:
     for size in (1, 7):
         many_slices = model.learner()
         for offset in range(0, len(events), size):
-            many_slices.apply(P0, Records.of(offset, [event.record for event in events[offset : offset + size]]))
+            many_slices.apply(
+                P0, Records.from_values(offset, [event.record for event in events[offset : offset + size]])
+            )
         assert state_digest(many_slices) == state_digest(one_slice)
         ours, theirs = many_slices.main.observations.recent, one_slice.main.observations.recent
         assert (ours.accuracy, ours.margins, ours.pairs) == (theirs.accuracy, theirs.margins, theirs.pairs)
@@ -168,10 +178,10 @@ def restores(model: Model) -> None:
     """A restore in the middle changes neither state nor observations; only loss and margins become a summary."""
     records = [event.record for event in model.events()]
     expected, resumed = model.learner(), model.learner()
-    expected.apply(P0, Records.of(0, records))
-    resumed.apply(P0, Records.of(0, records[:31]))
+    expected.apply(P0, Records.from_values(0, records))
+    resumed.apply(P0, Records.from_values(0, records[:31]))
     resumed = restored(resumed)
-    resumed.apply(P0, Records.of(31, records[31:]))
+    resumed.apply(P0, Records.from_values(31, records[31:]))
     assert state_digest(resumed) == state_digest(expected)
     ours, theirs = (msgspec.structs.replace(observations(each.main), margins=None) for each in (resumed, expected))
     assert close(ours.squared_steps, theirs.squared_steps)
@@ -201,8 +211,10 @@ def rejection(model: Model) -> None:
     bad = [raw for raw, _ in kinds if raw is None or len(raw) < 1000]
     records: list[bytes | None] = [event.record for event in model.events()]
     plain, mixed = model.learner(), model.learner()
-    plain.apply(P0, Records.of(0, records))
-    mixed.apply(P0, Records.of(0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)]))
+    plain.apply(P0, Records.from_values(0, records))
+    mixed.apply(
+        P0, Records.from_values(0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)])
+    )
     assert mixed.next == {P0: 2 * len(records)}
     assert sum(mixed.main.counts.rejected.values()) == len(records)
     assert msgspec.structs.replace(mixed.main.counts, rejected={}) == plain.main.counts

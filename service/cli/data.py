@@ -48,6 +48,7 @@ def produce(
     """Send the events of a file to a topic."""
     import asyncio
 
+    from service.learning.events.value_formats import FORMATS
     from service.tools import produce as tool
     from service.tools.formats import formats
 
@@ -55,8 +56,8 @@ def produce(
     name = one_topic(settings)
     identity = settings.of(name).identity()
     reader = formats.format_of(file, identity, name=form, label=label, key=key)
-    writer = formats.writer(identity, written)
-    events = formats.Events(file, reader, identity, check=check or dry_run, written=writer)
+    value_format = next(each for each in FORMATS if each.name == written)
+    events = formats.Events(file, reader, identity, check=check or dry_run, value_format=value_format)
     with closing(events):
         if dry_run:
             tool.dry_run(events, count, skip)

@@ -17,8 +17,9 @@ from service.learning.candidates import Candidate, stored_as
 from service.learning.classifier import Classifier, Scores, majority_baseline
 from service.learning.columns.columns import Batch, columns_for
 from service.learning.evaluation.last_events import LastEvents
-from service.learning.events.batch import Decoder, Reject
+from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Features
+from service.learning.events.read_events import Reject
 from service.learning.identity import AMENDABLE, Identity
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.options import DEFAULT, Options
@@ -71,7 +72,7 @@ class Learner:
     >>> learner = Learner(Identity())
     >>> partition = PartitionId(0)
     >>> learner.begin({partition: 0})
-    >>> outcome = learner.apply(partition, Records.of(0, [b'{"features": {"a": 2}, "label": 1}', b"no event"]))
+    >>> outcome = learner.apply(partition, Records.from_values(0, [b'{"features": {"a": 2}, "label": 1}', b"no event"]))
     >>> [reject.reason for reject in outcome.rejects], learner.next
     (['not-json'], {PartitionId(0): 2})
     >>> learner.score({"a": 1.0, "never seen": 1.0}, learner.main)
@@ -92,8 +93,8 @@ class Learner:
         """The changes of the identity, in their order."""
         self.gaps: dict[PartitionId, OffsetGaps] = {}
         """Gaps in the log that the reader accepted, by partition."""
-        self._decoder = Decoder(identity, self.columns)
-        self.flattener = self._decoder.flattener
+        self._reader = EventReader(identity)
+        self.flattener = self._reader.flattener
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
         self.last_events = LastEvents(identity)
         self.readers = 0
@@ -202,9 +203,10 @@ class Learner:
         first, columns_before = int(records.offsets[0]), len(self.columns)
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
-        decoded, rejects = self._decoder.decode(records.values, enough)
+        events = self._reader.read(records.values, enough)
+        decoded = self.columns.decode(events)
         self.last_events.add(partition, first, records.values, decoded, columns_before + len(decoded.names))
-        return self._learn(decoded, rejects, partition, first)
+        return self._learn(decoded, events.rejects, partition, first)
 
     def _learn(self, decoded: Batch, rejects: list[Reject], partition: PartitionId, first: int) -> Outcome:
         """Let all classifiers learn a decoded slice, whose first record is at offset `first`."""

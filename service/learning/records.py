@@ -61,10 +61,9 @@ def by_text(figures: Mapping[PartitionId, T]) -> dict[str, T]:
 class Records:
     """Records in the order of the log, whose offsets may have gaps.
 
-    `offsets` and `timestamps` (milliseconds since 1970) are int64 arrays of one length; `values` are bytes in their
-    content type, or None.
+    `offsets` and `timestamps` (milliseconds since 1970) are int64 arrays of one length.
 
-    >>> records = Records.of(7, [b"a", None, b"c"])
+    >>> records = Records.from_values(7, [b"a", None, b"c"])
     >>> records.offsets.tolist(), list(records[1:].values), records.find(8)
     ([7, 8, 9], [None, b'c'], 1)
     """
@@ -73,10 +72,10 @@ class Records:
         self.offsets, self.timestamps, self.values = offsets, timestamps, values
 
     @classmethod
-    def of(cls, first: int, values: Sequence[bytes | None]) -> "Records":
+    def from_values(cls, first: int, values: Sequence[bytes | None]) -> "Records":
         """Records with these values at contiguous offsets from `first` on, and with timestamp 0."""
-        count = len(values)
-        return Records(np.arange(first, first + count), np.zeros(count, np.int64), ValueBuffer.of(values))
+        count, buffer = len(values), ValueBuffer.from_values(values)
+        return Records(np.arange(first, first + count), np.zeros(count, np.int64), buffer)
 
     def __len__(self) -> int:
         return len(self.offsets)

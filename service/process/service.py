@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 from service import __version__
 from service.errors import ConfigurationError, DependencyError, PerceptronError, os_cause
 from service.learning.columns.columns import columns_for
-from service.learning.events.batch import use_compiled_reader
+from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.jit.jit import CACHE_IS_EMPTY
 from service.learning.learner import Learner
@@ -46,10 +46,11 @@ from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, SaveBudget
 from service.streaming.kafka.clients import connected_clients
-from service.streaming.kafka.fetching.record_framing import ROWS, frame_records
+from service.streaming.kafka.fetching.record_framing import TABLE_ROWS, frame_records
 from service.streaming.kafka.membership.group import GroupMember
 from service.streaming.kafka.model_log import ModelLog
 from service.streaming.learn_loop import LearnLoop
+from service.streaming.records import find_formats
 from service.streaming.supervision import SupervisedTasks
 
 T = TypeVar("T")
@@ -368,7 +369,9 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     """
     if kinds is ALL_KINDS:
         use_compiled_reader(True)
-    frame_records(0, 0, 0, 0, 0, (0, 0, False), np.empty((ROWS, 0), np.int64))
+    record_table = np.ones((TABLE_ROWS, 1), np.int64)
+    frame_records(0, 0, 0, 0, 0, (0, 0, False), record_table)
+    find_formats(np.zeros(0, np.uint8), record_table)
     names = columns_for(Identity())
     names.extend(["name"])
     names.find({"name": 1.0})
@@ -376,14 +379,14 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     for labels, scale in kinds:
         learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
         learner.begin({partition: 0})
-        learner.apply(partition, Records.of(0, [event]))
+        learner.apply(partition, Records.from_values(0, [event]))
         learner.main.begin_segment()
-        learner.apply(partition, Records.of(1, [event]))
+        learner.apply(partition, Records.from_values(1, [event]))
         warm_up_predictions(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
             hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
             hashed.begin({partition: 0})
-            hashed.apply(partition, Records.of(0, [b'{"features":{"a":1},"label":1}']))
+            hashed.apply(partition, Records.from_values(0, [b'{"features":{"a":1},"label":1}']))
 
 
 def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:

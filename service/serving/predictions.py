@@ -6,8 +6,8 @@ from typing import Annotated, NamedTuple, Protocol
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.flatten import Features, Flattener
+from service.learning.events.read_events import FeatureRows
 
 PredictedLabel = Annotated[bool | int | float | str, Meta(examples=[1])]
 Score = Annotated[float, Meta(examples=[3.45])]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from service.errors import Diverged, Rejected, Unanswerable
 from service.learning.classifier import Classifier, Scores
 from service.learning.columns.columns import Batch, columns_for
-from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.flatten import Features
+from service.learning.events.read_events import FeatureRows
 from service.learning.finite.batch_training import score_batch
 from service.learning.identity import Identity
 from service.learning.kernel.scaling import StandardScaler
@@ -173,7 +173,7 @@ def predict_large(
     shown_scores = min(top, classifier.identity.classes) if classifier.identity.multiclass else 0
     for instances in request.read(learner.flattener, by_rows=not explain):
         features = instances.features
-        batch = columns.place_rows(features) if isinstance(features, FeatureRows) else columns.place(features)
+        batch = columns.assign_columns(features)
         if (len(answers) + len(batch.starts) - 1) * shown_scores > MAX_SCORES:
             why = f"at most {MAX_SCORES:,} scores fit one request: send fewer instances, or a smaller ?top="
             raise Rejected("too-large", why, instances.list_pointer)

@@ -7,13 +7,16 @@ import numpy as np
 from aiokafka.record.util import decode_varint
 from numpy.typing import NDArray
 
-from service.learning.events.content_types import form_of
+from service.learning.columns.name_table import encode_names
 from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import FORMATS, HEADER
 from service.learning.records import Records
 from service.streaming.kafka.fetching import record_framing as table
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Names and values. Bytes of a name that are not UTF-8 are surrogate escapes."""
+_TEXTS = encode_names([HEADER, *(each.media_type for each in FORMATS[1:])])
+"""The header that names a format, and what it is for each format."""
 
 
 class KafkaRecord(NamedTuple):
@@ -26,35 +29,31 @@ class KafkaRecord(NamedTuple):
     headers: Headers
 
 
-def value_of(record: KafkaRecord) -> bytes | None:
-    """The record's value, wrapped as the content type in its headers requires."""
-    value, headers = record.value, record.headers
-    return form_of(headers)(value) if headers and value is not None else value
-
-
 class KafkaRecords(Records):
-    """Records in the buffer `data`. The table `rows` has the places of their parts, see `record_framing`."""
+    """Records in the buffer `data`. The record table has the positions of their parts, see `record_framing`."""
 
-    def __init__(self, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        forms = rows[table.FORM]
-        values = ValueBuffer(data, rows[table.VALUE], rows[table.VALUE_END], forms if forms.any() else None)
-        super().__init__(rows[table.OFFSET], rows[table.TIMESTAMP], values)
-        self._data, self._rows = data, rows
+    def __init__(
+        self, data: NDArray[np.uint8], record_table: NDArray[np.int64], format_numbers: NDArray[np.int64] | None
+    ) -> None:
+        values = ValueBuffer(data, record_table[table.VALUE], record_table[table.VALUE_END], format_numbers)
+        super().__init__(record_table[table.OFFSET], record_table[table.TIMESTAMP], values)
+        self._record_table = record_table
 
     def __getitem__(self, part: slice) -> Self:
-        return type(self)(self._data, self._rows[:, part])
+        numbers = self.values.format_numbers
+        return type(self)(self.values.data, self._record_table[:, part], None if numbers is None else numbers[part])
 
     def __iter__(self) -> Iterator[KafkaRecord]:
         return map(self.record, range(len(self)))
 
     def header_count(self, i: int) -> int:
         """The number of headers of the record at index `i`."""
-        return int(self._rows[table.HEADER_COUNT, i])
+        return int(self._record_table[table.HEADER_COUNT, i])
 
     def record(self, i: int, with_headers: bool = True) -> KafkaRecord:
         """The record at index `i`; -1 is the last one."""
-        offset, timestamp, key, key_end, value, value_end, headers, headers_end, count, _ = self._rows[:, i].tolist()
-        data = self._data.data
+        column, data = self._record_table[:, i].tolist(), self.values.data.data
+        offset, timestamp, key, key_end, value, value_end, headers, headers_end, count = column
         return KafkaRecord(
             offset,
             timestamp,
@@ -65,11 +64,20 @@ class KafkaRecords(Records):
 
 
 def _decode_headers(data: bytes, count: int) -> Headers:
-    headers, place = list[tuple[str, bytes | None]](), 0
+    headers, position = list[tuple[str, bytes | None]](), 0
     for _ in range(count):
-        size, start = decode_varint(data, place)
+        size, start = decode_varint(data, position)
         name = data[start : start + size].decode(errors="surrogateescape")
         size, start = decode_varint(data, start + size)
-        place = start + max(size, 0)
-        headers.append((name, None if size < 0 else data[start:place]))
+        position = start + max(size, 0)
+        headers.append((name, None if size < 0 else data[start:position]))
     return tuple(headers)
+
+
+def find_formats(data: NDArray[np.uint8], record_table: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """The number of the format of each record in `data`; None if no record has a header, so all are JSON."""
+    if not record_table[table.HEADER_COUNT].any():
+        return None
+    numbers = np.empty(record_table.shape[1], np.int64)
+    table.match_headers(data.ctypes.data, record_table, _TEXTS.text.ctypes.data, _TEXTS.ends, numbers)
+    return numbers

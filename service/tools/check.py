@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import typer
@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from service.errors import DataError, PerceptronError, Unauthorised
 from service.learning.columns.columns import columns_for
-from service.learning.events.batch import Decoder
+from service.learning.events.event_reader import EventReader
 from service.learning.events.json_pointer import parse_pointer
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueFormat
 from service.learning.identity import Places
 from service.settings.load import Settings
 from service.settings.model import ModelSettings
@@ -21,11 +23,10 @@ from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
-from service.streaming.records import value_of
 from service.streaming.resume_check import same_settings
 from service.text import quantity
 from service.tools.formats.readers import at
-from service.tools.suggest.sample import newest_of, parse_object
+from service.tools.suggest.sample import newest_of, parse_objects
 
 NEWEST_RECORDS = 100
 """Records that are read from each topic."""
@@ -130,15 +131,17 @@ async def _check_records(report: _Report, cluster: Cluster, model: str, topic: s
     Raises DependencyError, and DataError if a record cannot be read, or if some are rejected and none is accepted.
     """
     identity = settings.identity()
-    places, values = list[str](), list[bytes | None]()
+    places, values, formats = list[str](), list[bytes | None](), list[ValueFormat]()
     missing = DataError(f"topic {topic} does not exist")
     async for partition, newest in newest_of(cluster, topic, missing, NEWEST_RECORDS):
         places += [f"offset {record.offset} of partition {partition}" for record in newest]
-        values += [value_of(record) for record in newest]
+        values += newest.values
+        formats += newest.values.formats
     if not values:
         return report.say("ok", f"topic {topic}: no records yet")
-    batch, rejects = Decoder(identity, columns_for(identity)).decode(values)
-    skipped = len(batch.skipped)
+    buffer = ValueBuffer.from_values(values, formats)
+    events = EventReader(identity).read(buffer)
+    rejects, skipped = events.rejects, len(events.skipped)
     accepted = len(values) - len(rejects) - skipped
     text = f"topic {topic}: {accepted} of the last {len(values)} records would be accepted"
     text += f", {skipped} passed over by `where`" if skipped else ""
@@ -149,15 +152,15 @@ async def _check_records(report: _Report, cluster: Cluster, model: str, topic: s
     if rejects and not accepted:
         raise DataError(text)
     report.say("warn" if rejects or not accepted else "ok", text)
-    report.warn(f"models.{model}.{line}" for line in unmatched_settings(settings, values))
+    report.warn(f"models.{model}.{line}" for line in unmatched_settings(settings, buffer))
 
 
-def unmatched_settings(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str]:
+def unmatched_settings(settings: ModelSettings, values: ValueBuffer) -> list[str]:
     """A line for each optional pointer and each pattern that is set and matches nothing in these records.
 
     Records without features or label are rejected, and those that `where` skips are counted: other lines say both.
     """
-    records = [record for record in map(parse_object, values) if record is not None]
+    records = [record for record in parse_objects(values) if record is not None]
     if not records:
         return []
     identity, default = settings.identity(), Places()
@@ -171,6 +174,6 @@ def unmatched_settings(settings: ModelSettings, values: Sequence[bytes | None]) 
     for setting, patterns in (("only", event.only), ("without", event.without)):
         for pattern in patterns:
             alone = replace(identity, event=replace(event, only=(pattern,), without=()))
-            if not len(Decoder(alone, columns_for(alone)).decode(values)[0].columns):
+            if not len(columns_for(alone).decode(EventReader(alone).read(values)).columns):
                 lines.append(f'event.{setting}: "{pattern}" matches no feature of {looked_at}')
     return lines

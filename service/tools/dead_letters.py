@@ -13,7 +13,7 @@ from typing import NamedTuple
 import typer
 
 from service.errors import ConfigurationError, DataError
-from service.learning.events.batch import REASONS
+from service.learning.events.read_events import REASONS
 from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, dead_letter_topic, own_headers
 from service.streaming.kafka.clients import MAX_MESSAGE_BYTES
 from service.streaming.kafka.cluster import Cluster

@@ -6,7 +6,7 @@ The passes go to standard error as they come, the result to standard output.
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +16,8 @@ import typer
 from service.errors import ConfigurationError, DataError
 from service.learning import weights_file
 from service.learning.evaluation import mistake_bound
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueFormat
 from service.learning.finite import batch_training
 from service.learning.finite.batch_training import BoundCheck, Data, Pass
 from service.learning.finite.separability import ZERO_TOLERANCE, Certificate, separate
@@ -24,7 +26,6 @@ from service.learning.kernel.kernel import Vector
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.records import value_of
 from service.text import printable, quantity, short_json
 from service.tools.formats.atomic_write import check_output, write_atomically
 from service.tools.formats.formats import Events, FormatName, format_of, raise_bad_line
@@ -40,7 +41,7 @@ class FitSource(NamedTuple):
 
     name: str
     places: list[str]
-    values: list[bytes | None]
+    values: Sequence[bytes | None]
 
 
 class FitOptions(NamedTuple):
@@ -89,11 +90,12 @@ def file_source(file: str, identity: Identity, form: FormatName | None, label: s
 async def topic_source(cluster: Cluster, topic: str) -> FitSource:
     """All records that a topic has now; raises ConfigurationError if there is no such topic, and DependencyError."""
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
-    source = FitSource(f"topic {topic}", [], [])
+    places, values, formats = list[str](), list[bytes | None](), list[ValueFormat]()
     async for partition, records in cluster.read_whole(topic, missing):
-        source.places.extend(f"{partition}-{record.offset}" for record in records)
-        source.values.extend(value_of(record) for record in records)
-    return source
+        places.extend(f"{partition}-{offset}" for offset in records.offsets.tolist())
+        values += records.values
+        formats += records.values.formats
+    return FitSource(f"topic {topic}", places, ValueBuffer.from_values(values, formats))
 
 
 def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:

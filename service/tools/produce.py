@@ -16,7 +16,6 @@ from aiokafka.errors import MessageSizeTooLargeError
 from rich.console import Console
 
 from service.errors import ConfigurationError, DataError, PerceptronError
-from service.learning.events.content_types import headers_of
 from service.streaming.kafka.cluster import Cluster
 from service.text import quantity
 from service.tools.formats.formats import Events, Line, in_batches, raise_bad_line
@@ -96,7 +95,7 @@ async def produce_file(
                             if rate:
                                 due = max(due + 1.0 / rate, time.monotonic() - CATCH_UP_SECONDS)
                                 await asyncio.sleep(due - time.monotonic())
-                            unacknowledged.append(await _send_line(producer, topic, line, events.name))
+                            unacknowledged.append(await _send_line(producer, topic, line, events))
                             sent += 1
                             await _acknowledge(unacknowledged, limit)
                         status.update(f"{sent:,} events, {sent / (time.monotonic() - begin):,.0f} a second")
@@ -118,12 +117,13 @@ async def produce_file(
     typer.echo(f"{quantity(sent, 'event')} sent to {topic}", err=True)
 
 
-async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, name: str) -> Any:
+async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, events: Events) -> Any:
     """A future of the record's acknowledgement; raises DataError if the record is too large."""
     try:
-        return await producer.send(topic, line.value, line.key, headers=headers_of(line.value))
+        return await producer.send(topic, line.value, line.key, headers=events.value_format.headers)
     except MessageSizeTooLargeError:
-        raise DataError(f"{name}, line {line.number}: {len(line.value)} bytes are more than Kafka takes") from None
+        size = len(line.value)
+        raise DataError(f"{events.name}, line {line.number}: {size} bytes are more than Kafka takes") from None
 
 
 async def _wait_for_topic(cluster: Cluster, topic: str) -> None:

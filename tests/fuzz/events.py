@@ -1,9 +1,10 @@
 """Mutated events through the decoder and the learner, against the judge: `python -m tests.fuzz.events 1000000 [SEED]`.
 
 Each seed is one stream under one identity. It asserts: no exception; a record is accepted if and only if the judge
-accepts it, with its features, label and weight bit for bit; a rejected record has one of its faults as the reason and
-changes only its counter, never a column; nothing depends on the division of the stream into slices; weights stay
-within their limit, and learning stops before they exceed it; every record is counted once.
+accepts it, with its features, label and weight bit for bit, and its id; a rejected record has one of its faults as the
+reason and changes only its counter, never a column; nothing depends on the division of the stream into slices; weights
+stay within their limit, and learning stops before they exceed it; every record is counted once. A second stream has
+events without labels, for a reader that does not require them.
 """
 
 import copy
@@ -19,7 +20,8 @@ import mmh3
 import numpy as np
 
 from service.learning.columns.columns import columns_for
-from service.learning.events.batch import REASONS, Decoder, use_compiled_reader
+from service.learning.events.event_reader import EventReader, use_compiled_reader
+from service.learning.events.read_events import REASONS
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.records import Records
@@ -77,16 +79,16 @@ def shaped(texts: Texts, places: Places, parts: list[tuple[str, str]]) -> list[t
     return [nested(texts, feature_names, features), *members] if feature_names else [("", features), *members]
 
 
-def record(texts: Texts, identity: Identity) -> bytes | None:
+def record(texts: Texts, identity: Identity, labelled: bool = True) -> bytes | None:
     """The value of a record: an event for this model, sometimes mutated."""
     if texts.chance(0.005):
         odd = (None, b"", b" ", b"{}", b"[]", b"null", b'"', texts.random.randbytes(20))
         return texts.random.choice(odd)
-    return texts.mutate(event(texts, identity))
+    return texts.mutate(event(texts, identity, labelled))
 
 
-def event(texts: Texts, identity: Identity) -> bytes:
-    """An event for this model, sometimes with an unusual part."""
+def event(texts: Texts, identity: Identity, labelled: bool = True) -> bytes:
+    """An event for this model, sometimes with an unusual part. If not `labelled`, its label is absent or null."""
     random, chance = texts.random, texts.chance
     places = identity.event
     members = [(places.features, texts.features(identity.features == "positional", identity.dimension or 3))]
@@ -94,11 +96,15 @@ def event(texts: Texts, identity: Identity) -> bytes:
     members.append((places.label, random.choice(model_labels if model_labels and chance(0.9) else LABELS)))
     if chance(0.03):
         members[-1] = (places.label, texts.value())
+    if not labelled:
+        members[1:] = [(places.label, "null")] if chance(0.5) else []
     if chance(0.25):
         weight = texts.number() if chance(0.6) else random.choice(("1", "0.5", "2", "1e6", '"1"'))
         members.append((places.weight or "/weight", weight))
     if chance(0.2):
         members.append((places.id or "/id", texts.string(texts.name()) if chance(0.95) else texts.value()))
+    elif not labelled:
+        members.append((places.id or "/id", texts.number()))
     for pointer, values in places.where.items():
         if pointer != places.label and chance(0.95):
             members.append((pointer, json.dumps(random.choice(values)) if chance(0.8) else texts.value()))
@@ -179,26 +185,28 @@ def bits(values: Any) -> bytes:
     return np.asarray(values, np.float64).tobytes()
 
 
-def run(seed: int, length: int = STREAM) -> Counter[str]:
-    """Run one stream; returns how many records were accepted, skipped, and rejected for each reason."""
-    random = Random(seed)
-    identity = IDENTITIES[seed % len(IDENTITIES)]
-    texts = Texts(random)
-    # The compiled and the careful reader, in turns.
-    use_compiled_reader(bool(seed // len(IDENTITIES) % 2))
-    records = [record(texts, identity) for _ in range(length)]
-    verdicts = [judge.event(raw, identity) for raw in records]
+class JudgedRecords:
+    """Records, and what the judge says about them. If not `labelled`, their events need no label."""
 
-    def hold(condition: Any, message: str, row: int | None = None) -> None:
+    def __init__(self, name: str, identity: Identity, records: list[bytes | None], labelled: bool = True) -> None:
+        self.name, self.identity, self.records, self.labelled = name, identity, records, labelled
+        self.verdicts = [judge.event(raw, identity, labelled) for raw in records]
+
+    def hold(self, condition: Any, message: str, row: int | None = None) -> None:
         if not condition:
-            raise AssertionError(f"seed {seed}, {identity}: {message}" + ("" if row is None else f": {records[row]!r}"))
+            record = "" if row is None else f": {self.records[row]!r}"
+            raise AssertionError(f"{self.name}, {self.identity}, labelled={self.labelled}: {message}{record}")
 
-    # The decoder, slice by slice.
+
+def read_slices(stream: JudgedRecords, slices: Iterable[tuple[int, int]]) -> Counter[str]:
+    """Read the records slice by slice; returns how many were accepted, skipped, and rejected for each reason."""
+    identity, hold = stream.identity, stream.hold
     columns, judged, totals = columns_for(identity), JudgedStream(identity), Counter[str]()
-    decoder = Decoder(identity, columns)
-    for start, end in cuts(random, length):
+    reader = EventReader(identity, stream.labelled)
+    for start, end in slices:
         column_count = len(columns.names)
-        batch, rejects = decoder.decode(records[start:end])
+        events = reader.read(stream.records[start:end])
+        batch, rejects = columns.decode(events), events.rejects
         hold(len(columns.names) == column_count, "the decoder added columns", start)
         columns.extend(batch.names)
         reasons = {start + r.record: r.reason for r in rejects}
@@ -206,7 +214,7 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
         hold(list(places) == sorted(places) and len(reasons) == len(rejects), "not in order, or repeated", start)
         ignored_before = judged.ignored
         for row in range(start, end):
-            event, faults = verdicts[row]
+            event, faults = stream.verdicts[row]
             hold((row in places) + (row in reasons) + (row - start in batch.skipped) == 1, "no single result", row)
             if event is None and not faults:
                 hold(row - start in batch.skipped, "not skipped", row)
@@ -227,9 +235,29 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
             if identity.scale == "standard":
                 hold(batch.numbers[span].tolist() == [isinstance(v, float) for _, v in pairs], "other numbers", row)
             hold(bits([batch.labels[i], batch.weights[i]]) == bits([event.y, event.weight]), "other label, weight", row)
+            hold(events.ids[i] == event.id, f"id {events.ids[i]!r} instead of {event.id!r}", row)
         hold(len(batch.ignored) == judged.ignored - ignored_before, "ignored features", start)
         hold(columns.names == judged.names, f"names {columns.names}, judged {judged.names}", end - 1)
-    hold(totals.total() == length, "records lost")
+    hold(totals.total() == len(stream.records), "records lost")
+    return totals
+
+
+def run(seed: int, length: int = STREAM) -> Counter[str]:
+    """Run one stream; returns how many records were accepted, skipped, and rejected for each reason."""
+    random = Random(seed)
+    identity = IDENTITIES[seed % len(IDENTITIES)]
+    texts = Texts(random)
+    # The compiled and the careful reader, in turns.
+    use_compiled_reader(bool(seed // len(IDENTITIES) % 2))
+    records = [record(texts, identity) for _ in range(length)]
+    stream = JudgedRecords(f"seed {seed}", identity, records)
+    verdicts, hold = stream.verdicts, stream.hold
+    totals = read_slices(stream, cuts(random, length))
+
+    # Events without labels between others.
+    source = Random(f"unlabelled {seed}")
+    others = [record(Texts(source), identity, labelled=source.random() < 0.3) for _ in range(length // 5)]
+    read_slices(JudgedRecords(f"seed {seed}", identity, others, labelled=False), cuts(source, len(others)))
 
     # The learner, with two divisions into slices.
     learner, stops = learn_slices(identity, records, [(i, i + 1) for i in range(length)])
@@ -271,7 +299,7 @@ def learn_slices(identity: Identity, records: list[bytes | None], slices: Any) -
     for start, end in slices:
         offset = start
         while offset < end:
-            outcome = learner.apply(P0, Records.of(offset, records[offset:end]))
+            outcome = learner.apply(P0, Records.from_values(offset, records[offset:end]))
             offset += outcome.consumed
             if outcome.diverged:
                 stops.append(offset)

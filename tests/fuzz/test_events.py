@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from service.learning.columns.columns import columns_for
-from service.learning.events.batch import REASONS, Decoder, use_compiled_reader
+from service.learning.events.event_reader import EventReader, use_compiled_reader
+from service.learning.events.read_events import REASONS
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity
 from tests.fuzz import events
@@ -71,7 +72,8 @@ def _buffer(values: list[bytes], tails: list[bytes]) -> ValueBuffer:
 def _batch(identity: Identity, values: list[bytes], tails: list[bytes]) -> list[Any]:
     """The decoder's result for values that are followed by these bytes."""
     use_compiled_reader(True)
-    batch, rejects = Decoder(identity, columns_for(identity)).decode(_buffer(values, tails))
+    events = EventReader(identity).read(_buffer(values, tails))
+    batch = columns_for(identity).decode(events)
     arrays = (batch.starts, batch.columns, batch.values, batch.labels, batch.weights)
-    rejected = [(reject.record, reject.reason) for reject in rejects]
-    return [*map(bits, arrays), [*batch.records], [*batch.names], [*batch.skipped], rejected]
+    rejected = [(reject.record, reject.reason) for reject in events.rejects]
+    return [*map(bits, arrays), [*batch.records], [*batch.names], [*batch.skipped], [*events.ids], rejected]

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from service.learning.events.batch import use_compiled_reader
+from service.learning.events.event_reader import use_compiled_reader
 from service.serving.http import v1_predictions
 from tests.fuzz.requests import HttpRequest, application, ask, fuzz
 

@@ -22,7 +22,7 @@ from service.errors import (
     SnapshotDamaged,
     SnapshotForeign,
 )
-from service.learning.events.batch import use_compiled_reader
+from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, CandidateOptions, Options

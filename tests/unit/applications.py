@@ -50,5 +50,5 @@ def figures(name: str) -> ModelFigures:
     event = b'{"features":{"a":1},"label":1}'
     learner = learner_of(Identity(), [event, b"{"])
     learner.main.begin_segment()
-    learner.apply(P0, Records.of(2, [event]))
+    learner.apply(P0, Records.from_values(2, [event]))
     return ModelFigures(describe(learner, name), learner.main.counts, 1.0, {"0": 1}, 3)

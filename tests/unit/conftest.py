@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.learning.events.batch import use_compiled_reader
+from service.learning.events.event_reader import use_compiled_reader
 
 
 @pytest.fixture(scope="module", params=["compiled", pytest.param("careful", marks=pytest.mark.nightly)])

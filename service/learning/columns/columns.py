@@ -1,8 +1,8 @@
 """Feature names to columns of the weight vector, and back. Column 0 is the bias.
 
-There are three feature modes, one class each. `place` says which columns the features of events have, and which new
-names would get the next columns; `extend` gives the names these columns. `find` returns the known columns of a request
-and counts its unknown features; `explain` returns their names too.
+There are three feature modes, one class each. `assign_columns` says which columns the features of events have, and
+which new names would get the next columns; `extend` gives the names these columns. `find` returns the known columns of
+a request and counts its unknown features; `explain` returns their names too.
 """
 
 from array import array
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from service.learning.columns.hashing import ColumnMerger, hash_to_columns
 from service.learning.columns.name_table import NameTable, find_each, number_each
-from service.learning.events.compiled.row_reader import FeatureRows
+from service.learning.events.flatten import Features
+from service.learning.events.read_events import FeatureRows, ReadEvents
 from service.learning.identity import Identity
 
 _NO_FLAGS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
@@ -69,18 +70,28 @@ class Batch(NamedTuple):
 class Columns(Protocol):
     """The columns of one model, in any feature mode."""
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The names that have a column, from column 1 on."""
+    names: Sequence[str]
+    """The names that have a column, from column 1 on."""
 
     def __len__(self) -> int:
         """Columns in use, the bias included: the length of the weight vector."""
 
-    def place(self, events: Sequence[Any]) -> Batch:
-        """The features of events as a batch without labels, with columns as `find` returns them. It changes nothing."""
+    def decode(self, events: ReadEvents) -> Batch:
+        """These events with columns. It changes nothing."""
+        batch = self.assign_columns(events.features)
+        return batch._replace(
+            labels=events.labels, weights=events.weights, records=events.records, skipped=events.skipped
+        )
 
-    def place_rows(self, rows: FeatureRows) -> Batch:
-        """As `place`, for features from the compiled reader."""
+    def assign_columns(self, features: FeatureRows | Sequence[Features]) -> Batch:
+        """The features of events as a batch without labels, with columns as `find` returns them. It changes nothing."""
+        return self._assign_to_rows(features) if isinstance(features, FeatureRows) else self._assign(features)
+
+    def _assign(self, events: Sequence[Any]) -> Batch:
+        """As `assign_columns`, for features from the careful reader."""
+
+    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
+        """As `assign_columns`, for features from the compiled reader."""
 
     def find(self, features: Any) -> tuple[ColumnPairs, int]:
         """(column, value) pairs in record order, and the number of unknown features.
@@ -101,11 +112,11 @@ class Columns(Protocol):
         """Give these names the next columns."""
 
 
-class Named:
+class Named(Columns):
     """A name gets the next column when it is first seen, up to `cap` names; beyond it the feature is ignored.
 
     >>> columns = Named(cap=2)
-    >>> batch = columns.place([{"a": 0.5, "b": 1.0}, {"c": 3.0, "a": 2.0}])
+    >>> batch = columns.assign_columns([{"a": 0.5, "b": 1.0}, {"c": 3.0, "a": 2.0}])
     >>> batch.columns.tolist(), batch.names, batch.ignored
     ([1, 2, 1], ['a', 'b'], [1])
     >>> columns.extend(batch.names)
@@ -114,7 +125,7 @@ class Named:
     """
 
     def __init__(self, cap: int, scaled: bool = False) -> None:
-        self.names = NameTable()
+        self.names: NameTable = NameTable()
         self._cap, self._scaled = cap, scaled
         self._cache: dict[str, int] = {}
         """Columns of names in requests: most requests have the same names."""
@@ -127,7 +138,7 @@ class Named:
         """How many names can still get a column; initial weights may have more names than the cap."""
         return max(0, self._cap - len(self.names))
 
-    def place(self, events: Sequence[Mapping[str, float]]) -> Batch:
+    def _assign(self, events: Sequence[Mapping[str, float]]) -> Batch:
         names = [*chain.from_iterable(events)]
         values = [*chain.from_iterable(features.values() for features in events)]
         numbers = np.array([*map(_is_number, values)], bool) if self._scaled else _NO_FLAGS
@@ -136,7 +147,7 @@ class Named:
         batch = Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
         return self._with_new(batch, unknown, [names[i] for i in unknown.tolist()])
 
-    def place_rows(self, rows: FeatureRows) -> Batch:
+    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
         columns, table = np.empty(len(rows.values), np.uint32), self.names.table
         missing, unsure = find_each(*table[:4], rows.address, rows.names, rows.hashes, columns)
         numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
@@ -196,7 +207,7 @@ class Named:
             self.names.add(names)
 
 
-class _Numbered:
+class _Numbered(Columns):
     """Columns that are shown as "0", "1" and so on. No names are kept."""
 
     def __init__(self, count: int, scaled: bool) -> None:
@@ -228,14 +239,14 @@ class Positional(_Numbered):
     def _columns(self, events: int) -> NDArray[np.uint32]:
         return np.tile(np.arange(1, self._count + 1, dtype=np.uint32), events)
 
-    def place(self, events: Sequence[list[float]]) -> Batch:
+    def _assign(self, events: Sequence[list[float]]) -> Batch:
         values = array("d")
         for features in events:
             values.fromlist(features)
         starts = np.arange(len(events) + 1, dtype=np.uint64) * np.uint64(self._count)
         return self._batch(starts, np.frombuffer(values, np.float64))
 
-    def place_rows(self, rows: FeatureRows) -> Batch:
+    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
         return self._batch(rows.starts, rows.values.copy())
 
     def _batch(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Batch:
@@ -258,7 +269,7 @@ class Hashed(_Numbered):
         super().__init__(1 << bits, scaled)
         self._merger = ColumnMerger()
 
-    def place(self, events: Sequence[Mapping[str, float]]) -> Batch:
+    def _assign(self, events: Sequence[Mapping[str, float]]) -> Batch:
         rows = [self.find(features)[0] for features in events]
         starts = np.cumsum([0, *map(len, rows)], dtype=np.uint64)
         columns = np.array([column for row in rows for column, _ in row], np.uint32)
@@ -266,7 +277,7 @@ class Hashed(_Numbered):
         numbers = np.array([*map(_is_number, values)], bool) if self._scaled else _NO_FLAGS
         return Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
 
-    def place_rows(self, rows: FeatureRows) -> Batch:
+    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
         columns, values = np.empty(len(rows.values), np.uint32), rows.values.copy()
         hash_to_columns(rows.address, rows.names, rows.is_number, self._count, columns, values)
         if self._scaled:

@@ -3,11 +3,11 @@
 A process keeps them in memory. No snapshot has them.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from service.learning.columns.columns import Batch
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import JSON
 from service.learning.identity import Identity
 from service.learning.records import PartitionId
 
@@ -24,7 +24,8 @@ class LastEvents:
 
     >>> last = LastEvents(Identity())
     >>> starts, columns, ones = np.array([0, 2], np.uint64), np.array([2, 1], np.uint64), np.ones(1)
-    >>> last.add(PartitionId(0), 7, [b"a record"], Batch(starts, columns, np.array([0.5, -1.0]), ones, ones, [0]), 3)
+    >>> records = ValueBuffer.from_values([b"a record"])
+    >>> last.add(PartitionId(0), 7, records, Batch(starts, columns, np.array([0.5, -1.0]), ones, ones, [0]), 3)
     >>> last.record, last.points.tolist()
     (b'a record', [[-1.0, 0.5, 1.0]])
     """
@@ -32,15 +33,14 @@ class LastEvents:
     def __init__(self, identity: Identity) -> None:
         self.record: bytes | None = None
         """The value of the last event, or of an earlier one if that is too large."""
+        self.record_format = JSON
         self.skipped: tuple[PartitionId, int] | None = None
         """Partition and offset of the last record that `where` passed over."""
         self.points = np.zeros((0, PLANE_COLUMNS))
         """A row for each of the last events, oldest first: both features, and the label as a batch has it."""
         self._named = identity.features != "hashed"
 
-    def add(
-        self, partition: PartitionId, first: int, records: Sequence[bytes | None], batch: Batch, columns: int
-    ) -> None:
+    def add(self, partition: PartitionId, first: int, records: ValueBuffer, batch: Batch, columns: int) -> None:
         """Add a slice of records from offset `first` on; the model has this many columns now."""
         if batch.skipped:
             self.skipped = partition, first + batch.skipped[-1]
@@ -48,7 +48,7 @@ class LastEvents:
             return
         value = records[batch.records[-1]]
         if value is not None and len(value) <= MAX_RECORD_BYTES:
-            self.record = value
+            self.record, self.record_format = value, records.format_at(batch.records[-1])
         if columns == PLANE_COLUMNS and self._named:
             starts = batch.starts[-KEPT_EVENTS - 1 :].astype(np.intp)
             features = slice(starts[0], starts[-1])

@@ -40,9 +40,9 @@ class Flattener:
 
     >>> from service.learning.events.json_values import parse
     >>> flattener = Flattener(Identity(max_name_bytes=12))
-    >>> flattener.of(parse(b'{"age": 31, "user": {"new": true, "tags": ["a", "b", "a"]}, "gone": null}'))
+    >>> flattener.flatten(parse(b'{"age": 31, "user": {"new": true, "tags": ["a", "b", "a"]}, "gone": null}'))
     {'age': 31.0, 'user.new': 1, 'user.tags=a': 2, 'user.tags=b': 1}
-    >>> flattener.of(parse(b'{"page": "/too/long"}'))
+    >>> flattener.flatten(parse(b'{"page": "/too/long"}'))
     Traceback (most recent call last):
     ...
     service.errors.Rejected: feature "page": a name is longer than 12 bytes
@@ -65,7 +65,7 @@ class Flattener:
                 inner[:] = [member for member in inner if member[0] != last]
         return value
 
-    def of(self, value: Any, pointer: str = "") -> Features:
+    def flatten(self, value: Any, pointer: str = "") -> Features:
         """The features of the parsed value at `pointer`; raises Rejected with the first rule it breaks."""
         value = self.exclude(value, pointer)
         if self.identity.features == "positional":

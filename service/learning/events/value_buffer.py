@@ -1,43 +1,44 @@
 """The values of records in one buffer, for compiled loops."""
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.events.content_types import FORMS
+from service.learning.events.value_formats import FORMATS, JSON, ValueFormat
 
 Integers = NDArray[np.int64]
 
 
 class ValueBuffer(Sequence[bytes | None]):
-    """Value i is `data[begins[i]:ends[i]]`, or None if `begins[i]` is below 0. Its form is `forms[i]`, or JSON.
+    """Value i is `data[begins[i]:ends[i]]`, or None if `begins[i]` is below 0. Other bytes may stand between values.
 
-    The values are in order; other bytes may stand between them.
+    `format_numbers` has the number of each value's format; None if all values are JSON.
 
-    >>> values = ValueBuffer.of([b"{}", None, b"[1]"])
+    >>> values = ValueBuffer.from_values([b"{}", None, b"[1]"])
     >>> list(values), list(values[1:])
     ([b'{}', None, b'[1]'], [None, b'[1]'])
     """
 
     def __init__(
-        self, data: NDArray[np.uint8], begins: Integers, ends: Integers, forms: Integers | None = None
+        self, data: NDArray[np.uint8], begins: Integers, ends: Integers, format_numbers: Integers | None = None
     ) -> None:
-        self.data, self.begins, self.ends, self.forms = data, begins, ends, forms
+        self.data, self.begins, self.ends = data, begins, ends
+        self.format_numbers = format_numbers if format_numbers is not None and format_numbers.any() else None
 
     @classmethod
-    def of(cls, values: Sequence[bytes | None]) -> Self:
-        """A buffer of these values, with a zero after each."""
+    def from_values(cls, values: Sequence[bytes | None], formats: Sequence[ValueFormat] = ()) -> Self:
+        """A buffer of these values, with a zero after each; a buffer stays as it is. Without formats they are JSON."""
+        if isinstance(values, cls):
+            return values
         texts = [value or b"" for value in values]
         ends = np.cumsum([*map(len, texts)], dtype=np.int64) + np.arange(len(texts))
         begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
         if None in values:
             begins[[value is None for value in values]] = -1
-        kinds = [value.__class__ for value in texts]
-        forms = None if kinds.count(bytes) == len(kinds) else np.array([*map(FORMS.index, kinds)])
-        return cls(np.frombuffer(b"\0".join([*texts, bytes(8)]), np.uint8), begins, ends, forms)
+        data = np.frombuffer(b"\0".join([*texts, bytes(8)]), np.uint8)
+        return cls(data, begins, ends, np.array([*map(FORMATS.index, formats)]) if formats else None)
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -48,13 +49,33 @@ class ValueBuffer(Sequence[bytes | None]):
     def __getitem__(self, i: slice) -> Self: ...
     def __getitem__(self, i: int | slice) -> bytes | Self | None:
         if isinstance(i, slice):
-            forms = None if self.forms is None else self.forms[i]
-            return type(self)(self.data, self.begins[i], self.ends[i], forms)
-        form = bytes if self.forms is None else FORMS[self.forms[i]]
-        begin = self.begins[i]
-        return None if begin < 0 else form(self.data[begin : self.ends[i]].data)
+            return self.take(i)
+        begin, end = self.begins.item(i), self.ends.item(i)
+        return None if begin < 0 else bytes(self.data.data[begin:end])
 
     def __iter__(self) -> Iterator[bytes | None]:
-        data, forms = self.data.data, repeat(0) if self.forms is None else self.forms.tolist()
-        places = zip(self.begins.tolist(), self.ends.tolist(), forms, strict=False)
-        return (None if begin < 0 else FORMS[form](data[begin:end]) for begin, end, form in places)
+        data = self.data.data
+        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
+            yield None if begin < 0 else bytes(data[begin:end])
+
+    def take(self, part: slice | Sequence[int]) -> Self:
+        """A part of the values: a slice of them, or those at some indices."""
+        numbers = None if self.format_numbers is None else self.format_numbers[part]
+        return type(self)(self.data, self.begins[part], self.ends[part], numbers)
+
+    def format_at(self, i: int) -> ValueFormat:
+        """The format of value i."""
+        return JSON if self.format_numbers is None else FORMATS[self.format_numbers[i]]
+
+    @property
+    def formats(self) -> Sequence[ValueFormat]:
+        """The format of each value."""
+        return [self.format_at(i) for i in range(len(self))]
+
+    @property
+    def only_format(self) -> ValueFormat | None:
+        """The format that all values have; None if they have several."""
+        if self.format_numbers is None:
+            return JSON
+        numbers = self.format_numbers[self.begins >= 0]
+        return FORMATS[numbers[0]] if len(numbers) and (numbers == numbers[0]).all() else None

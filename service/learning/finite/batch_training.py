@@ -21,7 +21,8 @@ import numpy as np
 from service.errors import DataError
 from service.learning.columns.columns import Batch, Columns, columns_for
 from service.learning.evaluation import mistake_bound
-from service.learning.events.batch import Decoder, Reject
+from service.learning.events.event_reader import EventReader
+from service.learning.events.read_events import Reject
 from service.learning.finite.finite_bounds import Separation
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.initial_weights import initial_weights
@@ -64,7 +65,8 @@ def read_data(identity: Identity, records: Sequence[bytes | None], start: Weight
     """Decode record values. `start` is needed if the identity starts from a file of weights."""
     columns = columns_for(identity)
     columns.extend((start.names or ()) if start else ())
-    batch, rejects = Decoder(identity, columns).decode(records)
+    events = EventReader(identity).read(records)
+    batch = columns.decode(events)
     columns.extend(batch.names)
     if identity.scale == "standard":
         # Once, as in a stream: each event by itself and those before it. The copy frees the scaler's memory.
@@ -73,7 +75,7 @@ def read_data(identity: Identity, records: Sequence[bytes | None], start: Weight
     w = initial_weights(identity, 0, len(columns))
     if start:
         w[: len(start.vector)] = start.vector
-    return Data(batch, columns, w, rejects)
+    return Data(batch, columns, w, events.rejects)
 
 
 def train(

@@ -19,14 +19,15 @@ from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.events.batch import Decoder
-from service.learning.events.careful_reader import ParsedValues, text_values
 from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, scan
 from service.learning.events.compiled.path_tree import UnsupportedError
-from service.learning.events.compiled.row_reader import FeatureRows, RowReader
+from service.learning.events.compiled.row_reader import RowReader
+from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Features, Flattener, name_fits
 from service.learning.events.json_pointer import Path, quoted_name, to_pointer
 from service.learning.events.json_values import MAX_DEPTH, WHITE, type_name
+from service.learning.events.parsed_values import ParsedValues, text_values
+from service.learning.events.read_events import Event, FeatureRows
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import MAX_VALUE, Identity, Mode
 from service.learning.learner import Learner
@@ -207,7 +208,7 @@ def _features(values: ParsedValues, i: int, pointer: str, flattener: Flattener) 
     value = values.whole(i, flattener.identity.max_features, pointer)
     if value is UNSET:
         raise Rejected("missing-field", f"{quoted_name(pointer)} is missing", pointer)
-    return flattener.of(value, pointer)
+    return flattener.flatten(value, pointer)
 
 
 def _path_in(name: str, flattener: Flattener) -> Path:
@@ -261,7 +262,7 @@ def read_pieces(
             yield [careful(i) for i in range(first, last)], name
         else:
             values = ValueBuffer(data, begins[first:last], ends[first:last])
-            yield reader.read(values, lambda i, first=first: (careful(first + i), 0.0, 1.0)), name  # type: ignore[misc]
+            yield reader.read(values, lambda i, n=first: Event(careful(n + i), 0.0, 1.0, None)).features, name  # type: ignore[misc]
         first = last
     if reader is not None and flattener.patterns is None:  # with patterns a reader keeps names
         idle[name] = reader
@@ -269,9 +270,9 @@ def read_pieces(
 
 def _row_reader(name: str, flattener: Flattener) -> RowReader | None:
     """A compiled reader of a list's elements; None if it is not ready, or cannot read them."""
-    if Decoder.compiled:
+    if EventReader.compiled:
         with suppress(UnsupportedError):
-            return RowReader.of_instances(flattener, _path_in(name, flattener), _max_bytes(flattener.identity))
+            return RowReader.for_instances(flattener, _path_in(name, flattener), _max_bytes(flattener.identity))
     return None
 
 

@@ -6,8 +6,6 @@ import msgspec
 from msgspec import UNSET
 
 from service.errors import Rejected
-from service.learning.events.careful_reader import values_of
-from service.learning.events.content_types import DoubleVector, doubles
 from service.learning.events.flatten import Flattener
 from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import Pairs
@@ -19,17 +17,14 @@ MAX_EVENT_BYTES = 16 << 10
 
 def newest_event(learner: Learner) -> msgspec.Raw | None:
     """The features of the newest event that the model reads, as JSON; None if there is no event to show."""
-    raw, flattener = learner.last_events.record, learner.flattener
-    if raw is None:
+    last, flattener = learner.last_events, learner.flattener
+    if last.record is None:
         return None
-    if raw.__class__ is DoubleVector:
-        features: Any = list(doubles(raw)[:-1])
-    else:
-        try:
-            value = values_of(raw, (flattener.path,)).whole(0, learner.identity.max_features, "")
-            features = _read(flattener, flattener.exclude(value))
-        except Rejected:
-            return None
+    try:
+        values = last.record_format.parse(last.record, (flattener.path,), learner.identity)
+        features = _read(flattener, flattener.exclude(values.whole(0, learner.identity.max_features, "")))
+    except Rejected:
+        return None
     text = msgspec.json.encode(features)
     return msgspec.Raw(text) if len(text) <= MAX_EVENT_BYTES else None
 

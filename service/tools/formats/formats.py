@@ -14,13 +14,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from service.errors import ConfigurationError, DataError
-from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.events.json_pointer import parse_pointer, quoted_name
+from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, MESSAGE_PACK, ValueFormat, encode_vector
 from service.learning.identity import Identity
 from service.tools.formats.readers import BadLine, Csv, Format, JsonLines, at
 
 FormatName = Literal["jsonl", "csv"]
-Written = Literal["json", "msgpack", "f8"]
 BATCH_LINES = 500
 """Lines of a file that are checked at once."""
 LARGE_FILE_BYTES = 1 << 20
@@ -46,11 +45,11 @@ class Events:
         identity: Identity,
         *,
         check: bool,
-        written: Callable[[bytes], bytes] = bytes,
+        value_format: ValueFormat = JSON,
     ) -> None:
-        """`written` turns an event's JSON into the value to send; see `writer`."""
+        """The values are in `value_format`. Raises ConfigurationError if no event of the model can be."""
         self._form: Any = form
-        self._written = written
+        self.value_format, self._write = value_format, writer(identity, value_format)
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
         is_file = file != "-"
         try:
@@ -60,14 +59,13 @@ class Events:
             raise ConfigurationError(f"{file}: {error.strerror}") from None
         self.name = file if is_file else "standard input"
         self.size = os.fstat(self._raw.fileno()).st_size if is_file else 0
-        self._decoder: Any = None
+        self._reader: Any = None
         if check:
-            from service.learning.columns.columns import columns_for  # these take long to load
-            from service.learning.events.batch import Decoder, use_compiled_reader
+            from service.learning.events.event_reader import EventReader, use_compiled_reader  # it takes long to load
 
             if self.size > LARGE_FILE_BYTES:  # it takes a second to load
                 use_compiled_reader(True)
-            self._decoder = Decoder(identity, columns_for(identity))
+            self._reader = EventReader(identity)
 
     def close(self) -> None:
         """Close the file. Standard input stays open: a thread may be waiting in it."""
@@ -90,7 +88,7 @@ class Events:
                         try:
                             if isinstance(event, BadLine):
                                 raise event
-                            value, key = self._written(event), self._form.key(row)
+                            value, key = self._write(event), self._form.key(row)
                         except BadLine as error:
                             bad(f"{self.name}, line {number}: {error}")
                             continue
@@ -110,9 +108,9 @@ class Events:
                 events.append(self._form.event(row))
             except BadLine as error:
                 events.append(error)
-        if self._decoder:
+        if self._reader:
             good = [(i, event) for i, event in enumerate(events) if isinstance(event, bytes)]
-            for place, reason, detail in self._decoder.decode([event for _, event in good])[1]:
+            for place, reason, detail in self._reader.read([event for _, event in good]).rejects:
                 i, event = good[place]
                 events[i] = BadLine(self._rejected(event, reason, detail))
         return events
@@ -147,11 +145,11 @@ def raise_bad_line(message: str) -> None:
     raise DataError(message) from None
 
 
-def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
-    """A function that turns an event's JSON into a record value, and raises BadLine if it cannot."""
-    if name == "json":
+def writer(identity: Identity, value_format: ValueFormat) -> Callable[[bytes], bytes]:
+    """A function that turns an event's JSON into a value in this format, and raises BadLine if it cannot."""
+    if value_format is JSON:
         return bytes
-    if name == "f8" and identity.features != "positional":
+    if value_format is DOUBLE_VECTOR and identity.features != "positional":
         raise ConfigurationError(
             f"--as f8: a vector has no names, and the model's features are {identity.features}: use --as msgpack"
         )
@@ -160,14 +158,14 @@ def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
     def write(raw: bytes) -> bytes:
         try:
             event = msgspec.json.decode(raw)
-            if name == "msgpack":
-                return MessagePack(msgspec.msgpack.encode(event))
+            if value_format is MESSAGE_PACK:
+                return msgspec.msgpack.encode(event)
             weight = None if places.weight is None else at(event, parse_pointer(places.weight))
             features, label = at(event, parse_pointer(places.features)), at(event, parse_pointer(places.label))
             if isinstance(label, int | float) and weight in (None, 1):
-                return double_vector(features, label)
+                return encode_vector(features, label)
         except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
-            raise BadLine(f"--as {name}: {error}") from None
+            raise BadLine(f"--as {value_format.name}: {error}") from None
         except (TypeError, struct.error):
             pass
         raise BadLine("--as f8: expected a list of numbers, a number as label, and no weight: use --as msgpack")

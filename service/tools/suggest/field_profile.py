@@ -74,7 +74,7 @@ class FieldProfile:
         self.kinds[kind] += 1
         self.example = value if self.example is None else self.example
         try:
-            _flattener.of(Pairs([(self.name, value)]))
+            _flattener.flatten(Pairs([(self.name, value)]))
         except Rejected as rejected:
             self.fault = str(rejected)
             return

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import DataError
-from service.learning.columns.columns import columns_for
 from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
-from service.learning.events.batch import Decoder
+from service.learning.events.event_reader import EventReader
+from service.learning.events.value_buffer import ValueBuffer
 from service.learning.learner import Learner
 from service.learning.records import PartitionId, Records
 from service.serving.model_info import Accuracy
@@ -79,23 +79,21 @@ class SampleComparison(NamedTuple):
     """The detail of one of these rejections."""
 
 
-def compare_settings(
-    settings: dict[str, Any], values: Sequence[bytes | None], is_rare: bool = False
-) -> SampleComparison:
+def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: bool = False) -> SampleComparison:
     """Compare rules, scales and averages; if the positive label `is_rare`, also a margin for it.
 
     Raises DataError if no record is an event.
     """
     identity = ModelSettings(**settings).identity()
-    batch, rejects = Decoder(identity, columns_for(identity)).decode(values)
+    read = EventReader(identity).read(values)
+    labels, rejects, events = read.labels, read.rejects, values.take(read.records)
     example = rejects[0].detail if rejects else ""
-    events = [values[i] for i in batch.records]
     if not events:
         raise DataError(f"no record is an event: {example or '`where` skips all'}")
-    later = batch.labels[len(events) // 2 :]
+    later = labels[len(events) // 2 :]
     positives = float((later > 0).mean())
     f1 = 2.0 * positives / (1.0 + positives) if is_rare else None
-    overall, recent = _majority_share(batch.labels), _majority_share(later)
+    overall, recent = _majority_share(labels), _majority_share(later)
     baseline = Trial("baseline", "", "", 0.0, overall, recent, f1, recent if f1 is None else f1)
     variants = [(*pair, 0.0) for pair in product(TRIED_RULES, AVERAGE)]
     if is_rare:
@@ -109,7 +107,7 @@ def compare_settings(
         learner = Learner(own.identity(), options=own.options())
         learner.begin({partition: 0})
         learner.reconcile()
-        learner.apply(partition, Records.of(0, events))
+        learner.apply(partition, Records.from_values(0, events))
         pairs = [pair for pair in learner.main.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
         better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
         for trial in (model, *others):

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from service.errors import DataError
 from service.learning.events.json_pointer import Path, parse_pointer, to_pointer
+from service.learning.events.value_buffer import ValueBuffer
 from service.text import printable
 from service.tools.formats.readers import at
 from service.tools.suggest.field_profile import FieldProfile, profile_fields
 from service.tools.suggest.label_inference import find_label, label_values
-from service.tools.suggest.sample import Sample, parse_object
+from service.tools.suggest.sample import Sample, parse_objects
 
 FORMS = {
     "own": ("/features", "records have it: it is the service's own form"),
@@ -46,7 +47,7 @@ class Choice(NamedTuple):
 class EventChoices(NamedTuple):
     """The settings of an event, and the members that they rest on."""
 
-    values: list[bytes | None]
+    values: ValueBuffer
     """The records in the form in which they are to be sent."""
     choices: list[Choice]
     labels: list[Any]
@@ -121,7 +122,7 @@ def _as_events(sample: Sample, column: str) -> Sample:
     rows = [*sample.objects()]
     labels = [{"label": row.pop(column)} if column in row else {} for row in rows]
     events = [json.dumps({"features": row, **label}).encode() for row, label in zip(rows, labels, strict=True)]
-    return sample._replace(values=[*events])
+    return sample._replace(values=ValueBuffer.from_values(events))
 
 
 def _where(sample: Sample, form: str, label: Path) -> dict[str, list[str]]:
@@ -143,11 +144,11 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
     """The sample without the objects that `where` passes over."""
     paths = [(parse_pointer(pointer), values) for pointer, values in where.items()]
 
-    def match(raw: bytes | None) -> bool:
-        record = parse_object(raw)
+    def match(record: dict[str, Any] | None) -> bool:
         return record is None or all(at(record, path) in values for path, values in paths)
 
-    return sample._replace(values=[*filter(match, sample.values)])
+    matching = [i for i, record in enumerate(parse_objects(sample.values)) if match(record)]
+    return sample._replace(values=sample.values.take(matching))
 
 
 def _feature_mode(features: Sequence[FieldProfile], events: Sequence[Any], labels: int) -> list[Choice]:

@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-import msgspec
-
 from service.errors import ConfigurationError, DataError, PerceptronError, Rejected
 from service.learning.events.careful_reader import CarefulReader
-from service.learning.events.content_types import DoubleVector, MessagePack, doubles
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueFormat
 from service.learning.identity import Identity
 from service.learning.records import PartitionId
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.records import KafkaRecords, value_of
+from service.streaming.records import KafkaRecords
 from service.text import quantity
 from service.tools.formats.formats import Events, FormatName, format_name, raise_bad_line
 from service.tools.formats.readers import Csv, JsonLines
@@ -30,13 +29,13 @@ class Sample(NamedTuple):
     """The topic or file."""
     description: str
     """The number of records, and which records of it they are."""
-    values: list[bytes | None]
+    values: ValueBuffer
     is_table: bool = False
     """Whether each value is a row of a table, which has the label in one of its columns."""
 
     def objects(self) -> Iterator[dict[str, Any]]:
         """The values that are objects, parsed."""
-        return (value for value in map(parse_object, self.values) if value is not None)
+        return (value for value in parse_objects(self.values) if value is not None)
 
     def check(self) -> None:
         """Raise DataError if there is no object among the values."""
@@ -44,7 +43,7 @@ class Sample(NamedTuple):
             raise DataError(f"{self.name}: there is no record to look at")
         if next(self.objects(), None) is None:
             try:
-                CarefulReader(Identity()).read(self.values[0])
+                CarefulReader(Identity()).read(self.values[0], self.values.format_at(0))
             except Rejected as rejected:
                 why = f"{rejected.reason}: {rejected}"
                 if (self.values[0] or b"").startswith(b"\0"):
@@ -53,16 +52,14 @@ class Sample(NamedTuple):
                 raise DataError(f"{self.name}: none of {count} is a JSON object; the first: {why}") from None
 
 
-def parse_object(raw: bytes | None) -> dict[str, Any] | None:
-    """The object that a record of any form holds; None if it holds something else."""
-    try:
-        if isinstance(raw, DoubleVector):
-            *features, label = doubles(raw)
-            return {"features": features, "label": label}
-        value = (msgspec.msgpack if isinstance(raw, MessagePack) else msgspec.json).decode(raw or b"")
-    except (msgspec.MsgspecError, ValueError, RecursionError, struct.error):
-        return None
-    return value if isinstance(value, dict) else None
+def parse_objects(values: ValueBuffer) -> Iterator[dict[str, Any] | None]:
+    """The object that each value holds, in any format; None if it holds something else."""
+    for raw, value_format in zip(values, values.formats, strict=True):
+        try:
+            value = value_format.load(raw or b"")
+        except (ValueError, RecursionError, struct.error):
+            value = None
+        yield value if isinstance(value, dict) else None
 
 
 def read_file(file: str, form: FormatName | None, count: int) -> Sample:
@@ -76,7 +73,8 @@ def read_file(file: str, form: FormatName | None, count: int) -> Sample:
         size += len(line.value)
         if size > MAX_SAMPLE_BYTES:
             break
-    return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", values, is_table)
+    buffer = ValueBuffer.from_values(values)
+    return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", buffer, is_table)
 
 
 async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
@@ -84,15 +82,16 @@ async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
 
     Raises ConfigurationError if there is no such topic, DataError and DependencyError.
     """
-    records, size = deque[tuple[int, bytes | None]](), 0
+    records, size = deque[tuple[int, bytes | None, ValueFormat]](), 0
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
     async for _, newest in newest_of(cluster, topic, missing, count):
-        for record in newest:
-            records.append((record.timestamp, value_of(record)))
-            size += len(record.value or b"")
+        for record in zip(newest.timestamps.tolist(), newest.values, newest.values.formats, strict=True):
+            records.append(record)
+            size += len(record[1] or b"")
             while size > MAX_SAMPLE_BYTES:
                 size -= len(records.popleft()[1] or b"")
-    values = [value for _, value in sorted(records, key=lambda record: record[0])]
+    in_order = sorted(records, key=lambda record: record[0])
+    values = ValueBuffer.from_values([value for _, value, _ in in_order], [each for *_, each in in_order])
     return Sample(f"topic {topic}", f"the newest {quantity(len(values), 'record')} of topic {topic}", values)
 
 

@@ -102,7 +102,7 @@ def train(identity: Identity, start: WeightsFile | None) -> Learner:
     records = stream(identity.features, identity.labels)
     rng = random.Random(3)
     while offset < len(records):
-        outcome = learner.apply(P0, Records.of(offset, records[offset : offset + rng.randint(1, 90)]))
+        outcome = learner.apply(P0, Records.from_values(offset, records[offset : offset + rng.randint(1, 90)]))
         assert outcome.diverged is None
         offset += outcome.consumed
     return learner

@@ -23,7 +23,7 @@ def learners(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]:
     """A learner that has just learned row i, for each i."""
     learner = learner_of(Identity(features="positional", dimension=x.shape[1], **identity))
     for i, (row, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
-        learner.apply(P0, Records.of(i, [event(row, label)]))
+        learner.apply(P0, Records.from_values(i, [event(row, label)]))
         yield i, learner
 
 

@@ -115,7 +115,7 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
         for b in (0.0, 1.0):
             assert fires(and_unit, a, b) == bool(a and b)
             assert fires(or_unit, a, b) == bool(a or b)
-    and_unit.apply(P0, Records.of(0, [event([0, 0], 1)]))
+    and_unit.apply(P0, Records.from_values(0, [event([0, 0], 1)]))
     assert (and_unit.main.weights.tolist(), and_unit.main.counts.updates, and_unit.main.counts.mistakes) == (
         [-2.0, 1.0, 1.0],
         0,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.learning.events.batch import use_compiled_reader
-from service.learning.events.compiled.row_reader import FeatureRows
+from service.learning.events.event_reader import use_compiled_reader
+from service.learning.events.read_events import FeatureRows
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Options

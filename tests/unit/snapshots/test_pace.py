@@ -121,7 +121,7 @@ async def test_the_recorded_order_of_interleaved_partitions_has_a_bound(
     learner.begin({P0: 0, P1: 0})
     longest, kept_versions = 0, set[int]()
     for turn in range(12 * BLOCK_RUNS):
-        learner.apply((P0, P1)[turn % 2], Records.of(turn // 2, [event({"a": 1.0}, turn % 2)]))
+        learner.apply((P0, P1)[turn % 2], Records.from_values(turn // 2, [event({"a": 1.0}, turn % 2)]))
         if turn % 256 == 0:
             save = await k.save(learner, {}, Source("cluster"))
             assert isinstance(save, AcceptedSave)

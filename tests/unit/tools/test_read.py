@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DataError
-from service.learning.columns.columns import columns_for
-from service.learning.events.batch import Decoder
 from service.learning.identity import Identity, Places
 from service.tools.formats.formats import Events, Line, format_of
+from tests.checks import decode
 
 NAMED = Identity()
 POSITIONAL = Identity(features="positional", dimension=3)
@@ -124,8 +123,8 @@ def test_a_line_becomes_a_record_that_the_model_reads(
     identity = Identity(event=places)
     lines, bad = read(tmp_path, text, identity, **CSV)
     assert (events(lines), bad) == ([record], [])
-    batch, rejects = Decoder(identity, columns_for(identity)).decode([lines[0].value])
-    assert rejects == []
+    batch, read_events = decode(identity, [lines[0].value])
+    assert read_events.rejects == []
     assert (list(batch.names), list(batch.skipped)) == (names or [], [] if names else [0])
 
 

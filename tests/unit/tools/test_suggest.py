@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from service.errors import DataError
+from service.learning.events.value_buffer import ValueBuffer
 from service.learning.learner import Learner
 from service.settings.model import ModelSettings
 from service.tools.check import unmatched_settings
@@ -39,7 +40,8 @@ def clicks(count: int = 400) -> list[dict[str, Any]]:
 
 
 def sample(records: Sequence[Any], *, is_table: bool = False) -> Sample:
-    return Sample("the test", "records of the test", [json.dumps(record).encode() for record in records], is_table)
+    values = ValueBuffer.from_values([json.dumps(record).encode() for record in records])
+    return Sample("the test", "records of the test", values, is_table)
 
 
 def suggested(choices: EventChoices) -> dict[str, Any]:

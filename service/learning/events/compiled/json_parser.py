@@ -14,7 +14,7 @@ import numpy as np
 from service.learning.columns.name_table import PADDING_BYTES, copy_bytes, find, hash_of, probes, same_bytes
 from service.learning.events.compiled import json_tokens, path_tree
 from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
-from service.learning.events.compiled.path_tree import FEATURES, LABEL, PART, WEIGHT, WHERE
+from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, PART, WEIGHT, WHERE
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
 from service.learning.jit.intrinsics import byte_at
 from service.learning.jit.jit import compiled, inlined
@@ -24,7 +24,10 @@ MAX_DEPTH = 16
 MAX_MEMBERS = 1024
 """Members of the objects that matter, in one value. The table of their names has four times this many slots."""
 
-_ABSENT = -math.inf
+ABSENT = -math.inf
+"""The code of a part that a value does not have."""
+REQUIRED, OPTIONAL, IGNORED = -1.0, ABSENT, math.nan
+"""The least code of a label: if a value must have one, if it may lack one, and if it is read without a label."""
 USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
 """How a call of `parse_values` ended: all values are read; the next one is declined; a name is new."""
 _VALUE, _NAME, _AFTER = range(3)
@@ -111,20 +114,21 @@ def _parse_numbers(
 @compiled
 def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
     data: int, begins: Any, ends: Any, max_bytes: int, max_values: int, max_name: int, dimension: int, text: int,
-    patterns: bool, labelled: bool, seed: np.uint64, paths: Any, expected: Any, keys: Any, selected: Any, table: Any,
+    patterns: bool, min_label: float, seed: np.uint64, paths: Any, expected: Any, keys: Any, selected: Any, table: Any,
     state: Any, scratch: Any, features: Any, events: Any,
 ) -> None:  # fmt: skip
     """Read values from `state[NEXT]` on, until all are read or one is declined, which changes nothing.
 
-    `data` is the address of a buffer that ends with PADDING_BYTES zeros. The places of all names count from there, also
-    of names in `scratch`. If not `labelled`, a value needs no label.
+    `data` is the address of a buffer that ends with PADDING_BYTES zeros. Offsets of names and ids count from there,
+    also of names in `scratch`. `events` is a pair of tables: labels (ABSENT if there is none) and weights; the ends of
+    features, the indices of events and of skipped values, and the offsets and sizes of ids (-1 if there is none).
     """
     nodes, path_names = paths[0], paths[1].ctypes.data
     firsts, numbers, string_ends, string_codes, literals, texts = expected
     strings = texts.ctypes.data
     names, hashes, values, is_number = features
-    figures, places = events
-    scratch_place, plain = scratch.ctypes.data - data, not patterns
+    figures, positions = events
+    scratch_offset, plain = scratch.ctypes.data - data, not patterns
     # For each open object or list: its node, and among features the begin and size in `scratch` of its names' prefix.
     opened = np.empty((MAX_DEPTH + 1, 5), np.int64)
     codes = np.empty(len(literals))
@@ -134,10 +138,11 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
         count, used = state[VALUES], state[SCRATCH]
         state[GENERATION] += 1
         generation = np.uint64(state[GENERATION])
-        state[STATUS] = UNUSUAL
+        n = state[EVENTS]
+        state[STATUS], positions[4, n] = UNUSUAL, -1
         if i < 0 or end - i > max_bytes:
             return
-        codes[:] = _ABSENT
+        codes[:] = ABSENT
         has_features, members, inside, depth, mode, whole = False, 0, 0, 0, _VALUE, False
         # For the value that comes next: its node, whether it is a feature's, its name.
         node, is_feature, name, size, h = 0, False, i, 0, seed
@@ -165,8 +170,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 node, is_feature = opened[depth, _NODE], opened[depth, _OF_FEATURES] != 0
                 if plain and is_feature and opened[depth, _PREFIX_SIZE] == 0 and path_tree.is_leaf(nodes, node):
                     room, begun = min(len(values) - count, MAX_MEMBERS - members, max_values - inside), count
-                    n = state[EVENTS]
-                    before = places[0, n - 1] if n > 0 and inside == 0 else count
+                    before = positions[0, n - 1] if n > 0 and inside == 0 else count
                     i, count, more = _parse_numbers(
                         data, i, count, room, before, max_name, seed, generation, table, names, hashes, values,
                         is_number,
@@ -196,9 +200,9 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                         prefix, prefix_size = opened[depth, _PREFIX], opened[depth, _PREFIX_SIZE]
                         if used + prefix_size + size + PADDING_BYTES > len(scratch):
                             break
-                        prefix_end = copy_bytes(data, scratch_place + prefix, prefix_size, scratch, used)
+                        prefix_end = copy_bytes(data, scratch_offset + prefix, prefix_size, scratch, used)
                         copy_bytes(data, name, size, scratch, prefix_end)
-                        name, size = scratch_place + used, prefix_size + size
+                        name, size = scratch_offset + used, prefix_size + size
                     # The seed tells the names of one object from those of another.
                     h = hash_of(data, name, name + size, seed if is_feature else seed + np.uint64(depth))
                     if (
@@ -235,7 +239,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 if is_feature:
                     if used + size + PADDING_BYTES > len(scratch):
                         break
-                    used = used + size if name == scratch_place + used else copy_bytes(data, name, size, scratch, used)
+                    used = used + size if name == scratch_offset + used else copy_bytes(data, name, size, scratch, used)
                     scratch[used] = _DOT
                     used += 1
                     opened[depth, _PREFIX_SIZE] = size + 1
@@ -255,12 +259,16 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name, size
                     return
                 is_feature = selected[key]
+            if part == ID:
+                positions[3, n] = i + (c == _QUOTE)
             if c == _QUOTE:
                 start = i + 1
                 i = json_tokens.parse_string(data, start, is_feature or part >= 0)
                 if i < 0 or part == WEIGHT or (is_feature and text == _REJECTED):
                     break
                 text_size = i - 1 - start
+                if part == ID:
+                    positions[4, n] = text_size
                 if part == LABEL or part >= WHERE:
                     codes[part] = path_tree.code_of_string(
                         part, data, start, text_size, firsts, string_ends, strings, string_codes
@@ -269,13 +277,13 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     both = size + 1 + text_size  # with the equals sign
                     if both > max_name or used + both + PADDING_BYTES > len(scratch) or count == len(values):
                         break
-                    names[count, 0], names[count, 1] = scratch_place + used, both
+                    names[count, 0], names[count, 1] = scratch_offset + used, both
                     name_end = (
-                        used + size if name == scratch_place + used else copy_bytes(data, name, size, scratch, used)
+                        used + size if name == scratch_offset + used else copy_bytes(data, name, size, scratch, used)
                     )
                     scratch[name_end] = _EQUALS
                     name_end = copy_bytes(data, start, text_size, scratch, name_end + 1)
-                    h = hash_of(data, scratch_place + used, scratch_place + name_end, seed)
+                    h = hash_of(data, scratch_offset + used, scratch_offset + name_end, seed)
                     if not _is_new(table, h, generation):
                         break
                     hashes[count], values[count], is_number[count] = h, 1.0, False
@@ -303,10 +311,12 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 if literal >= 0 or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
                     break
                 codes[part] = value
+                if part == ID:
+                    positions[4, n] = i - positions[3, n]
             if is_feature and literal != NULL:
                 if not abs(value) <= MAX_VALUE or count == len(values):
                     break
-                if name == scratch_place + used:
+                if name == scratch_offset + used:
                     used += size
                 names[count, 0], names[count, 1] = name, size
                 hashes[count], values[count], is_number[count] = h, value, literal < 0
@@ -317,12 +327,11 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
         for part in range(WHERE, len(codes)):
             passed_over |= codes[part] != 1.0
         if passed_over:
-            places[2, state[SKIPPED]] = record
+            positions[2, state[SKIPPED]] = record
             state[SKIPPED] += 1
-        elif has_features and (not labelled or abs(codes[LABEL]) < math.inf):
-            n = state[EVENTS]
-            places[0, n + 1], places[1, n] = count, record
-            figures[0, n], figures[1, n] = codes[LABEL], 1.0 if codes[WEIGHT] == _ABSENT else codes[WEIGHT]
+        elif has_features and (codes[LABEL] >= min_label or math.isnan(min_label)):
+            positions[0, n + 1], positions[1, n] = count, record
+            figures[0, n], figures[1, n] = codes[LABEL], 1.0 if codes[WEIGHT] == ABSENT else codes[WEIGHT]
             state[EVENTS], state[VALUES], state[SCRATCH] = n + 1, count, used
         else:
             return

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.columns.name_table import encode_names, same_bytes
-from service.learning.events.compiled.json_tokens import FALSE, TRUE
+from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
 from service.learning.events.json_pointer import Path
 from service.learning.jit.jit import compiled
 
@@ -67,7 +67,9 @@ def expected_values(parts: Sequence[Codes]) -> tuple[NDArray[Any], ...]:
     firsts, literals = [(0, 0)], np.full((len(parts), 3), math.nan)
     for part, codes in enumerate(parts):
         for (is_bool, value), code in codes.items():
-            if is_bool:
+            if value is None:
+                literals[part, NULL] = code
+            elif is_bool:
                 literals[part, TRUE if value else FALSE] = code
             elif isinstance(value, str):
                 strings.append((value, code))

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from service.learning.events.compiled.path_tree import Codes
-from service.learning.events.compiled.row_reader import FeatureRows
+from service.learning.events.compiled.row_reader import ReadCarefully
+from service.learning.events.read_events import FeatureRows, ReadEvents, TimeBudget
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import MAX_VALUE, Identity
 from service.learning.jit.intrinsics import double_at
@@ -21,19 +22,19 @@ class VectorReader:
         numbers = sorted((float(x), sign) for (is_bool, x), sign in signs.items() if not is_bool and _is_double(x))
         self._labels, self._signs = np.array(numbers or [(math.nan, math.nan)]).T.copy()
 
-    def read(self, values: ValueBuffer) -> FeatureRows:
-        """The events of a slice of vectors. Its other records are bad or skipped."""
+    def read(self, values: ValueBuffer, read_carefully: ReadCarefully, _: TimeBudget = None) -> ReadEvents:
+        """The events of a slice of vectors. `read_carefully` reads the other values, which are bad or skipped."""
         # A vector has nothing that `where` could match.
         count, width = 0 if self._skips else len(values), self._dimension
-        features, signs, records = np.empty((count, width)), np.empty(count), np.empty(count, np.int64)
+        features, labels, records = np.empty((count, width)), np.empty(count), np.empty(count, np.int64)
         address, begins, ends = values.data.ctypes.data, values.begins, values.ends
-        count = _read(address, begins, ends, self._labels, self._signs, features, signs, records)
-        starts = np.arange(count + 1, dtype=np.uint64) * np.uint64(width)
-        return FeatureRows(
-            0, (), np.empty((0, 2), np.int64), np.empty(0, np.uint64), features[:count].ravel(),
-            np.ones(count * width, np.bool_), starts, signs[:count], np.ones(count), records[:count],
-            np.empty(0, np.int64),
-        )  # fmt: skip
+        count = _read(address, begins, ends, self._labels, self._signs, features, labels, records)
+        for i in np.delete(np.arange(len(values)), records[:count]).tolist():
+            read_carefully(i)
+        starts, no_names = np.arange(count + 1, dtype=np.uint64) * np.uint64(width), np.empty((0, 2), np.int64)
+        values_, is_number = features[:count].ravel(), np.ones(count * width, np.bool_)
+        rows = FeatureRows(0, (), no_names, np.empty(0, np.uint64), values_, is_number, starts)
+        return ReadEvents(rows, labels[:count], np.ones(count), [None] * count, records[:count].tolist(), [], [])
 
 
 def _is_double(label: Any) -> bool:

@@ -16,8 +16,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
 from service.streaming.kafka.fetching.compression import DamagedBatch, decompress
-from service.streaming.kafka.fetching.record_framing import KEY, MIN_RECORD_BYTES, OFFSET, ROWS, frame_records
-from service.streaming.records import KafkaRecords
+from service.streaming.kafka.fetching.record_framing import KEY, MIN_RECORD_BYTES, OFFSET, TABLE_ROWS, frame_records
+from service.streaming.records import KafkaRecords, find_formats
 
 HEAD = Struct(">qiibIhiqqqhii")
 """Base offset, length of the rest, leader epoch, magic, checksum, attributes, last offset relative to the first, first
@@ -25,7 +25,7 @@ and largest timestamp, producer's id and epoch, sequence number, number of recor
 LENGTH = Struct(">qi")
 """Base offset and length: the first fields of a batch, in every format."""
 MAGIC_BYTE, CHECKED_FROM = 16, 21
-"""The places of the format's number and of the first byte that the checksum covers."""
+"""The positions of the format's number and of the first byte that the checksum covers."""
 CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 7, 8, 16, 32
 """Bits of the attributes."""
 ABORT = 0
@@ -61,10 +61,10 @@ class RecordBatch:
     @property
     def ends_aborted(self) -> bool:
         """Whether this control batch ends an aborted transaction. The key of its record is version and type."""
-        rows = np.empty((ROWS, 1), np.int64)
+        record_table = np.empty((TABLE_ROWS, 1), np.int64)
         body = np.frombuffer(self.data, np.uint8, offset=HEAD.size)
-        _, count = frame_records(body.ctypes.data, len(body), 0, 0, 0, (0, 0, False), rows)
-        key = rows[KEY, 0] if count else -1
+        _, count = frame_records(body.ctypes.data, len(body), 0, 0, 0, (0, 0, False), record_table)
+        key = record_table[KEY, 0] if count else -1
         return key >= 0 and int.from_bytes(bytes(body[key + 2 : key + 4])) == ABORT
 
 
@@ -92,9 +92,9 @@ def parse_batches(data: bytes | memoryview, aborted: Sequence[tuple[int, int]] =
 
     A response lists aborted transactions by producer id and first offset: their batches are marked.
     """
-    view, place, fetched = memoryview(data), 0, FetchedBatches([])
-    while place < len(view):
-        rest = view[place:]
+    view, position, fetched = memoryview(data), 0, FetchedBatches([])
+    while position < len(view):
+        rest = view[position:]
         if len(rest) < LENGTH.size:
             fetched.cut_size = HEAD.size
             break
@@ -114,7 +114,7 @@ def parse_batches(data: bytes | memoryview, aborted: Sequence[tuple[int, int]] =
         except (CorruptRecordException, DamagedBatch) as error:
             fetched.damage = str(error)
             break
-        place += size
+        position += size
     _mark_aborted(fetched.batches, aborted)
     return fetched
 
@@ -169,20 +169,21 @@ class OpenBatch:
         self._base = batch.start, batch.max_timestamp if appended else batch.first_timestamp, appended
 
     def frame(self, start: int, count: int, shift: int) -> tuple[memoryview, NDArray[np.int64]]:
-        """At most the next `count` records, from the offset `start` on: their bytes, and the table of their places.
+        """At most the next `count` records, from the offset `start` on: their bytes, and their record table.
 
-        The place of the first byte is `shift`. Raises DamagedBatch.
+        The position of the first byte is `shift`. Raises DamagedBatch.
         """
         count = min(count, self.remaining, (len(self.records) - self._at) // MIN_RECORD_BYTES + 1)
-        rows = np.empty((ROWS, count), np.int64)
-        begin = self._at
-        end, framed = frame_records(self._address, len(self.records), begin, shift - begin, start, self._base, rows)
+        record_table, begin = np.empty((TABLE_ROWS, count), np.int64), self._at
+        end, framed = frame_records(
+            self._address, len(self.records), begin, shift - begin, start, self._base, record_table
+        )
         if end < 0:
             raise DamagedBatch("a record in it is damaged")
         self._at, self.remaining = end, self.remaining - count
         if self.remaining <= 0 and end != len(self.records):
             raise DamagedBatch(f"{len(self.records) - end} bytes follow its last record")
-        return self.records.data[begin:end], rows[:, :framed]
+        return self.records.data[begin:end], record_table[:, :framed]
 
 
 class RecordsBuilder:
@@ -191,22 +192,22 @@ class RecordsBuilder:
     def __init__(self) -> None:
         self.bytes = 0
         self.count = 0
-        self._parts, self._rows = list[memoryview](), list[NDArray[np.int64]]()
+        self._parts, self._tables = list[memoryview](), list[NDArray[np.int64]]()
 
     def add(self, batch: OpenBatch, start: int, count: int) -> int | None:
         """Add at most the next `count` records of the batch, from the offset `start` on.
 
         Returns the offset of the last record, or None if all are before `start`. Raises DamagedBatch.
         """
-        data, rows = batch.frame(start, count, self.bytes)
+        data, record_table = batch.frame(start, count, self.bytes)
         self._parts.append(data)
-        self._rows.append(rows)
-        self.bytes, self.count = self.bytes + len(data), self.count + rows.shape[1]
-        return int(rows[OFFSET, -1]) if rows.shape[1] else None
+        self._tables.append(record_table)
+        self.bytes, self.count = self.bytes + len(data), self.count + record_table.shape[1]
+        return int(record_table[OFFSET, -1]) if record_table.shape[1] else None
 
     def build(self) -> KafkaRecords:
         """All records that were added. Do not use the builder afterwards."""
         data = np.frombuffer(b"".join((*self._parts, bytes(SPARE_BYTES))), np.uint8)
-        rows = np.concatenate(self._rows, 1) if self._rows else np.empty((ROWS, 0), np.int64)
-        rows = np.ascontiguousarray(rows)  # loops are compiled for this layout
-        return KafkaRecords(data, rows)
+        record_table = np.concatenate(self._tables, 1) if self._tables else np.empty((TABLE_ROWS, 0), np.int64)
+        record_table = np.ascontiguousarray(record_table)  # loops are compiled for this layout
+        return KafkaRecords(data, record_table, find_formats(data, record_table))

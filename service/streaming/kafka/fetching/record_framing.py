@@ -7,23 +7,21 @@ varints; a key or value with a negative length is null.
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.events.content_types import HEADER, TYPES
+from service.learning.columns.name_table import same_bytes
 from service.learning.jit.intrinsics import byte_at
 from service.learning.jit.jit import compiled
 
-OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, HEADERS_END, HEADER_COUNT, FORM = range(10)
-"""Rows of the table of records. The place of a null key or value is -1. FORM is the number of its content type."""
-ROWS = 10
+OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, HEADERS_END, HEADER_COUNT = range(9)
+"""Rows of a record table, which has a column for each record. The position of a null key or value is -1."""
+TABLE_ROWS = 9
 MIN_RECORD_BYTES, SEMICOLON = 7, 59
-"""The smallest record, and the byte that separates a media type from its parameters."""
+"""The smallest record, and the byte that separates a header's value from its parameters."""
 MAX_INT64 = (1 << 63) - 1
-_CONTENT_TYPE = np.frombuffer(HEADER.encode(), np.uint8)
-_TYPES = tuple(np.frombuffer(name.encode(), np.uint8) for name in TYPES)
 
 
 @compiled
 def _varint(data: int, at: int, size: int) -> tuple[int, int]:
-    """The zigzag integer at a place, and the place after it; the integer is 0 outside the data."""
+    """The zigzag integer at a position, and the position after it; the integer is 0 outside the data."""
     if 0 <= at < size:
         byte = byte_at(data, at)
         if byte < 128:  # the usual case
@@ -40,39 +38,19 @@ def _varint(data: int, at: int, size: int) -> tuple[int, int]:
 
 
 @compiled
-def _is_media_type(data: int, at: int, size: int, text: NDArray[np.uint8]) -> bool:
-    """Whether these bytes are the text, with or without parameters after it."""
-    if size < len(text) or (size > len(text) and byte_at(data, at + len(text)) != SEMICOLON):
-        return False
-    same = True
-    for i in range(len(text)):
-        same &= byte_at(data, at + i) == text[i]
-    return same
-
-
-@compiled
-def _form(data: int, at: int, size: int) -> int:
-    """The number of the content type with this name, as in `content_types.FORMS`."""
-    for i in range(len(_TYPES)):
-        if _is_media_type(data, at, size, _TYPES[i]):
-            return i + 1
-    return 0
-
-
-@compiled
 def frame_records(
-    data: int, size: int, at: int, shift: int, start: int, base: tuple[int, int, bool], rows: NDArray[np.int64]
+    data: int, size: int, at: int, shift: int, start: int, base: tuple[int, int, bool], record_table: NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Read as many records as `rows` has columns; returns the place after them, and how many were written to `rows`.
+    """Read as many records as the table has columns; returns the position after them, and how many it has now.
 
-    `data` is the address of `size` bytes; the records begin at the place `at`. `base` is the batch's first offset, and
-    its first timestamp or, if the last member is true, the timestamp of all its records. Records before the offset
-    `start`, and records whose offset goes back, are skipped. `shift` is added to each place that is written. The
-    returned place is -1 if a record is damaged.
+    `data` is the address of `size` bytes; the records begin at the position `at`. `base` is the batch's first offset,
+    and its first timestamp or, if the last member is true, the timestamp of all its records. Records before the offset
+    `start`, and records whose offset goes back, are skipped. `shift` is added to each position that is written. The
+    returned position is -1 if a record is damaged.
     """
     base_offset, base_timestamp, append_time = base
     count = 0
-    for _ in range(rows.shape[1]):
+    for _ in range(record_table.shape[1]):
         length, begin = _varint(data, at, size)
         _, at = _varint(data, begin, size)  # attributes
         timestamp, at = _varint(data, at, size)
@@ -89,7 +67,7 @@ def frame_records(
         headers, at = _varint(data, value_end, size)
         if headers < 0:
             return -1, count
-        first, form = at, 0
+        first = at
         for _ in range(headers):
             name_size, name = _varint(data, at, size)
             if not 0 <= name_size < size - name:
@@ -97,8 +75,6 @@ def frame_records(
             header_size, at = _varint(data, name + name_size, size)
             if header_size > size - at:
                 return -1, count
-            if name_size == len(_CONTENT_TYPE) and _is_media_type(data, name, name_size, _CONTENT_TYPE):
-                form = _form(data, at, max(header_size, 0))
             at += max(header_size, 0)
         if at - begin != length:
             return -1, count
@@ -106,15 +82,50 @@ def frame_records(
         if offset < start:
             continue
         start = offset + 1
-        rows[OFFSET, count] = offset
-        rows[TIMESTAMP, count] = base_timestamp if append_time else base_timestamp + timestamp
-        rows[KEY, count] = -1 if key_size < 0 else key + shift
-        rows[KEY_END, count] = key + max(key_size, 0) + shift
-        rows[VALUE, count] = -1 if value_size < 0 else value + shift
-        rows[VALUE_END, count] = value_end + shift
-        rows[HEADERS, count] = first + shift
-        rows[HEADERS_END, count] = at + shift
-        rows[HEADER_COUNT, count] = headers
-        rows[FORM, count] = form
+        record_table[OFFSET, count] = offset
+        record_table[TIMESTAMP, count] = base_timestamp if append_time else base_timestamp + timestamp
+        record_table[KEY, count] = -1 if key_size < 0 else key + shift
+        record_table[KEY_END, count] = key + max(key_size, 0) + shift
+        record_table[VALUE, count] = -1 if value_size < 0 else value + shift
+        record_table[VALUE_END, count] = value_end + shift
+        record_table[HEADERS, count] = first + shift
+        record_table[HEADERS_END, count] = at + shift
+        record_table[HEADER_COUNT, count] = headers
         count += 1
     return at, count
+
+
+@compiled
+def match_headers(
+    data: int, record_table: NDArray[np.int64], texts: int, ends: NDArray[np.int64], matches: NDArray[np.int64]
+) -> None:
+    """Match the last header of each record whose name is text 0: the number of the text that it has, or else 0.
+
+    Parameters after a `;` do not count. Text k is at the address `texts`, from `ends[k]` to `ends[k + 1]`. The records
+    were framed: they are not damaged.
+    """
+    before, before_size, match = 0, -1, 0
+    for i in range(len(matches)):
+        begin, size = record_table[HEADERS, i], record_table[HEADERS_END, i] - record_table[HEADERS, i]
+        # Most records with a match have the headers of the record before.
+        if match == 0 or size != before_size or not same_bytes(data, begin, data, before, size):
+            match, at = 0, begin
+            while at < begin + size:
+                name_size, name = _varint(data, at, begin + size)
+                value_size, value = _varint(data, name + name_size, begin + size)
+                at = value + max(value_size, 0)
+                if name_size == ends[1] and same_bytes(data, name, texts, 0, name_size):
+                    match = _find_text(data, value, value_size, texts, ends)
+        before, before_size, matches[i] = begin, size, match
+
+
+@compiled
+def _find_text(data: int, begin: int, size: int, texts: int, ends: NDArray[np.int64]) -> int:
+    """The number of the text that these bytes have up to their end or a `;`; 0 if there is none."""
+    for k in range(1, len(ends) - 1):
+        n = ends[k + 1] - ends[k]
+        if (size == n or (size > n and byte_at(data, begin + n) == SEMICOLON)) and same_bytes(
+            data, begin, texts, ends[k], n
+        ):
+            return k
+    return 0

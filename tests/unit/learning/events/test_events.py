@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 
-from service.learning.columns.columns import columns_for
-from service.learning.events.batch import REASONS, Decoder
+from service.learning.events.read_events import REASONS
 from service.learning.identity import Identity
+from tests.checks import decode
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
 
 pytestmark = pytest.mark.usefixtures("reading")
@@ -20,17 +20,13 @@ NAMED = Identity()
 POSITIONAL = Identity(features="positional", dimension=3)
 
 
-def decode(identity: Identity, *records: bytes | None) -> Any:
-    return Decoder(identity, columns_for(identity)).decode(records)
-
-
 @pytest.mark.parametrize(("identity", "kinds"), [(NAMED, BAD_NAMED), (POSITIONAL, BAD_POSITIONAL)])
 def test_bad_events_are_rejected_with_their_reason(identity: Identity, kinds: Any) -> None:
     for raw, reason in kinds:
-        batch, rejects = decode(identity, raw)
+        batch, events = decode(identity, [raw])
         assert len(batch.labels) == 0, raw
-        assert [r.reason for r in rejects] == [reason], raw
-        assert "\n" not in rejects[0].detail
+        assert [r.reason for r in events.rejects] == [reason], raw
+        assert "\n" not in events.rejects[0].detail
 
 
 def test_every_reason_is_shown() -> None:
@@ -39,8 +35,8 @@ def test_every_reason_is_shown() -> None:
 
 def test_good_events_are_accepted() -> None:
     for raw in GOOD_NAMED:
-        batch, rejects = decode(NAMED, raw)
-        assert (len(batch.labels), rejects) == (1, []), raw
+        batch, events = decode(NAMED, [raw])
+        assert (len(batch.labels), events.rejects) == (1, []), raw
 
 
 @given(
@@ -51,9 +47,9 @@ def test_hashing_is_scikit_learns(features: dict[str, Any], bits: int) -> None:
     """There are few bits, so that names collide and are merged."""
     identity = Identity(features="hashed", bits=bits)
     raw = json.dumps({"features": features, "label": 1}).encode()
-    batch, rejects = decode(identity, raw)
-    if rejects:  # an unpaired surrogate is not JSON; a number may have the name of a category
-        assert rejects[0].reason in ("not-json", "duplicate-feature")
+    batch, events = decode(identity, [raw])
+    if events.rejects:  # an unpaired surrogate is not JSON; a number may have the name of a category
+        assert events.rejects[0].reason in ("not-json", "duplicate-feature")
         return
     actual = np.zeros(1 << bits)
     actual[batch.columns.astype(int) - 1] = batch.values

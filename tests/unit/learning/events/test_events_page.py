@@ -14,15 +14,15 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from service.learning.columns.columns import columns_for
 from service.learning.events import flatten, json_values
-from service.learning.events.batch import REASONS, Decoder
-from service.learning.events.content_types import MessagePack
+from service.learning.events.read_events import REASONS
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueFormat
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Text
 from service.settings.load import load
 from service.settings.model import EventSettings, ModelSettings
 from service.tools.formats.formats import Events, format_of
-from tests.checks import learner_of
+from tests.checks import decode, learner_of
 from tests.fuzz import judge
 from tests.fuzz.requests import HttpRequest, ask
 from tests.unit.applications import application
@@ -84,11 +84,11 @@ def _values(text: str) -> list[str]:
     return values
 
 
-def _outcome(identity: Identity, raw: bytes | None) -> Outcome:
+def _outcome(identity: Identity, raw: bytes | None, value_format: ValueFormat = JSON) -> Outcome:
     """The outcome of a record that is the first of a model."""
-    batch, rejects = Decoder(identity, columns_for(identity)).decode([raw])
-    if rejects:
-        return f"rejected: {rejects[0].reason}", []
+    batch, events = decode(identity, ValueBuffer.from_values([raw], [value_format]))
+    if events.rejects:
+        return f"rejected: {events.rejects[0].reason}", []
     if batch.skipped:
         return "skipped", []
     sign, weight = ("positive" if batch.labels[0] > 0 else "negative"), batch.weights[0]
@@ -205,10 +205,12 @@ def test_each_example_is_rejected_for_its_reason(tmp_path: Path) -> None:
     assert [_codes(reason)[0] for reason, _, _ in rows] == list(REASONS)
     for reason, _, example in rows:
         record, identity = [*_codes(example), "small"][:2] if example else [None, "small"]
-        raw = None if record is None else record.encode()
+        raw, value_format = None if record is None else record.encode(), JSON
         if example.endswith("in MessagePack"):
-            raw = MessagePack(bytes.fromhex(record or ""))
-        assert _outcome(models[identity or ""].identity(), raw)[0] == f"rejected: {_codes(reason)[0]}", record
+            raw, value_format = bytes.fromhex(record or ""), MESSAGE_PACK
+        assert _outcome(models[identity or ""].identity(), raw, value_format)[0] == f"rejected: {_codes(reason)[0]}", (
+            record
+        )
 
 
 def test_a_record_without_a_value_is_skipped_if_the_model_has_a_where(tmp_path: Path) -> None:

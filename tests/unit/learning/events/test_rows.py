@@ -3,18 +3,24 @@
 import json
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from service.learning.columns.columns import columns_for
-from service.learning.events.batch import Decoder
 from service.learning.events.careful_reader import CarefulReader
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity, Places
+from tests.checks import decode
+
+
+@pytest.fixture(autouse=True, scope="module")
+def reading() -> Iterator[None]:
+    use_compiled_reader(True)
+    yield
+    use_compiled_reader(False)
 
 
 @pytest.mark.parametrize(
@@ -45,16 +51,16 @@ def test_usual_events_are_not_left_to_the_careful_reader(
 ) -> None:
     """Otherwise the compiled reader would make nothing faster."""
     monkeypatch.setattr(CarefulReader, "read", None)
-    batch, rejects = Decoder(identity, columns_for(identity)).decode_rows(ValueBuffer.of([raw]))
-    assert (len(batch.labels), rejects) == (1, [])
+    batch, events = decode(identity, [raw])
+    assert (len(batch.labels), events.rejects) == (1, [])
 
 
 def read_numbers(texts: Sequence[str]) -> list[float]:
     """The values that these numbers have in an event."""
     identity = Identity(features="positional", dimension=len(texts))
     record = f'{{"features":[{",".join(texts)}],"label":1}}'.encode()
-    batch, rejects = Decoder(identity, columns_for(identity)).decode_rows(ValueBuffer.of([record]))
-    assert rejects == []
+    batch, events = decode(identity, [record])
+    assert events.rejects == []
     return list(batch.values.tolist())
 
 

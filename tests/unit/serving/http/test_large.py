@@ -102,7 +102,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(
 
     monkeypatch.setattr(v1_predictions, "read_pieces", after_an_event)
     # From here on the learner's arrays have room, and stay in place.
-    learner.apply(P0, Records.of(1, [b'{"features":{"spare":0},"label":1}']))
+    learner.apply(P0, Records.from_values(1, [b'{"features":{"spare":0},"label":1}']))
     row = dict.fromkeys([*NAMES, "late"], 1.0)
     body = json.dumps({"instances": [{"features": row}] * 10_000}).encode()
     task = asyncio.create_task(model.predict(body))
@@ -112,7 +112,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(
         names = ["late"] if learned_events else [f"new{learned_events}"]
         event = {"features": dict.fromkeys([*NAMES, *names], 1.0), "label": learned_events % 2}
         learned_events += 1
-        learner.apply(P0, Records.of(1 + learned_events, [json.dumps(event).encode()]))
+        learner.apply(P0, Records.from_values(1 + learned_events, [json.dumps(event).encode()]))
         event_learned.release()
         await asyncio.sleep(0.001)
     assert learned_events > 1

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from service.learning.evaluation.last_events import KEPT_EVENTS
-from service.learning.events.content_types import MessagePack, double_vector
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, MESSAGE_PACK, ValueFormat, encode_vector
 from service.learning.identity import Identity, Places
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
@@ -38,9 +39,10 @@ def client(
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
 
-def model_of(*records: bytes, **identity: Any) -> Model:
+def model_of(*records: bytes, value_format: ValueFormat = JSON, **identity: Any) -> Model:
     """A model that has learned these records."""
-    return static_model("m", learner_of(Identity(**identity), records), time.time())
+    values = ValueBuffer.from_values(records, [value_format] * len(records))
+    return static_model("m", learner_of(Identity(**identity), values), time.time())
 
 
 async def page_body(model: Model) -> Any:
@@ -99,7 +101,7 @@ async def test_the_confusion_is_that_of_the_weights_that_answer(labels: tuple[st
         x, place = {"a": i % 5, "b": i % 7}, i * i % len(names)
         state = learner.serving
         expected[place][names.index(state.label(learner.score(x, state)[0]))] += 1
-        learner.apply(P0, Records.of(i, [event(x, names[place])]))
+        learner.apply(P0, Records.from_values(i, [event(x, names[place])]))
     body = await page_body(static_model("m", learner, 0.0))
     assert body["model"]["serve"] == serve
     is_last = bool(labels) and serve == "average"
@@ -128,10 +130,10 @@ async def test_the_form_has_the_members_that_the_model_reads() -> None:
     """A list stays whole, a null might be a value in another event, and an event may have any form."""
     features = {"at": "now", "user": {"id": 7, "age": 3, "from": None}, "tags": ["a", "b"], "odd": [1, 2], "e": [1, 2]}
     large = {f"n{i}": i for i in range(MAX_EVENT_BYTES // 8)}
-    packed = MessagePack(b"\x82\xa8features\x82\xa1a\x03\xa1b\xa1z\xa5label\x01")
+    packed, vector = b"\x82\xa8features\x82\xa1a\x03\xa1b\xa1z\xa5label\x01", encode_vector([1.5, 2.0], 1.0)
     for model, expected in (
-        (model_of(double_vector([1.5, 2.0], 1.0), features="positional", dimension=2), [1.5, 2.0]),
-        (model_of(packed), {"a": 3, "b": "z"}),
+        (model_of(vector, value_format=DOUBLE_VECTOR, features="positional", dimension=2), [1.5, 2.0]),
+        (model_of(packed, value_format=MESSAGE_PACK), {"a": 3, "b": "z"}),
         (model_of(event(features, 1)), features),
         (
             model_of(event(features, 1), event=Places(only=("e.1", "user.*"))),

@@ -1,0 +1,115 @@
+"""A slice of record values to events, and a reason for each record that breaks the format.
+
+The compiled reader accepts usual records and declines the others; the careful reader reads those. Only accepted events
+get columns, see `Columns.decode`. So no record is read twice, and nothing has to be undone if only a part of a slice is
+learned. Whether a record is accepted depends on its bytes and the identity, never on other records.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from service.errors import Rejected
+from service.learning.columns.columns import columns_for
+from service.learning.events.careful_reader import CarefulReader
+from service.learning.events.compiled.path_tree import UnsupportedError
+from service.learning.events.compiled.row_reader import RowReader
+from service.learning.events.compiled.vector_reader import VectorReader
+from service.learning.events.read_events import Event, ReadEvents, Reject, TimeBudget
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, encode_vector
+from service.learning.identity import Identity
+from service.learning.jit.jit import ENABLED
+
+UNUSUAL_SLICES = 50
+"""After a slice of mostly unusual records the compiled reader is not tried for this many slices."""
+
+
+def use_compiled_reader(use: bool) -> None:
+    """Use the compiled reader in this process from now on, or stop using it. It reads the same events faster.
+
+    If its code is not cached, the first call compiles for seconds. Meanwhile the careful reader reads all events.
+    """
+    if use and ENABLED:
+        for identity in (Identity(), Identity(features="hashed", bits=2), Identity(features="positional", dimension=1)):
+            reader, columns = EventReader(identity), columns_for(identity)
+            reader.compiled = True
+            columns.extend(["a"])
+            texts = [b'{"features":{"\\u0061":1,"new":1},"label":1}', b"[1]", None]
+            for values, value_format in ((texts, JSON), ([encode_vector([1], 1)], DOUBLE_VECTOR)):
+                columns.decode(reader.read(ValueBuffer.from_values(values, [value_format] * len(values))))
+    EventReader.compiled = use and ENABLED
+
+
+class EventReader:
+    """Reads the events of one model.
+
+    >>> reader = EventReader(Identity())
+    >>> events = reader.read([b'{"features": {"a": 1e99}, "label": 1}', b'{"features": {"b": 3}, "label": 0, "id": 7}'])
+    >>> events.features, events.labels, events.ids, events.records
+    ([{'b': 3.0}], array([-1.]), ['7'], [1])
+    >>> events.rejects[0].reason, events.rejects[0].detail
+    ('out-of-range', 'feature "a" is beyond ±1e+30')
+    """
+
+    compiled = False
+    """Whether this process uses the compiled reader."""
+
+    def __init__(self, identity: Identity, labelled: bool = True) -> None:
+        """`labelled` requires that each event has a label. Without it an absent or null label is read as NaN."""
+        self._careful = CarefulReader(identity, labelled)
+        self.flattener = self._careful.flattener
+        self._compiled_readers: dict[str, RowReader | VectorReader] = {}
+        self._slices_without = 0
+        paths, signs = self._careful.paths, self._careful.signs
+        with suppress(UnsupportedError):
+            self._compiled_readers["rows"] = RowReader.for_events(self.flattener, paths, signs, labelled)
+            if identity.features == "positional":
+                self._compiled_readers["vectors"] = VectorReader(identity, signs)
+
+    def read(self, values: Sequence[bytes | None], time_is_up: TimeBudget = None) -> ReadEvents:
+        """The events of a slice of record values. If the time is up, the rest of the slice is left."""
+        buffer = ValueBuffer.from_values(values)
+        careful, only_format = _CarefulSlice(self._careful, buffer), buffer.only_format if self.compiled else None
+        if only_format and (reader := self._compiled_readers.get(only_format.compiled_reader)):
+            if not self._slices_without:
+                read = reader.read(buffer, careful.read, time_is_up)
+                self._slices_without = UNUSUAL_SLICES if careful.count > len(buffer) / 2 else 0
+                return read._replace(skipped=sorted([*read.skipped, *careful.skipped]), rejects=careful.rejects)
+            self._slices_without -= 1
+        events = dict[int, Event]()
+        for i in range(len(buffer)):
+            if (event := careful.read(i)) is not None:
+                events[i] = event
+            if time_is_up is not None and time_is_up():
+                break
+        return ReadEvents(
+            [event.features for event in events.values()],
+            np.array([event.label for event in events.values()]),
+            np.array([event.weight for event in events.values()]),
+            [event.id for event in events.values()],
+            [*events],
+            careful.skipped,
+            careful.rejects,
+        )
+
+
+class _CarefulSlice:
+    """The careful reader for a slice. It collects what is rejected or skipped."""
+
+    def __init__(self, reader: CarefulReader, values: ValueBuffer) -> None:
+        self._reader, self._values, self.count = reader, values, 0
+        self.rejects, self.skipped = list[Reject](), list[int]()
+
+    def read(self, i: int) -> Event | None:
+        """The event of record i; None if it is rejected or skipped."""
+        self.count += 1
+        try:
+            event = self._reader.read(self._values[i], self._values.format_at(i))
+        except Rejected as rejected:
+            self.rejects.append(Reject(i, rejected.reason, str(rejected)))
+            return None
+        if event is None:
+            self.skipped.append(i)
+        return event
