@@ -64,7 +64,7 @@ class ModelPartition(NamedTuple):
 
 
 def partitions_of(model: str, topics: Collection[str], partitions: Iterable[TopicPartition]) -> list[ModelPartition]:
-    """Those of these partitions that belong to a model with these topics, in order."""
+    """The partitions that belong to a model with these topics, in order."""
     own = sorted(tp for tp in partitions if tp.topic in topics)
     return [ModelPartition(model, PartitionId(tp.partition, tp.topic if len(topics) > 1 else ""), tp) for tp in own]
 
