@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from service.cli.app import main
+from service.learning.classifier import Classifier
 from service.learning.columns.columns import Columns
 from service.learning.events.event_reader import EventReader
 from service.learning.learner import Learner
@@ -22,8 +23,8 @@ from service.snapshots.keeper import Keeper
 PARTS: tuple[tuple[type, str, str], ...] = (
     (EventReader, "read", "read"),
     (Columns, "assign_columns", "columns"),
-    (Learner, "learn", "kernel"),
-    (Learner, "count", "watch"),
+    (Classifier, "learn", "kernel"),
+    (Classifier, "count", "watch"),
 )
 """The method of each part, called for a slice. Time in a nested part counts only there; a part without calls is 0."""
 

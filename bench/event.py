@@ -46,9 +46,11 @@ def kinds() -> dict[str, tuple[Callable[[random.Random, int], dict[str, Any]], d
 
 def measure() -> dict[str, float]:
     """Microseconds of an event, for each kind that this tree can learn."""
+    from service.learning.events.event_reader import use_compiled_reader
     from service.learning.identity import Identity
     from service.learning.learner import Learner
 
+    use_compiled_reader(True)
     costs = {}
     for name, (features, settings) in kinds().items():
         rng, labels = random.Random(1), len(settings.get("labels", (0, 1)))
