@@ -136,7 +136,7 @@ async def _check_records(report: _Report, cluster: Cluster, model: str, topic: s
     async for partition, newest in newest_of(cluster, topic, missing, NEWEST_RECORDS):
         places += [f"offset {record.offset} of partition {partition}" for record in newest]
         values += newest.values
-        formats += newest.values.formats
+        formats += map(newest.values.format_at, range(len(newest)))
     if not values:
         return report.say("ok", f"topic {topic}: no records yet")
     buffer = ValueBuffer.from_values(values, formats)

@@ -94,7 +94,7 @@ async def topic_source(cluster: Cluster, topic: str) -> FitSource:
     async for partition, records in cluster.read_whole(topic, missing):
         places.extend(f"{partition}-{offset}" for offset in records.offsets.tolist())
         values += records.values
-        formats += records.values.formats
+        formats += map(records.values.format_at, range(len(records)))
     return FitSource(f"topic {topic}", places, ValueBuffer.from_values(values, formats))
 
 

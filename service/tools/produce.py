@@ -120,7 +120,7 @@ async def produce_file(
 async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, events: Events) -> Any:
     """A future of the record's acknowledgement; raises DataError if the record is too large."""
     try:
-        return await producer.send(topic, line.value, line.key, headers=events.value_format.headers)
+        return await producer.send(topic, line.value, line.key, headers=events.headers)
     except MessageSizeTooLargeError:
         size = len(line.value)
         raise DataError(f"{events.name}, line {line.number}: {size} bytes are more than Kafka takes") from None

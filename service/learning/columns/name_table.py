@@ -2,7 +2,7 @@
 
 A hash is seeded by the process, and names are compared by their bytes. Names that were made to collide cost at most
 `MAX_PROBES` each; names that get no slot within them are in a dictionary next to the table. So are all names if nothing
-is compiled. In compiled loops a name is a place and a size: its first byte is at `address + place`.
+is compiled. In compiled loops a name is an offset and a size: its first byte is at `address + offset`.
 """
 
 import secrets
@@ -160,7 +160,7 @@ def hash_of(address: int, begin: int, end: int, h: np.uint64) -> np.uint64:
 
 @compiled
 def same_bytes(address: int, begin: int, other: int, other_begin: int, size: int) -> bool:
-    """Whether `size` bytes at two places are the same. Up to PADDING_BYTES after them are read."""
+    """Whether `size` bytes at two positions are the same. Up to PADDING_BYTES after them are read."""
     for i in range(0, size, 8):
         differ = word_at(address, begin + i) ^ word_at(other, other_begin + i)
         if size - i < 8:
@@ -172,7 +172,7 @@ def same_bytes(address: int, begin: int, other: int, other_begin: int, size: int
 
 @inlined
 def probes(slots: Any) -> int:
-    """How many slots are looked at. A loop over a constant is unrolled by the compiler, and far slower."""
+    """The number of slots to probe. It is a variable because numba unrolls a loop over a constant, which is slower."""
     return min(MAX_PROBES, len(slots))
 
 
@@ -218,7 +218,7 @@ def _put(slots: Any, ends: Any, text: int, numbers: Any, seed: np.uint64) -> int
 
 @compiled
 def hash_each(address: int, names: Any, into: Any, seed: np.uint64) -> None:
-    """The hashes of names, each a place and a size."""
+    """The hashes of names, each an offset and a size."""
     for i in range(len(names)):
         into[i] = hash_of(address, names[i, 0], names[i, 0] + names[i, 1], seed)
 

@@ -10,9 +10,8 @@ from service.learning.events import json_values
 from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, WEIGHT, WHERE, Codes
 from service.learning.events.flatten import Flattener
 from service.learning.events.json_pointer import parse_pointer, quoted_name
-from service.learning.events.parsed_values import ParsedValues
 from service.learning.events.read_events import Event
-from service.learning.events.value_formats import JSON, ValueFormat
+from service.learning.events.value_formats import JSON, ParsedValues, ValueFormat
 from service.learning.identity import MAX_WEIGHT, Identity, listed
 
 

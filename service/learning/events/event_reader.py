@@ -71,45 +71,32 @@ class EventReader:
     def read(self, values: Sequence[bytes | None], time_is_up: TimeBudget = None) -> ReadEvents:
         """The events of a slice of record values. If the time is up, the rest of the slice is left."""
         buffer = ValueBuffer.from_values(values)
-        careful, only_format = _CarefulSlice(self._careful, buffer), buffer.only_format if self.compiled else None
+        events, skipped, rejects = dict[int, Event](), list[int](), list[Reject]()
+
+        def read_carefully(i: int) -> Event | None:
+            try:
+                event = self._careful.read(buffer[i], buffer.format_at(i))
+            except Rejected as rejected:
+                rejects.append(Reject(i, rejected.reason, str(rejected)))
+                return None
+            if event is None:
+                skipped.append(i)
+            else:
+                events[i] = event
+            return event
+
+        only_format = buffer.only_format if self.compiled else None
         if only_format and (reader := self._compiled_readers.get(only_format.compiled_reader)):
             if not self._slices_without:
-                read = reader.read(buffer, careful.read, time_is_up)
-                self._slices_without = UNUSUAL_SLICES if careful.count > len(buffer) / 2 else 0
-                return read._replace(skipped=sorted([*read.skipped, *careful.skipped]), rejects=careful.rejects)
+                read = reader.read(buffer, read_carefully, time_is_up)
+                read_count = len(events) + len(skipped) + len(rejects)
+                self._slices_without = UNUSUAL_SLICES if read_count > len(buffer) / 2 else 0
+                return read._replace(skipped=sorted([*read.skipped, *skipped]), rejects=rejects)
             self._slices_without -= 1
-        events = dict[int, Event]()
         for i in range(len(buffer)):
-            if (event := careful.read(i)) is not None:
-                events[i] = event
+            read_carefully(i)
             if time_is_up is not None and time_is_up():
                 break
-        return ReadEvents(
-            [event.features for event in events.values()],
-            np.array([event.label for event in events.values()]),
-            np.array([event.weight for event in events.values()]),
-            [event.id for event in events.values()],
-            [*events],
-            careful.skipped,
-            careful.rejects,
-        )
-
-
-class _CarefulSlice:
-    """The careful reader for a slice. It collects what is rejected or skipped."""
-
-    def __init__(self, reader: CarefulReader, values: ValueBuffer) -> None:
-        self._reader, self._values, self.count = reader, values, 0
-        self.rejects, self.skipped = list[Reject](), list[int]()
-
-    def read(self, i: int) -> Event | None:
-        """The event of record i; None if it is rejected or skipped."""
-        self.count += 1
-        try:
-            event = self._reader.read(self._values[i], self._values.format_at(i))
-        except Rejected as rejected:
-            self.rejects.append(Reject(i, rejected.reason, str(rejected)))
-            return None
-        if event is None:
-            self.skipped.append(i)
-        return event
+        labels, weights = (np.array([event[part] for event in events.values()]) for part in (1, 2))
+        features, ids = [event.features for event in events.values()], [event.id for event in events.values()]
+        return ReadEvents(features, labels, weights, ids, [*events], skipped, rejects)

@@ -75,8 +75,6 @@ class EventIds(Sequence[str | None]):
         return len(self._spans[0])
 
     def __getitem__(self, i: Any) -> Any:
-        if isinstance(i, slice):
-            return EventIds(self._address, self._buffers, self._spans[:, i])
         offset, size = self._spans[:, i].tolist()
         return None if size < 0 else string_at(self._address + offset, size).decode()
 
@@ -88,8 +86,8 @@ class ReadEvents(NamedTuple):
     labels: NDArray[np.float64]
     weights: NDArray[np.float64]
     ids: Sequence[str | None]
-    records: Sequence[int]
+    records: list[int]
     """The index of each event in the slice."""
-    skipped: Sequence[int]
+    skipped: list[int]
     """The indices of the records that `where` skips."""
     rejects: list[Reject]

@@ -1,6 +1,6 @@
 """The values of records in one buffer, for compiled loops."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Self, overload
 
 import numpy as np
@@ -46,31 +46,18 @@ class ValueBuffer(Sequence[bytes | None]):
     @overload
     def __getitem__(self, i: int) -> bytes | None: ...
     @overload
-    def __getitem__(self, i: slice) -> Self: ...
-    def __getitem__(self, i: int | slice) -> bytes | Self | None:
-        if isinstance(i, slice):
-            return self.take(i)
+    def __getitem__(self, i: slice | list[int]) -> Self: ...
+    def __getitem__(self, i: int | slice | list[int]) -> bytes | Self | None:
+        """Value i, or a buffer of a part of the values."""
+        if not isinstance(i, int):
+            numbers = None if self.format_numbers is None else self.format_numbers[i]
+            return type(self)(self.data, self.begins[i], self.ends[i], numbers)
         begin, end = self.begins.item(i), self.ends.item(i)
         return None if begin < 0 else bytes(self.data.data[begin:end])
-
-    def __iter__(self) -> Iterator[bytes | None]:
-        data = self.data.data
-        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
-            yield None if begin < 0 else bytes(data[begin:end])
-
-    def take(self, part: slice | Sequence[int]) -> Self:
-        """A part of the values: a slice of them, or those at some indices."""
-        numbers = None if self.format_numbers is None else self.format_numbers[part]
-        return type(self)(self.data, self.begins[part], self.ends[part], numbers)
 
     def format_at(self, i: int) -> ValueFormat:
         """The format of value i."""
         return JSON if self.format_numbers is None else FORMATS[self.format_numbers[i]]
-
-    @property
-    def formats(self) -> Sequence[ValueFormat]:
-        """The format of each value."""
-        return [self.format_at(i) for i in range(len(self))]
 
     @property
     def only_format(self) -> ValueFormat | None:

@@ -26,9 +26,9 @@ from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Features, Flattener, name_fits
 from service.learning.events.json_pointer import Path, quoted_name, to_pointer
 from service.learning.events.json_values import MAX_DEPTH, WHITE, type_name
-from service.learning.events.parsed_values import ParsedValues, text_values
 from service.learning.events.read_events import Event, FeatureRows
 from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ParsedValues, text_values
 from service.learning.identity import MAX_VALUE, Identity, Mode
 from service.learning.learner import Learner
 from service.serving import predictions as shapes

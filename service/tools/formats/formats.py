@@ -15,7 +15,7 @@ import msgspec
 
 from service.errors import ConfigurationError, DataError
 from service.learning.events.json_pointer import parse_pointer, quoted_name
-from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, MESSAGE_PACK, ValueFormat, encode_vector
+from service.learning.events.value_formats import DOUBLE_VECTOR, HEADER, JSON, MESSAGE_PACK, ValueFormat, encode_vector
 from service.learning.identity import Identity
 from service.tools.formats.readers import BadLine, Csv, Format, JsonLines, at
 
@@ -49,7 +49,9 @@ class Events:
     ) -> None:
         """The values are in `value_format`. Raises ConfigurationError if no event of the model can be."""
         self._form: Any = form
-        self.value_format, self._write = value_format, writer(identity, value_format)
+        self._write = writer(identity, value_format)
+        self.headers = [(HEADER, value_format.media_type.encode())] if value_format.media_type else []
+        """The headers of a record with such a value."""
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
         is_file = file != "-"
         try:

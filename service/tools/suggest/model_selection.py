@@ -86,7 +86,7 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
     """
     identity = ModelSettings(**settings).identity()
     read = EventReader(identity).read(values)
-    labels, rejects, events = read.labels, read.rejects, values.take(read.records)
+    labels, rejects, events = read.labels, read.rejects, values[read.records]
     example = rejects[0].detail if rejects else ""
     if not events:
         raise DataError(f"no record is an event: {example or '`where` skips all'}")

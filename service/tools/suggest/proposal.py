@@ -148,7 +148,7 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
         return record is None or all(at(record, path) in values for path, values in paths)
 
     matching = [i for i, record in enumerate(parse_objects(sample.values)) if match(record)]
-    return sample._replace(values=sample.values.take(matching))
+    return sample._replace(values=sample.values[matching])
 
 
 def _feature_mode(features: Sequence[FieldProfile], events: Sequence[Any], labels: int) -> list[Choice]:

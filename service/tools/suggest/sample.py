@@ -54,9 +54,9 @@ class Sample(NamedTuple):
 
 def parse_objects(values: ValueBuffer) -> Iterator[dict[str, Any] | None]:
     """The object that each value holds, in any format; None if it holds something else."""
-    for raw, value_format in zip(values, values.formats, strict=True):
+    for i, raw in enumerate(values):
         try:
-            value = value_format.load(raw or b"")
+            value = values.format_at(i).load(raw or b"")
         except (ValueError, RecursionError, struct.error):
             value = None
         yield value if isinstance(value, dict) else None
@@ -85,9 +85,9 @@ async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
     records, size = deque[tuple[int, bytes | None, ValueFormat]](), 0
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
     async for _, newest in newest_of(cluster, topic, missing, count):
-        for record in zip(newest.timestamps.tolist(), newest.values, newest.values.formats, strict=True):
-            records.append(record)
-            size += len(record[1] or b"")
+        for i, value in enumerate(newest.values):
+            records.append((int(newest.timestamps[i]), value, newest.values.format_at(i)))
+            size += len(value or b"")
             while size > MAX_SAMPLE_BYTES:
                 size -= len(records.popleft()[1] or b"")
     in_order = sorted(records, key=lambda record: record[0])

@@ -35,7 +35,7 @@ _NODE, _IS_LIST, _OF_FEATURES, _PREFIX, _PREFIX_SIZE = range(5)
 _CATEGORY, _IGNORED, _REJECTED = range(3)
 NEXT, EVENTS, VALUES, SCRATCH, SKIPPED, STATUS, KEY, KEY_SIZE, GENERATION = range(9)
 """The state of `parse_values`: the next value; how many events, features, bytes in `scratch` and skipped values there
-are; how it ended; place and size of the new name; a number that grows with each value."""
+are; how it ended; offset and size of the new name; a number that grows with each value."""
 
 _QUOTE, _COLON, _COMMA, _DOT, _EQUALS, _MINUS, _ZERO, _NINE, _SPACE = b'":,.=-09 '
 _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
@@ -259,16 +259,14 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name, size
                     return
                 is_feature = selected[key]
-            if part == ID:
-                positions[3, n] = i + (c == _QUOTE)
+            start = i + (c == _QUOTE)
             if c == _QUOTE:
-                start = i + 1
                 i = json_tokens.parse_string(data, start, is_feature or part >= 0)
                 if i < 0 or part == WEIGHT or (is_feature and text == _REJECTED):
                     break
                 text_size = i - 1 - start
                 if part == ID:
-                    positions[4, n] = text_size
+                    positions[3, n], positions[4, n] = start, text_size
                 if part == LABEL or part >= WHERE:
                     codes[part] = path_tree.code_of_string(
                         part, data, start, text_size, firsts, string_ends, strings, string_codes
@@ -312,7 +310,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     break
                 codes[part] = value
                 if part == ID:
-                    positions[4, n] = i - positions[3, n]
+                    positions[3, n], positions[4, n] = start, i - start
             if is_feature and literal != NULL:
                 if not abs(value) <= MAX_VALUE or count == len(values):
                     break

@@ -1,4 +1,4 @@
-"""One compiled scan of a JSON text: the places of the members at some paths, and how many values they contain.
+"""One compiled scan of a JSON text: the members at some paths, and how many values they contain.
 
 It parses no value, and costs the same for each byte. It does not check that the text is JSON.
 """
@@ -25,7 +25,7 @@ _BEGIN, _END, _VALUES, _ITEMS = range(4)
 
 
 class MemberSpan(NamedTuple):
-    """The place of a member's value in the text."""
+    """The position of a member's value in the text."""
 
     begin: int
     end: int
@@ -49,7 +49,7 @@ class Scan(NamedTuple):
 def scan(raw: bytes, paths: Paths, commas: NDArray[np.int64] | None = None) -> Scan:
     """Find the values at these paths of an object.
 
-    Fills `commas` with the places of the commas between the items of the outermost members that are on a path.
+    Fills `commas` with the positions of the commas between the items of the outermost members that are on a path.
     """
     tree, nodes = _tree(paths)
     spans = np.empty((len(tree.nodes), 4), np.int64)

@@ -38,7 +38,7 @@ _NULL_WORD, _TRUE_WORD, _FALSE_WORD = (
 
 @compiled
 def parse_string(data: int, i: int, plain: bool) -> int:
-    """The place after the closing quote of the string whose first character is at i, or -1."""
+    """The position after the closing quote of the string whose first character is at i, or -1."""
     while True:
         word = word_at(data, i)
         quoted, escaped = word ^ _QUOTES, word ^ _BACKSLASHES
@@ -114,7 +114,7 @@ def _from_digits(word: np.uint64, count: int) -> Any:
 
 @compiled
 def parse_number(data: int, i: int) -> tuple[float, int]:
-    """The number at i and the place after it, or -1 there; NaN if the value is uncertain."""
+    """The number at i and the position after it, or -1 there; NaN if the value is uncertain."""
     negative = byte_at(data, i) == _MINUS
     if negative:
         i += 1
@@ -175,7 +175,7 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
 
 @compiled
 def skip_space(data: int, i: int) -> int:
-    """The place after white space."""
+    """The position after white space."""
     c = byte_at(data, i)
     while c <= _SPACE and c in (_SPACE, _NEWLINE, _TAB, _RETURN):
         i += 1
@@ -195,7 +195,7 @@ def parse_literal(data: int, i: int) -> int:
 
 @inlined
 def parse_positions(data: int, i: int, into: Any, first: int, count: int, max_value: float) -> int:
-    """Read `count` numbers of a list from i on, after its bracket; returns the place after the list, or -1."""
+    """Read `count` numbers of a list from i on, after its bracket; returns the position after the list, or -1."""
     for n in range(first, first + count):
         value, i = parse_number(data, skip_space(data, i))
         if i < 0 or not abs(value) <= max_value:

@@ -22,7 +22,7 @@ Paths = tuple[Path | None, ...]
 
 
 Codes = dict[tuple[bool, Any], float]
-"""A number for each of some values, such as the sign of a label, by (is it a boolean, value): in Python true is 1."""
+"""A number for each of some values, such as the sign of a label, by (is it a literal, value): in Python true is 1."""
 
 
 class PathTree(NamedTuple):
@@ -66,11 +66,9 @@ def expected_values(parts: Sequence[Codes]) -> tuple[NDArray[Any], ...]:
     numbers, strings = list[tuple[float, float]](), list[tuple[str, float]]()
     firsts, literals = [(0, 0)], np.full((len(parts), 3), math.nan)
     for part, codes in enumerate(parts):
-        for (is_bool, value), code in codes.items():
-            if value is None:
-                literals[part, NULL] = code
-            elif is_bool:
-                literals[part, TRUE if value else FALSE] = code
+        for (is_literal, value), code in codes.items():
+            if is_literal:
+                literals[part, {None: NULL, False: FALSE, True: TRUE}[value]] = code
             elif isinstance(value, str):
                 strings.append((value, code))
             elif abs(value) > MAX_EXACT_INTEGER:

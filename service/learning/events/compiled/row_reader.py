@@ -69,7 +69,7 @@ class RowReader:
         identity = flattener.identity
         where = identity.event.where.values()
         allowed = [{(value.__class__ is bool, value): 1.0 for value in values} for values in where]
-        labels, min_label = (signs, REQUIRED) if labelled else (signs | {(False, None): ABSENT}, OPTIONAL)
+        labels, min_label = (signs, REQUIRED) if labelled else (signs | {(True, None): ABSENT}, OPTIONAL)
         return cls(flattener, paths, [{}, labels, {}, {}, *allowed], identity.max_record_bytes, min_label)
 
     @classmethod
@@ -93,8 +93,7 @@ class RowReader:
         self._scratch = name_table.room(self._scratch, 0, 2 * size + 4096 + PADDING_BYTES)
         data, begins, ends = _with_padding(values)
         address, buffers = data.ctypes.data, [data, self._scratch]
-        events = np.empty((2, count)), np.empty((5, count + 1), np.int64)
-        events[1][0, 0] = 0
+        events = np.empty((2, count)), np.zeros((5, count + 1), np.int64)
         while state[json_parser.NEXT] < count:
             keys = self._keys.table[:4]
             json_parser.parse_values(
