@@ -1,11 +1,12 @@
 """What a protocol of predictions exchanges with scoring: instances go in, and predictions come out."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from service.errors import Rejected
 from service.learning.events.flatten import Features, Flattener
 from service.learning.events.read_events import FeatureRows
 
@@ -63,7 +64,7 @@ class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     contributions: Contributions | UnsetType = UNSET
 
 
-class Instances(NamedTuple):
+class Instances(msgspec.Struct, gc=False):
     """The instances of a request, or a piece of them; their features are checked."""
 
     features: Sequence[Features] | FeatureRows
@@ -79,14 +80,15 @@ class Instances(NamedTuple):
 class PredictionRequest(Protocol):
     """A request for predictions in some protocol, and the answer to it."""
 
-    is_large: bool
-    """Whether a thread reads and answers it."""
+    @property
+    def is_large(self) -> bool:
+        """Whether a thread reads and answers it."""
 
-    def read(self, flattener: Flattener, by_rows: bool = False) -> Iterator[Instances]:
-        """Its instances: many pieces of a large request, one of any other. Raises Rejected.
+    def read(self, flattener: Flattener) -> Instances:
+        """All instances; raises Rejected."""
 
-        `by_rows` allows rows of the compiled reader for a large request.
-        """
+    def read_pieces(self, flattener: Flattener, by_rows: bool) -> Iterator[Instances]:
+        """The instances in pieces, for a thread; `by_rows` allows compiled rows. Raises Rejected."""
 
     def answer(
         self, predictions: list[Prediction], model: str, version: int, ahead: int, candidate: str | None
@@ -96,3 +98,6 @@ class PredictionRequest(Protocol):
         They are by the state of a model that learned `ahead` events since the accepted snapshot of this `version`.
         `candidate` answered, or the model itself if it is None.
         """
+
+    def fault(self, rejected: Rejected) -> Rejected:
+        """The error, in the words of the protocol."""

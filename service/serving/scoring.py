@@ -51,7 +51,8 @@ class Predictor:
         _, served = self._models.answering(name)
         if served.learner.main.diverged:
             raise Unanswerable(str(Diverged(served.head.model, served.learner.main.diverged)))
-        return served, *served.classifier(candidate)
+        answered_by, classifier = served.classifier(candidate)
+        return served, answered_by, classifier
 
     async def predict(
         self, name: str, request: PredictionRequest, explain: bool, top: int, candidate: str | None
@@ -62,7 +63,7 @@ class Predictor:
         """
         served, answered_by, classifier = self.answering(name, candidate)
         if not request.is_large:
-            (instances,) = request.read(served.learner.flattener)
+            instances = request.read(served.learner.flattener)
             features = instances.features
             if (
                 not isinstance(features, FeatureRows)
@@ -74,6 +75,12 @@ class Predictor:
                 _check_finite(predictions, instances)
                 self._count(served.head.model, classifier.identity, predictions)
                 return request.answer(predictions, served.head.model, served.head.version, served.ahead, answered_by)
+        return await self._predict_large(name, request, explain, top, candidate)
+
+    async def _predict_large(
+        self, name: str, request: PredictionRequest, explain: bool, top: int, candidate: str | None
+    ) -> bytes:
+        """The result of `predict`, from a thread."""
         async with self._thread:
             served, answered_by, classifier = self.answering(name, candidate)
             head, ahead = served.head, served.ahead
@@ -171,7 +178,7 @@ def predict_large(
     answers: list[Prediction] = []
     explained = 0
     shown_scores = min(top, classifier.identity.classes) if classifier.identity.multiclass else 0
-    for instances in request.read(learner.flattener, by_rows=not explain):
+    for instances in request.read_pieces(learner.flattener, by_rows=not explain):
         features = instances.features
         batch = columns.assign_columns(features)
         if (len(answers) + len(batch.starts) - 1) * shown_scores > MAX_SCORES:

@@ -110,7 +110,6 @@ for (identity, features), compiled in product(kinds, (True, False)):
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
     request = V1Request(body.encode(), 9)
-    request.is_large = True
     predict_large(freeze(learner, learner.main), request, explain=True)
     predict_large(freeze(learner, learner.main), request, explain=False)
 assert sum(warm) >= 6, (kernels, warm)

@@ -9,6 +9,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.errors import Rejected
 from service.learning.identity import MAX_CLASSES
 from service.serving.http import problems
 from service.serving.http.limits import LINGER_SECONDS, WHOLE
@@ -59,9 +60,11 @@ class Predict:
             scope, receive = {**scope, "state": {}}, unpacked(receive)  # the unpacked body comes in pieces
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
+        request = self._parse(body)
         try:
-            request = self._parse(body)
             return await self._predictor.predict(name, request, query.explain, query.top, query.candidate)
+        except Rejected as rejected:
+            raise request.fault(rejected) from None
         finally:
             self._in_flight.release(len(body))
 

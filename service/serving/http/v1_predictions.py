@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType, defstruct
-from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from service.errors import Rejected
@@ -84,25 +83,29 @@ class BatchPredictionResponse(_Answered):
     candidate: AnsweringCandidate | UnsetType = UNSET
 
 
-class V1Request:
+class V1Request(msgspec.Struct, gc=False):
     """A `predictions.PredictionRequest` of this protocol."""
 
-    def __init__(self, body: bytes, max_instances: int) -> None:
-        self.is_large = len(body) > LARGE_BODY_BYTES
-        self._body, self._max_instances = body, max_instances
-        self._input_field = ""
-        """The member that has the instances, once they are read."""
+    body: bytes
+    max_instances: int
+    input_field: str = ""
+    """The member that has the instances, once they are read."""
 
-    def read(self, flattener: Flattener, by_rows: bool = False) -> Iterator[Instances]:
-        """The instances of the body; raises Rejected."""
-        arguments = self._body, flattener, self._max_instances
-        try:
-            pieces = read_pieces(*arguments, by_rows) if self.is_large else (read_instances(*arguments),)
-            for features, input_field in pieces:
-                self._input_field = input_field
-                yield Instances(features, POINTERS[input_field])
-        except Rejected as rejected:
-            raise _fault(rejected, self._body) from None
+    @property
+    def is_large(self) -> bool:
+        """Whether a thread reads the body in pieces."""
+        return len(self.body) > LARGE_BODY_BYTES
+
+    def read(self, flattener: Flattener) -> Instances:
+        """All instances of a body that is not large; raises Rejected."""
+        features, self.input_field = read_instances(self.body, flattener, self.max_instances)
+        return Instances(features, POINTERS[self.input_field])
+
+    def read_pieces(self, flattener: Flattener, by_rows: bool) -> Iterator[Instances]:
+        """The instances of the body in pieces; raises Rejected."""
+        for features, input_field in read_pieces(self.body, flattener, self.max_instances, by_rows):
+            self.input_field = input_field
+            yield Instances(features, POINTERS[input_field])
 
     def answer(
         self, predictions: list[shapes.Prediction], model: str, version: int, ahead: int, candidate: str | None
@@ -111,14 +114,29 @@ class V1Request:
         for prediction in predictions:
             if prediction.contributions:
                 prediction.contributions = _encoded(prediction.contributions)
-        is_list = self._input_field in LIST_FIELDS
-        figures = (_encoded(predictions),) if is_list else astuple(predictions[0])
-        members: tuple[Any, ...] = model, version, ahead, *figures, UNSET if candidate is None else candidate
-        return msgspec.json.encode((BatchPredictionResponse if is_list else PredictionResponse)(*members))
+        answered_by = UNSET if candidate is None else candidate
+        if self.input_field in LIST_FIELDS:
+            many = _encoded(predictions)
+            return msgspec.json.encode(BatchPredictionResponse(model, version, ahead, many, answered_by))
+        (p,) = predictions
+        figures = p.label, p.score, p.unknown_features, p.probability, p.scores, p.runner_up, p.contributions
+        return msgspec.json.encode(PredictionResponse(model, version, ahead, *figures, answered_by))
+
+    def fault(self, rejected: Rejected) -> Rejected:
+        """The fault of a request. If its body is not JSON, the message speaks of the body."""
+        if rejected.reason != "not-json" or rejected.detail.startswith("nested"):
+            return rejected
+        if not self.body.strip(WHITE):
+            return Rejected("not-json", f"the body is empty; expected an object with one of {_NAMES}")
+        why = rejected.detail.removeprefix("JSON is malformed: ")
+        why = why.replace("Input data was truncated", "it ends too early")
+        return Rejected("not-json", f"the body is not JSON: {why[0].lower()}{why[1:]}", rejected.pointer)
 
 
 def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
-    """The JSON of a list, encoded in parts, so that a thread does not hold the interpreter for long."""
+    """The JSON of a list, encoded in parts so that no step holds the interpreter for long; a short list itself."""
+    if len(rows) <= ENCODED_AT_ONCE:
+        return rows
     parts = [msgspec.json.encode(rows[i : i + ENCODED_AT_ONCE])[1:-1] for i in range(0, len(rows), ENCODED_AT_ONCE)]
     return msgspec.Raw(b"[%b]" % b",".join(parts))
 
@@ -291,17 +309,7 @@ def _check_count(member: MemberSpan, name: str, max_instances: int) -> None:
         raise Rejected("too-large", f"{member.items} instances; the limit is {max_instances}", f"/{name}")
 
 
-def _fault(rejected: Rejected, body: bytes) -> Rejected:
-    """The fault of a request. If its body is not JSON, the message speaks of the body."""
-    if rejected.reason != "not-json" or rejected.detail.startswith("nested"):
-        return rejected
-    if not body.strip(WHITE):
-        return Rejected("not-json", f"the body is empty; expected an object with one of {_NAMES}")
-    why = rejected.detail.removeprefix("JSON is malformed: ").replace("Input data was truncated", "it ends too early")
-    return Rejected("not-json", f"the body is not JSON: {why[0].lower()}{why[1:]}", rejected.pointer)
-
-
 def warm_up_predictions(learner: Learner) -> None:
     """Compile what large requests need, with a model of one position."""
-    body = b'{"instances":[{"features":[1]},{"features":[1]}]}' + b" " * LARGE_BODY_BYTES
-    predict_large(freeze(learner, learner.main), V1Request(body, 2), explain=False)
+    request = V1Request(b'{"instances":[{"features":[1]},{"features":[1]}]}', 2)
+    predict_large(freeze(learner, learner.main), request, explain=False)

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from service.learning.events.event_reader import use_compiled_reader
-from service.learning.events.read_events import FeatureRows
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Options
@@ -71,10 +70,7 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
     learner, rng = train(identity), Random(2)
     raw = body(identity, [instance(identity, rng) for _ in range(200)])
     request = V1Request(raw, 200)
-    request.is_large = False
-    ((instances, _),) = request.read(learner.flattener)
-    request.is_large = True
-    assert not isinstance(instances, FeatureRows)
+    instances: Any = request.read(learner.flattener).features
     for compiled, explain in ((True, False), (False, False), (True, True)):
         use_compiled_reader(compiled)
         expected = [scoring.answer(learner, learner.main, features, explain, top=2) for features in instances]

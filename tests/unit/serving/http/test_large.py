@@ -18,7 +18,7 @@ from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.http import v1_predictions
 from service.serving.http.app import Application
-from service.serving.http.v1_predictions import LARGE_BODY_BYTES, V1Request
+from service.serving.http.v1_predictions import V1Request
 from service.serving.scoring import freeze, predict_large
 from tests.checks import learner_of
 from tests.conftest import DEADLINE, event
@@ -68,8 +68,8 @@ class LocalModel(NamedTuple):
 def model() -> LocalModel:
     """A model of a hundred features, whose kernels are compiled."""
     learner = learner_of(Identity(), [event(dict.fromkeys(NAMES, 0.5), 1)])
-    body = b'{"instances":[{"features":{}},{"features":{}}]}' + b" " * LARGE_BODY_BYTES
-    predict_large(freeze(learner, learner.main), V1Request(body, 2), explain=False)
+    request = V1Request(b'{"instances":[{"features":{}},{"features":{}}]}', 2)
+    predict_large(freeze(learner, learner.main), request, explain=False)
     return LocalModel(application(learner), learner)
 
 
