@@ -2,6 +2,7 @@
 
 A `console` block has commands after `$ ` and what each prints; `…` stands for anything. The commands of a `sh` block
 end with 0, as does the program of a `python` block. A block with a file name after the language is that file.
+The page of an example has the other files of its folder.
 The servers `perceptron run` and `redis-server` keep running; another one on the same port replaces them.
 
 ` ```sh elsewhere` is for commands that need an engine, a cluster or root: bash only parses them.
@@ -53,7 +54,10 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(line, match[2], match[3] or "", dedent(match[4]))
 
 
-PAGES = {str(page.relative_to(ROOT)): list(blocks(page)) for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
+PAGES = {
+    str(page.relative_to(ROOT)): list(blocks(page))
+    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md"))
+}
 RUN = {"console", "sh", "bash", "python"}
 
 
@@ -177,6 +181,8 @@ class Session:
 )
 def test_the_blocks_of_a_page_work(page: str, kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
     session = Session(tmp_path, topic, kafka, redis)
+    for file in (ROOT / page).parent.glob("*.*") if page.startswith("examples/") else ():
+        (tmp_path / file.name).write_text(session.adapt(file.read_text()))
     try:
         for block in PAGES[page]:
             try:

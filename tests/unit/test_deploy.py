@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.nightly
 
 STEPS = list(instructions(DOCKERFILE.read_text()))
+EXAMPLE = "examples/churn/compose.yml"
 FORMS = [".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/idea.yml"]
 COMPOSE: Any = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
@@ -62,12 +63,13 @@ def test_the_producer_sends_events_that_are_good() -> None:
     "command",
     [
         ["hadolint", "deploy/Dockerfile"],
-        ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"],
+        ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml", EXAMPLE],
         ["docker-compose", "config", "--quiet"],
+        ["docker-compose", "--file", EXAMPLE, "--profile", "producer", "config", "--quiet"],
         ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", ".github/workflows/ci.yml"],
         ["check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml"],
         ["check-jsonschema", "--builtin-schema", "vendor.github-issue-forms", *FORMS],
-        ["yamllint", "--strict", "docker-compose.yml", "deploy", ".github", ".pre-commit-config.yaml"],
+        ["yamllint", "--strict", "docker-compose.yml", "deploy", "examples", ".github", ".pre-commit-config.yaml"],
     ],
     ids=lambda c: c[0],
 )

@@ -18,7 +18,7 @@ from service.settings.redis import RedisSettings
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parents[1] / "docs"
-PAGES = [*(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.glob("*.md"))]
+PAGES = sorted(page for pages in ("*.md", "docs/*.md", "examples/*/*.md") for page in DOCS.parent.glob(pages))
 GENERATOR: Any = runpy.run_path(str(DOCS / "generate.py"))
 
 
