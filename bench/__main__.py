@@ -152,11 +152,12 @@ def page(text: str, content: dict[str, Any]) -> str:
     """docs/performance.md with these figures in its tables."""
     figures = figures_of(content)
     parts = [figure for figure in figures if figure.name == PARTS]
+    measured = [figure for figure in figures if figure.values and figure not in parts]
     heading = f"Measured on {content['date']} at {content['commit']}: {content['cpu']}. {content['versions']}.\n\n"
     blocks = {
         "table": heading
-        + _markdown(("", "figure", "median", "range", "goal", "verdict"), [row(f) for f in figures if f not in parts]),
-        "parts": _markdown(("part", "median", "range"), [row(figure)[1:4] for figure in parts]),
+        + _markdown(("", "figure", "median", "range", "goal"), [_with_verdict(*row(figure)) for figure in measured]),
+        "parts": _by_stream(parts),
         "plan": _markdown(("stream", "events a second", "learners a broker", "learners a Redis"), plan(parts)),
     }
     for mark, block in blocks.items():
@@ -166,15 +167,32 @@ def page(text: str, content: dict[str, Any]) -> str:
     return text
 
 
-def plan(parts: Iterable[Figure]) -> list[list[str]]:
-    """By stream, the events a second of one learner, and the learners that a core of a broker or of Redis can serve."""
+def _with_verdict(*cells: str) -> list[str]:
+    """The cells of a figure, with `missed` after its goal instead of a verdict of its own."""
+    return [*cells[:4], f"{cells[4]}, missed" if cells[5] == "missed" else cells[4]]
+
+
+def _costs(parts: Iterable[Figure]) -> dict[str, dict[str, float]]:
+    """The median of each part, by stream."""
     costs: dict[str, dict[str, float]] = {}
     for figure in parts:
         stream, _, part = figure.what.partition(": ")
         costs.setdefault(stream, {})[part] = median(figure.values)
+    return costs
+
+
+def _by_stream(parts: Iterable[Figure]) -> str:
+    """A table with a row for each part and a column for each stream."""
+    costs = _costs(parts)
+    names = next(iter(costs.values()), {})
+    return _markdown(("part", *costs), [[name, *(_number(cost[name]) for cost in costs.values())] for name in names])
+
+
+def plan(parts: Iterable[Figure]) -> list[list[str]]:
+    """By stream, the events a second of one learner, and the learners that a core of a broker or of Redis can serve."""
     return [
         [stream, f"{1e6 / cost[WHOLE]:,.0f}", *(_served(cost[WHOLE], cost[server]) for server in (BROKER, REDIS))]
-        for stream, cost in costs.items()
+        for stream, cost in _costs(parts).items()
     ]
 
 

@@ -97,6 +97,8 @@ CLICKS = '[model.event]\nfeatures = ""\nlabel = "/clicked"\nwithout = ["ts"]\n'
 DENSE = Stream("20 dense features", POSITIONAL, 1_000_000, _lists)
 NAMED = Stream("20 named features", "", 500_000, _objects)
 WORDS = Stream("about 100 of 10⁶ names by Zipf's law", "", 100_000, _words)
-HASHED = WORDS._replace(settings='[model]\nfeatures = "hashed"\nbits = 20\n')
+HASHED = WORDS._replace(
+    description=f"{WORDS.description}, hashed", settings='[model]\nfeatures = "hashed"\nbits = 20\n'
+)
 NESTED = Stream("nested click records of 10 members with strings", CLICKS, 300_000, _clicks)
 COMPACT = Stream("20 dense features as f8", POSITIONAL, 1_000_000, _packed, "application/x-perceptron-f8")

@@ -42,10 +42,8 @@ def _while_learning() -> list[Figure]:
         p99 = [percentile(answers.milliseconds, 0.99) for answers in (busy, idle)]
         ratios.append(p99[0] / p99[1])
         pairs.append(f"{p99[0]:.2f} of {p99[1]:.2f}")
-    what = (
-        f"p99 of predictions while {stream.events:,} events of {stream.description} are learned at full speed against "
-        f"the idle process's; one connection that pauses 2 ms ({', '.join(pairs)} ms)"
-    )
+    _, middle = sorted(zip(ratios, pairs, strict=True))[len(ratios) // 2]
+    what = f"p99 of predictions while {stream.description} are learned at full speed, against idle ({middle} ms)"
     return [Figure("P5", what, ratios, 2.5, False, "×")]
 
 
@@ -63,8 +61,8 @@ def _reflected() -> list[Figure]:
     return [
         Figure(
             "P6",
-            f"event produced until a prediction of the {place} reflects it, at {RATE:,} events a second: p99 of "
-            f"{PROBES} probes a round (median {percentile([*itertools.chain(*rounds)], 0.5):.1f} ms)",
+            f"p99 until a prediction of the {place} knows it "
+            f"(median {percentile([*itertools.chain(*rounds)], 0.5):.1f} ms)",
             [percentile(delays_of_round, 0.99) for delays_of_round in rounds],
             goals[place],
             False,

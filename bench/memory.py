@@ -35,9 +35,9 @@ def figures() -> list[Figure]:
             with world.service(name, settings, "--create-topics") as running:
                 running.wait_for(records)
                 costs.append((_kept(running) - empty[-1] * 1e6) / COLUMNS)
-    what = f"bytes of memory a column, {COLUMNS:,} of them"
+    what = f"a column of {COLUMNS:,}"
     return [
-        Figure("P9", "memory of a process whose model is empty", empty, 260.0, False, "MB"),
+        Figure("P9", "a process whose model is empty", empty, 260.0, False, "MB"),
         Figure("P9", f"{what}, positional, all in one event", positional, 32.0, False, "B"),
         Figure("P9", f"{what}, named", named, 180.0, False, "B"),
         _over_many(),
@@ -62,7 +62,7 @@ def _over_many() -> Figure:
         early = running.resident()
         running.until(MANY)
         ratios.append(running.resident() / early)
-    what = f"memory after {MANY:,} events against that after a tenth of them, 2 features"
+    what = f"after {MANY:,} events, against a tenth of them"
     return Figure("P9", what, ratios, 1.05, False, "×")
 
 
@@ -76,4 +76,4 @@ def _idle() -> Figure:
             began, used = time.monotonic(), running.cpu()
             time.sleep(IDLE_SECONDS)  # the measured time
             shares.append(100.0 * (running.cpu() - used) / (time.monotonic() - began))
-    return Figure("P9", f"one learner of {TOPICS} topics while nothing comes", shares, 2.0, False, "% of a core")
+    return Figure("P9", f"a learner of {TOPICS} topics without events", shares, 2.0, False, "% of a core")

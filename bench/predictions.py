@@ -87,22 +87,26 @@ def figures() -> list[Figure]:
     def ratios(server: str, member: int) -> list[float]:
         return [a[member] / b[member] for a, b in zip(warm["ours"], warm.get(server, ()), strict=server in warm)]
 
-    route, many_of = "of a FastAPI route that returns a constant", f"{INSTANCES:,} a request of {FEATURES} named"
-    river, mlserver = "of River in FastAPI", "of scikit-learn's Perceptron in MLServer"
+    many_of, cpu = f"{INSTANCES:,} a request of {FEATURES} named", "the same in processor time"
+    others = (
+        ("constant", "a FastAPI route that returns a constant", 1.8),
+        ("river", "River in FastAPI", 3.0),
+        ("mlserver", "scikit-learn's Perceptron in MLServer", 3.0),
+    )
+    compared = [
+        Figure("P4", what, ratios(name, member), goal, True, "×")
+        for name, description, goal in others
+        for member, what in enumerate((f"one a request, against {description}", cpu))
+    ]
     return [
-        Figure("P4", f"one prediction, {CONNECTIONS} connections, {route}", ratios("constant", 0), 1.8, True, "x"),
-        Figure("P4", f"the same, by time of the processor, {route}", ratios("constant", 1), 1.8, True, "x"),
-        Figure("P4", f"the same, {river}", ratios("river", 0), 3.0, True, "x"),
-        Figure("P4", f"by time of the processor, {river}", ratios("river", 1), 3.0, True, "x"),
-        Figure("P4", f"the same, {mlserver}", ratios("mlserver", 0), 3.0, True, "x"),
-        Figure("P4", f"by time of the processor, {mlserver}", ratios("mlserver", 1), 3.0, True, "x"),
-        Figure("P4", "the same, by the clock", [a.per_second for a in warm["ours"]], 0.0, True, "a second"),
+        *compared,
+        Figure("P4", "one a request", [a.per_second for a in warm["ours"]], 0.0, True, "a second"),
         Figure(
-            "P4", f"predictions, {many_of}", [INSTANCES * a.per_second for a in warm["many"]], 500_000.0, True,
+            "P4", many_of, [INSTANCES * a.per_second for a in warm["many"]], 500_000.0, True,
             "a second",
         ),
         Figure(
-            "P4", f"predictions in a second of the processor, {many_of}",
+            "P4", cpu,
             [INSTANCES * a.per_cpu_second for a in warm["many"]], 500_000.0, True, "a second",
         ),
     ]  # fmt: skip

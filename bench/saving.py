@@ -40,8 +40,8 @@ def figures() -> list[Figure]:
     prefix, file = wide(), world.folder() / "marks.json"
     program = "bench.altered", f"marked:{file}"
     for what, columns, goal, rounds in (
-        (f"{HOT:,} of them, 35 kB, change over and over", HOT, 3.0, 6),
-        ("all of them change", COLUMNS, 10.0, 3),
+        (f"{HOT:,} (35 kB) change", HOT, 3.0, 6),
+        ("all change", COLUMNS, 10.0, 3),
     ):
         topic, values, events_sent = world.new_topic(), _events(columns), len(prefix)
         costs, waited, bytes_ratios = list[float](), list[float](), list[float]()
@@ -59,11 +59,9 @@ def figures() -> list[Figure]:
             costs.append(100.0 * cost)
             waited.append(100.0 * lasted / saves / clock)
             bytes_ratios.append(bytes_ / saves / (12 * columns))
-        head = f"saving with {COLUMNS:,} named columns, of which {what}, {PER_EVENT} features an event:"
-        result.append(Figure("P7", f"{head} its share of learning's cost", costs, goal, False, "%"))
-        result.append(
-            Figure("P7", f"{head} the share of the clock that learning waits for it", waited, goal, False, "%")
-        )
+        head = f"{COLUMNS:,} named columns, {what}:"
+        result.append(Figure("P7", f"{head} share of learning's cost", costs, goal, False, "%"))
+        result.append(Figure("P7", f"{head} share of the clock", waited, goal, False, "%"))
         if columns == HOT:
             result.append(Figure("P7", f"{head} bytes a save, against 12 for each", bytes_ratios, 2.0, False, "×"))
     return [*result, _after_silence()]
@@ -129,8 +127,8 @@ def _after_silence() -> Figure:
             process.send_signal(signal.SIGCONT)
             done.set()
             sending.result()
-    what = f"Redis stopped for a second while {RATE} events a second come: until a save follows the one before as usual"
-    return Figure("P7", f"{what} (after {usual:.2f} s)", delays, 2.0, False, "s")
+    what = "Redis is paused for a second: until saves follow each other as usual"
+    return Figure("P7", f"{what} ({usual:.2f} s apart)", delays, 2.0, False, "s")
 
 
 async def _trickle(topic: str, done: threading.Event) -> None:

@@ -54,7 +54,7 @@ def figures() -> list[Figure]:
             events += REPLAYED
     return [
         Figure("P8", f"restart to /readyz with {COLUMNS:,} named columns", ready, 2.0, False, "s"),
-        Figure("P8", "rate of the replay after it against that before the restart", replayed, 0.9, True, "×"),
+        Figure("P8", "rate of the replay, against that before the restart", replayed, 0.9, True, "×"),
         Figure("P8", "process start to /livez, warm caches", lived[1:], 1.5, False, "s"),
         Figure("P8", "perceptron --help", helped[1:], 0.3, False, "s"),
     ]

@@ -46,7 +46,7 @@ def read_records(raw: bytes, start: int, step: int, aborted: list[tuple[int, int
             assert part.offsets.tolist() == [record.offset for record in part]
             assert part.timestamps.tolist() == [record.timestamp for record in part]
             assert [*part.values] == [record.value for record in part]
-            assert [each.name for each in part.values.formats] == [format_name(record) for record in part]
+            assert [part.values.format_at(i).name for i in range(len(part))] == [format_name(record) for record in part]
             assert part.values.begins.flags.c_contiguous, "compiled loops are compiled for one layout"
             assert len(part) == 0 or part.values.ends.max() + 8 <= len(part.values.data)
             records += part
