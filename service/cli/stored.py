@@ -86,12 +86,15 @@ def reset(
     ctx: typer.Context,
     model: Model = None,
     redis: RedisUrl = None,
+    keep_answering: Annotated[
+        bool, typer.Option("--keep-answering", help="Its last version answers until it has been learned again.")
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
     from service.tools.stored.reset import reset_model
 
-    _run(reset_model(*settings_and_model(ctx), yes))
+    _run(reset_model(*settings_and_model(ctx), yes, keep_answering))
 
 
 def promote(

@@ -11,8 +11,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -44,7 +44,8 @@ from service.serving.models import Model, Models, ServedModel, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
-from service.snapshots.keeper import Keeper, SaveBudget
+from service.snapshots.keeper import Keeper, SaveBudget, Snapshot
+from service.snapshots.ports import before_reset
 from service.streaming.kafka.clients import connected_clients
 from service.streaming.kafka.fetching.record_framing import TABLE_ROWS, frame_records
 from service.streaming.kafka.membership.group import GroupMember
@@ -72,8 +73,6 @@ With Python's own 700 the collector looks through them many times a second, for 
 """
 SETTLED_SECONDS = 10.0
 """Time after the start until most long-lived objects exist. Then they are hidden from the collector."""
-ALIAS_SECONDS = 1.0
-"""Seconds between two looks at the aliases."""
 FIND_SECONDS = 2.0
 """Seconds between two looks of a replica for models that it does not know."""
 
@@ -213,8 +212,7 @@ class Process:
                 self._learners.append(tasks.create_task(self._learning(model, log).run()))
 
             spawn = following.create_task
-            spawn(self._watch_aliases())
-            spawn(follow(self._followers, self._store, self._clock, self._wake, spawn))
+            spawn(follow(self._followers, self._store, self._clock, self._wake, self._note_aliases, spawn))
             if settings.learn:
                 self._member = await self._connect()
                 await self._member.run(learn)
@@ -248,18 +246,31 @@ class Process:
 
         return await self._insist(lambda: connect(member().connected()), settings.fail_fast)
 
-    async def _watch_aliases(self) -> None:
-        """Read the aliases, and follow their models. While the store is away, aliases stay as they are."""
-        while True:
-            with suppress(DependencyError):
-                aliases = await self._store.aliases()
-                for alias, name in aliases.items():
-                    model = self._models.get(name) or self._models.add(self._model(name, learned=False))
-                    if self._models.aliases.get(alias) != name:
-                        waits = "" if model.answering else "; it has no snapshot here yet, so the alias waits for one"
-                        self._log.info(f"a model answers for another name{waits}", model=name, alias=alias)
-                self._models.aliases = aliases
-            await asyncio.sleep(ALIAS_SECONDS)
+    async def _note_aliases(self, aliases: Mapping[str, str]) -> None:
+        """Use these aliases, and follow their models."""
+        known, self._models.aliases = self._models.aliases, aliases
+        for alias, name in aliases.items():
+            model = self._models.get(name) or self._models.add(self._model(name, alias))
+            was_reset = self._followers.get(alias) if name == before_reset(alias) else None
+            if known.get(alias) != name:
+                if was_reset:
+                    model.answering = was_reset.give_up()
+                waits = "" if model.answering else "; it has no snapshot here yet, so the alias waits for one"
+                self._log.info(f"a model answers for another name{waits}", model=name, alias=alias)
+            if was_reset and await self._is_caught_up(was_reset.model):
+                await self._store.set_alias(alias, alias)
+        for alias, name in known.items():
+            if name == before_reset(alias) and alias not in aliases:
+                self._log.info("the model answers again, as it has been learned up to the end", model=alias)
+                self._models.remove(name)
+                del self._followers[name]
+
+    async def _is_caught_up(self, model: Model) -> bool:
+        """Whether this process learns the stored model, and has reached the end of its log."""
+        lag, served = self._lag(model), model.answering
+        if served is None or not lag or any(lag.values()):
+            return False
+        return await self._store.digest(model.name) == served.digest  # it differs until the reset is noticed
 
     async def _find_stored(self, add_model: Callable[[str], Model]) -> None:
         """Find the models in the store whose names match a pattern. A replica does so, since it needs no Kafka."""
@@ -269,14 +280,16 @@ class Process:
                     add_model(name)
             await asyncio.sleep(FIND_SECONDS)
 
-    def _model(self, topic: str, learned: bool = True) -> Model:
+    def _model(self, topic: str, alias: str = "") -> Model:
+        """A model that this process learns or follows; with an alias, the one that answers for it, to follow."""
         status = ModelStatus()
-        if self._settings.learn and learned:
+        if self._settings.learn and not alias:
             status = ModelStatus(
                 lambda: self._member is None or self._member.awaits_assignment(topic),
                 lambda: self._member.missing_resource(topic) if self._member else "",
             )
-        model, options = Model(topic, status), self._settings.of(topic).options()
+        own = self._settings.of(alias if topic == before_reset(alias) else topic)
+        model, options = Model(topic, status), own.options()
         observer = self._observers[topic] = ModelObserver(model, self._metrics, self._log)
         self._followers[topic] = Follower(model, self._store, self._clock, asyncio.to_thread, options, observer)
         return model
@@ -284,6 +297,12 @@ class Process:
     def _learning(self, model: Model, log: ModelLog) -> LearnLoop:
         settings = self._settings
         own, follower = settings.of(model.name), self._followers[model.name]
+
+        async def followed() -> Snapshot | None:
+            # A model that was reset may not answer before its alias is known.
+            await self._note_aliases((await self._store.look([]))[1])
+            return await follower.hand_over()
+
         keeper = Keeper(
             model.name,
             self._store,
@@ -294,7 +313,7 @@ class Process:
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
             writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),
-            followed=follower.hand_over,
+            followed=followed,
             budget=self._saves,
         )
         return LearnLoop(

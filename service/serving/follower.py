@@ -1,6 +1,6 @@
 """Follows the snapshots that other processes save, so that this process answers with the newest ones."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from service import errors
@@ -98,6 +98,11 @@ class Follower:
         finally:
             self._catching_up = False
 
+    def give_up(self) -> ServedModel | None:
+        """The state that answers, for another model. Following does not build on it any more."""
+        self._followed = None
+        return self.model.answering
+
     async def hand_over(self) -> Snapshot | None:
         """Give the followed snapshot to a learner that continues it, if it is the newest, so that it is not read twice.
 
@@ -114,7 +119,8 @@ class Follower:
     async def _swap_in(self, snapshot: Snapshot) -> None:
         diverged, instead = snapshot.learner.main.diverged, snapshot
         if diverged:
-            instead = await before_growth(self._store, snapshot, self._offload, self._options) or snapshot
+            kept = await before_growth(self._store, self._name, snapshot, self._offload, self._options)
+            instead = kept or snapshot
         if self.model.learning_here:
             return
         if diverged:
@@ -130,12 +136,14 @@ async def follow(
     store: Store,
     clock: Clock,
     wake: Callable[[str], object],
+    note_aliases: Callable[[Mapping[str, str]], Awaitable[None]],
     spawn: Callable[[Coroutine[Any, Any, None]], object],
 ) -> None:
     """Swap in other processes' snapshots soon after they are saved: one look at the store for all models.
 
     Each model catches up in its own task, which `spawn` makes: a large or damaged one does not delay others. `wake`
-    lets the idle learner of a model check its head again. More `followers` may come meanwhile.
+    lets the idle learner of a model check its head again. `note_aliases` gets the model that answers for each alias.
+    More `followers` may come meanwhile.
     """
     own = busy = 0.0
     while True:
@@ -144,7 +152,8 @@ async def follow(
             own = clock.now() + OWN_SECONDS
         due = {name: each for name, each in followers.items() if own_due or not each.model.learning_here}
         try:
-            digests = await store.digests([*due]) if due else []
+            digests, aliases = await store.look([*due])
+            await note_aliases(aliases)
         except errors.DependencyError as error:
             for follower in due.values():
                 follower.seen_digest = None

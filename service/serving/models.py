@@ -14,6 +14,7 @@ from service.snapshots import codec
 from service.snapshots.blobs import digest
 from service.snapshots.content import snapshot_content
 from service.snapshots.head import Head
+from service.snapshots.ports import before_reset
 
 T = TypeVar("T")
 MAX_TURN_WEIGHTS = 1 << 20
@@ -82,6 +83,10 @@ class Models:
         self._models[model.name] = model
         return model
 
+    def remove(self, name: str) -> None:
+        """Remove a model that is from before a reset."""
+        del self._models[name]
+
     def get(self, name: str) -> Model | None:
         """The model of this name."""
         return self._models.get(name)
@@ -91,7 +96,7 @@ class Models:
 
         The model of an alias answers as soon as it has a snapshot here. Until then the name answers as before.
         """
-        models = [m for each in (self.aliases.get(name, name), name) if (m := self._models.get(each))]
+        models = self._answering_for(name)
         if not models:
             raise errors.UnknownModel
         for model in models:
@@ -99,13 +104,23 @@ class Models:
                 return model, model.answering
         raise errors.Unanswerable(models[0].status.why_not)
 
+    def _answering_for(self, name: str) -> list[Model]:
+        """The models that may answer for a name: that of its alias first. A model that was reset does not answer."""
+        models = list[Model]()
+        for each in (self.aliases.get(name, name), name):
+            kept = before_reset(each)
+            if model := self._models.get(kept if self.aliases.get(each) == kept else each):
+                models.append(model)
+        return models
+
     def __iter__(self) -> Iterator[Model]:
         return iter(list(self._models.values()))
 
     @property
     def ready(self) -> bool:
         """Whether all `listed` models can answer, and there is a model that can. Models of patterns need not."""
-        return all(model.answering for model in self.listed) and any(model.answering for model in self)
+        listed = (any(m.answering for m in self._answering_for(model.name)) for model in self.listed)
+        return all(listed) and any(model.answering for model in self)
 
 
 def static_model(name: str, learner: Learner, now: float) -> Model:

@@ -8,7 +8,7 @@ import msgspec
 
 from service.errors import SnapshotDamaged, SnapshotForeign
 from service.learning.candidates import stored_as
-from service.learning.identity import FOLD
+from service.learning.identity import FOLD, Identity
 from service.learning.records import PartitionId
 from service.snapshots import blobs
 from service.snapshots.head import SCHEMA, Head
@@ -51,6 +51,19 @@ def decode_head(data: bytes, digest: str) -> Head:
     if head.arrays.keys() != (expected := {*head.identity.arrays, *extra}):
         raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, expected {', '.join(sorted(expected))}")
     return head
+
+
+def encode_identity(identity: Identity) -> bytes:
+    """An identity's bytes, as heads contain them."""
+    return msgspec.json.encode(identity)
+
+
+def decode_identity(data: bytes) -> Identity:
+    """The identity with these bytes; raises SnapshotForeign."""
+    try:
+        return msgspec.json.decode(data, type=Identity)
+    except msgspec.DecodeError as error:
+        raise SnapshotForeign(f"a newer release reset the model ({error}): run that release") from error
 
 
 def _newer(digest: str, why: str) -> SnapshotForeign:

@@ -84,7 +84,7 @@ async def fetch_newest(
     while newest is not None:
         digest, current = newest[0], codec.readable(model, *newest)
         try:
-            return await read_snapshot(store, current, digest, offload, options, before)
+            return await read_snapshot(store, model, current, digest, offload, options, before)
         except SnapshotDamaged as error:
             damage = error
         if isinstance(damage, BlobMissing):
@@ -102,11 +102,17 @@ async def fetch_newest(
 
 
 async def read_snapshot(
-    store: ModelStore, current: Head, digest: str, offload: Offload, options: Options, before: Snapshot | None = None
+    store: ModelStore,
+    model: str,
+    current: Head,
+    digest: str,
+    offload: Offload,
+    options: Options,
+    before: Snapshot | None = None,
 ) -> Snapshot:
-    """The snapshot of a head with this digest; raises BlobMissing and SnapshotDamaged."""
+    """The snapshot of a model's head with this digest; raises BlobMissing and SnapshotDamaged."""
     names = restore.missing_blobs(current, before.stored if before else NOTHING_STORED)
-    parts = await store.blobs(current.model, names)
+    parts = await store.blobs(model, names)
     if lost := [name for name in names if name not in parts]:
         raise BlobMissing(f"blob {lost[0][:12]} is missing")
     base = (before.learner, before.stored) if before else None
@@ -192,6 +198,11 @@ class Keeper:
     async def stored_digest(self) -> str:
         """The digest of the store's head, or ''."""
         return await self.store.digest(self.model)
+
+    async def required_identity(self) -> Identity | None:
+        """The identity that a reset requires of the next model; None if it may have any."""
+        stored = await self.store.required_identity(self.model)
+        return codec.decode_identity(stored) if stored else None
 
     def ahead(self, learner: Learner) -> bool:
         """Whether the learner covers records that the current head does not."""

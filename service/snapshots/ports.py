@@ -21,6 +21,11 @@ class Clock(Protocol):
         """Let others run for at least this long; 0 waits for a turn of the event loop that no other sleep(0) shares."""
 
 
+def before_reset(model: str) -> str:
+    """The name of what a model was before a reset. It answers until the model has been learned again."""
+    return f"{model}.before-reset"
+
+
 Offload = Callable[..., Awaitable[Any]]
 """`await offload(function, *arguments)`: a thread in the service, a plain call in a test."""
 
@@ -66,6 +71,9 @@ class ModelStore(Protocol):
     async def commit(self, model: str, new: Commit) -> Verdict:
         """Make a head the current one if its parent is the current one; see commit.lua."""
 
+    async def required_identity(self, model: str) -> bytes | None:
+        """The identity, as JSON, that a reset requires of the model's next first head; None if it may have any."""
+
 
 class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
     """A store of snapshots, with all that the service and the commands use. As a context manager it closes itself."""
@@ -83,8 +91,11 @@ class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def digests(self, models: Sequence[str]) -> list[str | None]:
-        """Each model's `digest`, all of one moment, by one command; None if something else is under its key."""
+    async def look(self, models: Sequence[str]) -> tuple[list[str | None], dict[str, str]]:
+        """Each model's `digest`, None if something else is under its key, and the model that answers for each alias.
+
+        All are of one moment, by one command.
+        """
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
         """The heads of the kept versions that the store has."""
@@ -95,11 +106,11 @@ class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
     async def exists(self, model: str) -> bool:
         """Whether the store holds anything under the model's key."""
 
-    async def aliases(self) -> dict[str, str]:
-        """The model that answers for each alias."""
-
     async def set_alias(self, alias: str, model: str) -> None:
-        """Let a model answer for an alias. An alias of itself is removed."""
+        """Let a model answer for an alias. An alias of itself is removed, and with it the model from before a reset."""
 
-    async def delete(self, model: str) -> None:
-        """Forget a model: head, kept versions, blobs."""
+    async def reset(self, model: str, identity: bytes, keep: bool) -> None:
+        """Forget a model: head, kept versions, blobs. With an identity, only a head that has it can be the next one.
+
+        `keep` renames the model to `before_reset` of its name, and makes this an alias.
+        """

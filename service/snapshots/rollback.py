@@ -31,26 +31,28 @@ TRIES = 20
 
 
 async def kept_snapshot(
-    store: Store, current: Head, digest: str, version: int, offload: Offload, options: Options
+    store: Store, model: str, current: Head, digest: str, version: int, offload: Offload, options: Options
 ) -> Snapshot:
-    """A version that this head keeps, verified; raises DataError that names the other versions."""
-    name, digests = f"model {current.model}", {k.version: k.digest for k in current.kept_by(digest)}
+    """A version that this head of a model keeps, verified; raises DataError that names the other versions."""
+    name, digests = f"model {model}", {k.version: k.digest for k in current.kept_by(digest)}
     other_versions = ", ".join(str(number) for number in digests if number != version) or "none"
     if version not in digests:
         raise DataError(f"{name} has no kept version {version}: it has {other_versions}")
     try:
-        data = await store.kept(current.model, [version])
+        data = await store.kept(model, [version])
         if not data:
             raise SnapshotDamaged("its head is missing")
         kept = codec.decode_head(data[0], digests[version])
-        return await read_snapshot(store, kept, digests[version], offload, options)
+        return await read_snapshot(store, model, kept, digests[version], offload, options)
     except SnapshotDamaged as error:
         raise DataError(f"{name}: kept version {version} is damaged ({error}): it also has {other_versions}") from error
     except SnapshotForeign as error:
         raise SnapshotForeign(f"{name}: kept version {version}: {error}") from error
 
 
-async def before_growth(store: Store, diverged: Snapshot, offload: Offload, options: Options) -> Snapshot | None:
+async def before_growth(
+    store: Store, model: str, diverged: Snapshot, offload: Offload, options: Options
+) -> Snapshot | None:
     """The last version kept from before the weights of a diverged model began to grow; None if none is kept.
 
     Growth shows in the steps: their mean square, which data and rule otherwise hold about equal, rises without end. If
@@ -58,14 +60,14 @@ async def before_growth(store: Store, diverged: Snapshot, offload: Offload, opti
     their weights are large.
     """
     current = diverged.head
-    stored = await store.kept(current.model, [k.version for k in current.kept])
+    stored = await store.kept(model, [k.version for k in current.kept])
     versions = [kept for _, kept in codec.kept_versions(current, diverged.digest, stored)]
     steps = [(kept.observations.squared_steps / max(kept.counts.updates, 1), kept.version) for kept in versions]
     least = min((step for step, _ in steps if step > 0.0), default=0.0)
     for step, version in reversed(steps):
         if step <= GROWTH_FACTOR * least:
             try:
-                kept = await kept_snapshot(store, current, diverged.digest, version, offload, options)
+                kept = await kept_snapshot(store, model, current, diverged.digest, version, offload, options)
             except DataError:
                 continue  # it is damaged; an older one may answer
             if not kept.learner.main.diverged and kept.learner.main.squared_norm <= LARGE_SQUARED_NORM:

@@ -29,7 +29,13 @@ from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Bounds, Log, Observer
 from service.streaming.records import KafkaRecords
-from service.streaming.resume_check import check_last_records, check_offsets, fingerprint, same_settings
+from service.streaming.resume_check import (
+    check_last_records,
+    check_offsets,
+    fingerprint,
+    same_settings,
+    settings_of_reset,
+)
 
 MAX_SLICE_RECORDS = 4000
 SLICE_BYTES = 1 << 20
@@ -112,14 +118,17 @@ class LearnLoop:
     async def _watch_stopped(self, reason: Exception) -> None:
         """Step 8: wait until the log is lost, or the stored model is another one, as after a reset or rollback.
 
-        A head that could not be read is read again a little later: somebody may have repaired it.
+        A head that could not be read is read again a little later, since somebody may have repaired it; so is a missing
+        one, since only a reset changes what it requires.
         """
         self._observer.stopped(reason)
         self._observer.released()
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if isinstance(reason, UNREADABLE_ERRORS) or await self._keeper.stored_digest() != self._keeper.digest:
+                if isinstance(reason, UNREADABLE_ERRORS) or not self._keeper.digest:
+                    return
+                if await self._keeper.stored_digest() != self._keeper.digest:
                     return
             except errors.DependencyError as error:
                 self._observer.unavailable(error)
@@ -213,6 +222,7 @@ class LearnLoop:
 
     async def _begin(self, bounds: Bounds, source: Source) -> _Model | None:
         """Begin a new model and save its first head; None if another process began it first."""
+        settings_of_reset(self._log.model, await self._keeper.required_identity(), self._identity)
         began = self._began or self._followed()
         learner = await self._keeper.new_learner(self._identity)
         if began:

@@ -33,6 +33,15 @@ def same_settings(model: str, head: Head, identity: Identity, source: Source) ->
         )
 
 
+def settings_of_reset(model: str, required: Identity | None, identity: Identity) -> None:
+    """Raise IdentityChanged if a reset requires another identity of the model that begins."""
+    if required and (differences := identity.differences(required)):
+        raise IdentityChanged(
+            f"model {model} was reset to be learned under other settings ({'; '.join(differences)}): restart this "
+            f"process with them, or say `perceptron reset -m {model} --yes` with the settings of this process"
+        )
+
+
 def check_offsets(log: Log, recreated: bool, following: Mapping[PartitionId, int], bounds: Bounds) -> None:
     """Check that each partition of a log with these bounds still has the next offset to learn, or ends there.
 

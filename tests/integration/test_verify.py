@@ -138,7 +138,7 @@ async def test_a_model_of_another_fold_is_not_compared(store: RedisStore, tool: 
         learner.begin({P0: 0})
         assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), AcceptedSave)
         assert reason in await tool.expect_error(1, "verify")
-        await store.delete(topic)
+        await store.reset(topic, b"", keep=False)
 
 
 async def save_altered_state(store: RedisStore, topic: str, change: Callable[[Learner], None]) -> None:

@@ -28,6 +28,7 @@ from service.learning.learner import Learner
 from service.learning.options import DEFAULT, CandidateOptions, Options
 from service.learning.records import PartitionId
 from service.snapshots import blobs, keeper
+from service.snapshots.codec import encode_identity
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch_newest
 from service.streaming import learn_loop
@@ -220,6 +221,8 @@ class Simulation:
         ]  # fmt: skip
         # Only some seeds have these, so that the other histories stay the same.
         self.has_damage, self.has_amendments = seed % 4 == 2, seed % 11 == 6
+        if seed % 11 == 7:
+            faults.append((self.reset_to_other_settings, 2.0))
         if self.has_amendments:
             faults.append((self.amend, 2.0))
         if self.has_damage:
@@ -419,6 +422,13 @@ class Simulation:
         if any(p.observer.reason for p in self.processes):
             self.empty_redis()
 
+    def reset_to_other_settings(self) -> None:
+        """Reset the model, as an operator who changed eta does. Processes that run keep the settings that they have."""
+        self.identity = replace(self.identity, eta=self.identity.eta * self.world.rng.choice((0.5, 2.0)))
+        self.world.redis.restore({"identity": encode_identity(self.identity)})
+        self.world.torn += 1
+        self._note(f"reset: eta is {self.identity.eta}")
+
     def amend(self) -> None:
         """Change the settings, and amend the model to them. Processes that run keep the settings that they have."""
         changes: dict[str, Any] = {"eta": self.identity.eta * self.world.rng.choice((0.5, 0.75, 2.0))}
@@ -529,7 +539,11 @@ class Simulation:
         if self.last.learning._keeper.digest != digest or waiting is None or waiting.name != "sleep":
             return False  # a process without the topic saved meanwhile: this process checks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
-        if isinstance(reason, IdentityChanged) and digest:
+        justified: Any = False
+        if isinstance(reason, IdentityChanged) and not digest:
+            required = world.redis.state.get("identity")
+            justified = required not in (None, encode_identity(self.last.learning._identity))
+        elif isinstance(reason, IdentityChanged):
             justified = self.judge.heads[digest].settings[-1][1] != json.loads(msgspec.json.encode(self.identity))
         elif isinstance(reason, Diverged) and digest:
             justified = self.judge.diverges(digest)
@@ -547,8 +561,6 @@ class Simulation:
             justified = log_lost or (head and head.source["topic_id"] != str(world.topics.index(world.topic)))
         elif isinstance(reason, AnotherCluster) and digest:
             justified = self.judge.heads[digest].source["cluster"] == "elsewhere"
-        else:
-            justified = False
         if not justified:
             raise Violation(f"stopped without need: {type(reason).__name__}: {reason}")
         world.count("excused")

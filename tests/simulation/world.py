@@ -152,7 +152,8 @@ class Redis:
     def seen_digest(self) -> str | None:
         """The digest that one request for many models returns, see `RedisStore.digests`."""
         digest = self.state.get("digest")
-        return self.current if self.hash and (digest or b"").isascii() and (digest or not self.state) else None
+        is_known = digest or not self.state or "identity" in self.state
+        return self.current if self.hash and (digest or b"").isascii() and is_known else None
 
     @property
     def intact(self) -> bool:
@@ -212,6 +213,9 @@ class Redis:
             return "CONFLICT"
         if not current and "head" in state:
             return "CONFLICT"
+        required = state.get("identity")
+        if required and required + b',"state_digest":' not in head:
+            return "CONFLICT"
         live = {f"b:{name}" for name in blob_names}
         if not live <= state.keys():
             return "MISSING"
@@ -224,6 +228,7 @@ class Redis:
             except (ValueError, LookupError, TypeError, AttributeError):
                 sweep = False
         state["head"], state["digest"] = head, digest.encode()
+        state.pop("identity", None)
         if keep:
             state[f"v:{keep}"] = head
         if evict and evict != keep:
@@ -363,6 +368,10 @@ class SimulatedStore:
         answer: tuple[str, bytes] | None = await self._ask("head", read)
         return answer
 
+    async def required_identity(self, model: str) -> bytes | None:  # noqa: ARG002
+        answer: bytes | None = await self._ask("required identity", lambda: self._world.redis.state.get("identity"))
+        return answer
+
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:  # noqa: ARG002
         names, blobs = list(digests), dict[str, bytes]()
         for i in range(0, len(names), 3):
@@ -387,7 +396,7 @@ class SimulatedStore:
         world, blob_names, cut = self._world, list(refs), list(self._cut())
 
         def command() -> str:
-            previous = world.redis.current
+            previous, required = world.redis.current, world.redis.state.get("identity")
             world.torn += not world.redis.intact  # this save may repair it while another process reads it
             verdict = world.redis.commit(parent, digest, head, blob_names, keep, evict)
             world.count(verdict)
@@ -397,6 +406,8 @@ class SimulatedStore:
             )
             if verdict == "CONFLICT" and previous == digest:
                 raise Violation("a save was refused although its head is the current one")
+            if verdict == "OK" and required and json.loads(head)["identity"] != json.loads(required):
+                raise Violation("a reset requires other settings of this head")
             if previous != world.redis.current:
                 world.on_accepted(previous, head, cut)
             return verdict

@@ -1,6 +1,6 @@
 -- Accept one save, or refuse it. Only this script writes heads and removes blobs.
 --
--- KEYS[1]    perceptron:{model}, a hash: head, digest, v:<version>, b:<digest>
+-- KEYS[1]    perceptron:{model}, a hash: head, digest, v:<version>, b:<digest>; or identity, after a reset
 -- ARGV[1]    parent: the digest that must be current ('' where there is no head yet)
 -- ARGV[2]    digest of the new head
 -- ARGV[3]    the new head, JSON
@@ -19,6 +19,9 @@ local current = redis.call('HGET', key, 'digest') or ''
 if current == digest then return 'OK' end -- accepted before, but the reply was lost
 if current ~= parent then return 'CONFLICT' end
 if current == '' and redis.call('HEXISTS', key, 'head') == 1 then return 'CONFLICT' end -- one that lost its digest
+local required = redis.call('HGET', key, 'identity') -- a reset left it for the first head
+-- A head has other identities too, such as its candidates'. Only its own is followed by the state digest.
+if required and not string.find(head, required .. ',"state_digest":', 1, true) then return 'CONFLICT' end
 
 local last = 6 + tonumber(ARGV[6])
 for i = last + 1, #ARGV, 2 do redis.call('HSET', key, 'b:' .. ARGV[i], ARGV[i + 1]) end
@@ -61,6 +64,7 @@ else
 end
 
 -- The save is accepted. If the rest fails, what is not removed is garbage, not an error.
+if required then redis.pcall('HDEL', key, 'identity') end
 if evict ~= '' and evict ~= keep then redis.pcall('HDEL', key, 'v:' .. evict) end
 for _, field in ipairs(fields) do
   if sweep and string.sub(field, 1, 2) == 'b:' and not live[field] then redis.pcall('HDEL', key, field) end

@@ -1,7 +1,8 @@
 """Snapshots in Redis: every key name, every command. `commit.lua` is a save.
 
 perceptron:{m}      one hash a model (the braces keep it in one Cluster slot):
-                    head, digest, v:<version> (kept heads), b:<digest> (blobs)
+                    head, digest, v:<version> (kept heads), b:<digest> (blobs);
+                    after a reset under other settings instead: identity
 perceptron:models   the set of model names
 perceptron:aliases  a hash: alias to model
 """
@@ -20,7 +21,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from service.errors import DependencyError
 from service.snapshots.codec import damaged
-from service.snapshots.ports import Commit, Store, Verdict
+from service.snapshots.ports import Commit, Store, Verdict, before_reset
 from service.snapshots.redis.connection import Endpoint
 from service.snapshots.redis.preflight import check_server
 from service.snapshots.redis.redis_errors import is_not_primary, redis_failure
@@ -29,12 +30,13 @@ MODELS, ALIASES = "perceptron:models", "perceptron:aliases"
 MAX_COMMAND_BYTES = 1 << 20
 """Bytes of blobs in one command. A larger write would hold the event loop longer than a slice of learning."""
 
-DIGESTS_SCRIPT = """
+LOOK_SCRIPT = """
 local digests = {}
-for i, key in ipairs(KEYS) do
-  digests[i] = redis.pcall('HGET', key, 'digest') or (redis.call('EXISTS', key) == 0 and '')
+for i = 2, #KEYS do
+  local was_reset = redis.pcall('HEXISTS', KEYS[i], 'identity') == 1
+  digests[i - 1] = redis.pcall('HGET', KEYS[i], 'digest') or ((was_reset or redis.call('EXISTS', KEYS[i]) == 0) and '')
 end
-return digests
+return {redis.call('HGETALL', KEYS[1]), digests}
 """
 """One command for all models, since it is often sent: a pipeline of HGETs costs six times as much (measured)."""
 
@@ -58,7 +60,7 @@ class RedisStore(Store):
         # Typed as Any: redis-py's stubs answer str or bytes. Without decode_responses it is bytes.
         self._redis: Any = Redis.from_pool(self._endpoint.pool(timeout))
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
-        self._digests = self._redis.register_script(DIGESTS_SCRIPT)
+        self._look = self._redis.register_script(LOOK_SCRIPT)
 
     @property
     def address(self) -> str:
@@ -80,10 +82,12 @@ class RedisStore(Store):
         head = await self.head(model)
         return head[0] if head else ""
 
-    async def digests(self, models: Sequence[str]) -> list[str | None]:
+    async def look(self, models: Sequence[str]) -> tuple[list[str | None], dict[str, str]]:
         async with self._translated_errors():
-            digests = await self._digests(keys=[key(model) for model in models])
-        return [_text(digest) if isinstance(digest, bytes) else None for digest in digests]
+            aliases, digests = await self._look(keys=[ALIASES, *map(key, models)])
+        names = [*map(_text, aliases)]
+        found = [_text(digest) if isinstance(digest, bytes) else None for digest in digests]
+        return found, dict(zip(names[::2], names[1::2], strict=True))
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
         async with self._translated_errors(model):
@@ -120,6 +124,10 @@ class RedisStore(Store):
             verdict = await self._commit(keys=[key(model)], args=args)
         return cast(Verdict, verdict.decode())
 
+    async def required_identity(self, model: str) -> bytes | None:
+        async with self._translated_errors(model):
+            return cast(bytes | None, await self._redis.hget(key(model), "identity"))
+
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
         fields = [f"v:{version}" for version in versions]
         if not fields:
@@ -135,18 +143,25 @@ class RedisStore(Store):
         async with self._translated_errors():
             return bool(await self._redis.exists(key(model)))
 
-    async def aliases(self) -> dict[str, str]:
-        async with self._translated_errors():
-            return {_text(alias): _text(model) for alias, model in (await self._redis.hgetall(ALIASES)).items()}
-
     async def set_alias(self, alias: str, model: str) -> None:
-        async with self._translated_errors():
-            await (self._redis.hdel(ALIASES, alias) if alias == model else self._redis.hset(ALIASES, alias, model))
+        async with self._translated_errors(), self._redis.pipeline() as transaction:
+            if alias == model:
+                transaction.hdel(ALIASES, alias)
+                transaction.delete(key(before_reset(alias)))
+            else:
+                transaction.hset(ALIASES, alias, model)
+            await transaction.execute()
 
-    async def delete(self, model: str) -> None:
-        async with self._translated_errors():
-            await self._redis.delete(key(model))
-            await self._redis.srem(MODELS, model)
+    async def reset(self, model: str, identity: bytes, keep: bool) -> None:
+        async with self._translated_errors(), self._redis.pipeline() as transaction:
+            if keep:
+                transaction.rename(key(model), key(before_reset(model)))
+                transaction.hset(ALIASES, model, before_reset(model))
+            transaction.delete(key(model))
+            transaction.srem(MODELS, model)
+            if identity:
+                transaction.hset(key(model), "identity", identity)
+            await transaction.execute()
 
     async def close(self) -> None:
         await self._redis.aclose()

@@ -13,7 +13,7 @@ async def promote_model(settings: Settings, name: str, alias: str) -> None:
     if not is_topic(alias):
         raise ConfigurationError(f"--as: '{alias}' cannot be a model's name: it is not a {TOPIC_NAME}")
     async with settings.redis.store() as store:
-        target = (await store.aliases()).get(name)
+        target = (await store.look([]))[1].get(name)
         if name != alias and target is not None:
             raise ConfigurationError(f"{name} is an alias of model {target}: promote that model")
         if name != alias and not await store.exists(name):

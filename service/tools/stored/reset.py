@@ -4,17 +4,44 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.settings.load import Settings
+from service.snapshots import codec
+from service.snapshots.ports import before_reset
+from service.snapshots.rollback import current_head
+from service.tools.stored.newest_snapshot import not_stored
 
 
-async def reset_model(settings: Settings, name: str, yes: bool) -> None:
-    """Delete a model's snapshot and kept versions, if `yes`."""
+async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: bool) -> None:
+    """Delete a model's snapshot and kept versions, if `yes`.
+
+    If the settings differ from those of the stored model, only a learner that has them begins it again. With
+    `keep_answering` the last version answers until the model has been learned up to the end of its log.
+    """
+    identity = settings.of(name).identity()
     async with settings.redis.store() as store:
         if not await store.exists(name):
             raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")
         if not yes:
             raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")
-        await store.delete(name)
+        alias = (await store.look([]))[1].get(name)
+        if keep_answering and alias not in {None, before_reset(name)}:
+            raise ConfigurationError(f"--keep-answering: model {alias} answers for {name}, whatever {name} has learned")
+        try:
+            stored = await current_head(store, name)
+            if keep_answering and not alias and stored is None:
+                raise await not_stored(store, name)
+        except DataError:
+            if keep_answering:
+                raise
+            stored = None  # a damaged model can be forgotten
+        differences = "; ".join(identity.differences(stored[0].identity)) if stored else ""
+        if alias == before_reset(name) and not keep_answering:
+            await store.set_alias(name, name)
+        await store.reset(name, codec.encode_identity(identity) if differences else b"", keep_answering and not alias)
     typer.echo(
         f"model {name} is forgotten: a running learner learns it again from the start of its topic, "
         "and a learner that starts later begins where --start-at says"
     )
+    if differences:
+        typer.echo(f"only a learner with these settings begins it again: {differences}")
+    if keep_answering:
+        typer.echo("its last version answers until it has been learned up to the end")

@@ -24,7 +24,7 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
         if newest is None:
             raise await not_stored(store, name)
         current, digest = newest
-        kept = await kept_snapshot(store, current, digest, to, asyncio.to_thread, Options())
+        kept = await kept_snapshot(store, name, current, digest, to, asyncio.to_thread, Options())
         await _check_offsets(settings.kafka.cluster, settings.topic_of(name), kept.head, offsets)
         if not yes:
             raise ConfigurationError(
