@@ -53,7 +53,7 @@ fuzz-requests: $(VENV)/.dev ## Mutated requests to the application, against the 
 simulate: $(VENV)/.dev ## Faults in any order: SEEDS=100000 runs so many, SEED=17 prints the history of one
 	$(BIN)/python -m tests.simulation $(or $(SEED),0:$(or $(SEEDS),300))
 
-mutants: $(VENV)/.dev ## Protections taken away one at a time, and the seed or test that notices each
+mutants: $(VENV)/.dev ## Disables one protection at a time, and prints which seed or test fails
 	$(BIN)/python -m tests.simulation.mutants
 
 check: $(VENV)/.dev ## Linters and types
