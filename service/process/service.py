@@ -254,7 +254,7 @@ class Process:
             was_reset = self._followers.get(alias) if name == before_reset(alias) else None
             if known.get(alias) != name:
                 if was_reset:
-                    model.answering = was_reset.give_up()
+                    model.answering = was_reset.pause()
                 waits = "" if model.answering else "; it has no snapshot here yet, so the alias waits for one"
                 self._log.info(f"a model answers for another name{waits}", model=name, alias=alias)
             if was_reset and await self._is_caught_up(was_reset.model):
@@ -262,13 +262,18 @@ class Process:
         for alias, name in known.items():
             if name == before_reset(alias) and alias not in aliases:
                 self._log.info("the model answers again, as it has been learned up to the end", model=alias)
-                self._models.remove(name)
                 del self._followers[name]
+                kept = self._models.remove(name)
+                if follower := self._followers.get(alias):
+                    follower.resume(kept.answering)
 
     async def _is_caught_up(self, model: Model) -> bool:
-        """Whether this process learns the stored model, and has reached the end of its log."""
-        lag, served = self._lag(model), model.answering
-        if served is None or not lag or any(lag.values()):
+        """Whether this process learns the stored model, and its snapshot has reached the end of the log."""
+        served = model.answering
+        if served is None or not model.learning_here or self._member is None:
+            return False
+        lag = self._member.logs[model.name].lag({p: position.offset for p, position in served.head.next.items()})
+        if not lag or any(lag.values()):
             return False
         return await self._store.digest(model.name) == served.digest  # it differs until the reset is noticed
 

@@ -54,6 +54,8 @@ class Follower:
         self._diverged = ""
         """The digest of the newest snapshot if it diverged and another one was looked for."""
         self._catching_up = False
+        self.is_paused = False
+        """Whether snapshots are not swapped in, as the model was reset and its last version answers."""
 
     def note_digest(self, digest: str | None) -> bool:
         """Record the digest of the store's head, None if it is not known; returns whether the model must act on it."""
@@ -98,10 +100,14 @@ class Follower:
         finally:
             self._catching_up = False
 
-    def give_up(self) -> ServedModel | None:
-        """The state that answers, for another model. Following does not build on it any more."""
-        self._followed = None
+    def pause(self) -> ServedModel | None:
+        """Keep the state that answers, which is returned. Following does not build on it any more."""
+        self.is_paused, self._followed = True, None
         return self.model.answering
+
+    def resume(self, instead: ServedModel | None) -> None:
+        """Follow again. If nothing answers here, `instead` does until the newest snapshot is read."""
+        self.is_paused, self.model.answering = False, self.model.answering or instead
 
     async def hand_over(self) -> Snapshot | None:
         """Give the followed snapshot to a learner that continues it, if it is the newest, so that it is not read twice.
@@ -121,7 +127,7 @@ class Follower:
         if diverged:
             kept = await before_growth(self._store, self._name, snapshot, self._offload, self._options)
             instead = kept or snapshot
-        if self.model.learning_here:
+        if self.model.learning_here or self.is_paused:
             return
         if diverged:
             self.observer.stopped(errors.Diverged(self._name, diverged))
@@ -163,7 +169,7 @@ async def follow(
                 must_act = follower.note_digest(digest)
                 if must_act and follower.model.learning_here:
                     wake(name)
-                elif must_act:
+                elif must_act and not follower.is_paused:
                     busy = clock.now() + BUSY_SECONDS
                     spawn(follower.catch_up())
         pause = SOON_SECONDS if clock.now() < busy else POLL_SECONDS

@@ -83,9 +83,9 @@ class Models:
         self._models[model.name] = model
         return model
 
-    def remove(self, name: str) -> None:
-        """Remove a model that is from before a reset."""
-        del self._models[name]
+    def remove(self, name: str) -> Model:
+        """Remove and return a model that is from before a reset."""
+        return self._models.pop(name)
 
     def get(self, name: str) -> Model | None:
         """The model of this name."""

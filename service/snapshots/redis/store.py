@@ -33,8 +33,8 @@ MAX_COMMAND_BYTES = 1 << 20
 LOOK_SCRIPT = """
 local digests = {}
 for i = 2, #KEYS do
-  local was_reset = redis.pcall('HEXISTS', KEYS[i], 'identity') == 1
-  digests[i - 1] = redis.pcall('HGET', KEYS[i], 'digest') or ((was_reset or redis.call('EXISTS', KEYS[i]) == 0) and '')
+  digests[i - 1] = redis.pcall('HGET', KEYS[i], 'digest')
+    or ((redis.call('EXISTS', KEYS[i]) == 0 or redis.call('HEXISTS', KEYS[i], 'identity') == 1) and '')
 end
 return {redis.call('HGETALL', KEYS[1]), digests}
 """
