@@ -80,7 +80,7 @@ class GroupMember(ConsumerRebalanceListener):
         self._clients, self._group, self._logger, self._stopping = clients, group, logger, stopping
         self._session_timeout = session_timeout
         self._committed: dict[TopicPartition, int] = {}
-        self._warn_once = cache(logger.warning)
+        self._warn_once, self._inform_once = cache(logger.warning), cache(logger.info)
         self._health = Health(clients, self._consumer, self._fetcher, group, logger, session_timeout, watchdog)
 
     @property
@@ -196,6 +196,11 @@ class GroupMember(ConsumerRebalanceListener):
             with contextlib.suppress(KafkaError, OSError):
                 await self._commit()
             await asyncio.sleep(POLL_SECONDS)
+            if consumer.subscription() and not self._health.joined:
+                self._inform_once(
+                    "waiting for the group: a member that left without a word is waited for up to "
+                    f"kafka.session_timeout ({self._session_timeout:g} s)"
+                )
             async with self._clients.cluster.errors(f"group {self._group}"):
                 try:
                     async with asyncio.timeout(POLL_SECONDS):  # it waits during a rebalance
