@@ -14,7 +14,9 @@ WORLD, CLASSIFIER, RESTORE = "tests/simulation/world.py", f"{LEARNING}classifier
 LEARN, KEEPER, CODEC = f"{STREAMING}learn_loop.py::LearnLoop", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
 RESUME, SEQUENCE = f"{STREAMING}resume_check.py", f"{STREAMING}kafka/fetching/offset_sequence.py::OffsetSequence"
 SEEDS = 300
-OFFSETS = "tests/unit/streaming/kafka/test_offset_sequence.py"
+UNIT_KAFKA, ASSIGNOR = "tests/unit/streaming/kafka", f"{STREAMING}kafka/membership/assignor.py"
+WHOLE_MODELS = "test_a_member_gets_all_topics_of_models_that_it_knows"
+OFFSETS = f"{UNIT_KAFKA}/test_offset_sequence.py"
 CONTRACT = "tests/contract/test_store.py::test_"
 ALONE = "tests/simulation/test_alone.py"
 BOUNDS = "tests/unit/learning/evaluation/test_bounds.py::test_"
@@ -106,6 +108,11 @@ MUTANTS = (
            "learner.amendments = list(head.amendments or ())", "pass", seed=6),
     Mutant("an amendment that verify ignores", "service/tools/stored/verify.py::_change", "learner.amend(identity)",
            "None", "tests/unit/learning/test_amendments.py::test_verify_learns_each_part_under_its_own_settings"),
+    Mutant("a topic is given to a process that lacks one of its models", f"{ASSIGNOR}::whole_topics",
+           "len(names) == least", "True", f"{UNIT_KAFKA}/test_assignor.py::{WHOLE_MODELS}[members0-expected0]"),
+    Mutant("an alias that a replica misses", "service/process/service.py::Process._note_aliases",
+           "self._models.aliases, aliases", "self._models.aliases, {}",
+           "tests/integration/test_promote.py::test_a_promoted_model_answers_for_the_other_name_everywhere"),
     Mutant("an array that is not known is dropped", f"{CODEC}::decode_head",
            "head.arrays.keys() != (expected := {*head.identity.arrays, *extra})", "False", NEWER),
     Mutant("a newer fold is gone on with", f"{CODEC}::decode_head", "head.identity.fold > FOLD", "False", NEWER),

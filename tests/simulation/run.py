@@ -6,7 +6,7 @@ import json
 import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import msgspec
@@ -34,7 +34,7 @@ from service.snapshots.keeper import Keeper, fetch_newest
 from service.streaming import learn_loop
 from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
-from tests.simulation.world import CLASSES, RAW, Clock, SimulatedStore, Step, Topic, Violation, World
+from tests.simulation.world import CLASSES, RAW, Clock, SimulatedStore, Step, Topic, Twin, Violation, World
 
 MAX_BLOCKS = 3
 """The maximum number of blocks of runs since the last kept version."""
@@ -185,9 +185,10 @@ def small_slices(slice_: int, block: int, seconds: float) -> Iterator[None]:
 class Simulation:
     """One seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, twin_of: World | None = None) -> None:
         use_compiled_reader(False)  # it cuts slices at other records: a seed would have two histories
-        self.seed, self.world = seed, World(seed)
+        self.seed, self.is_twin = seed, twin_of is not None
+        self.world = cast(World, Twin(twin_of)) if twin_of else World(seed)
         self.judge, rng = Judge(self.world), self.world.rng
         self.world.on_accepted = self.check_accepted
         self.keeper_options = {"keep": rng.choice((0, 1, 1, 3)), "keep_every": rng.choice((0.5, 2.0, 10.0))}
@@ -209,8 +210,10 @@ class Simulation:
         self.started, self.next_look = 0, 0.0
         # A separate random generator, so that flips do not change the rest of a history.
         self.flip_rng = random.Random(f"flips of {seed}")
-        self.world.topic.compacted = self.flip_rng.random() < 0.2
-        self.flip_probability = self.flip_rng.choice((0.0, 0.003))
+        has_twin = seed % 13 == 5
+        if not self.is_twin:
+            self.world.topic.compacted = self.flip_rng.random() < 0.2
+        self.flip_probability = 0.0 if has_twin else self.flip_rng.choice((0.0, 0.003))
         self.kept_at = {"": 0.0}
         """When the last kept version of each accepted head was accepted."""
         faults: list[tuple[Callable[[], None], float]] = [
@@ -227,6 +230,10 @@ class Simulation:
             faults.append((self.amend, 2.0))
         if self.has_damage:
             faults += [(self.damage, 0.3), (self.save_as_newer_release, 0.2), (self.repair, 1.0)]
+        if self.is_twin:  # what happens to the topic happens once
+            faults = faults[:8] + faults[13:]
+        self.twins = [Simulation(seed, self.world)] if has_twin and not self.is_twin else []
+        """A second model of the same topic."""
         self.faults = [(fault, weight * rng.choice((0.0, 0.5, 1.0, 1.0, 3.0))) for fault, weight in faults]
         self.fault_probability = rng.choice((0.02, 0.05, 0.15))
 
@@ -237,29 +244,34 @@ class Simulation:
             with small_slices(*self.sizes):
                 for _ in range(rng.randint(1, 4)):
                     self.world.topic.produce()
-                self.spawn()
-                self.processes[0].log.assign()
+                models = [self, *self.twins]
+                for model in models:
+                    model.spawn()
+                    model.processes[0].log.assign()
                 for _ in range(rng.randint(300, 3000)):
                     if self.flip_rng.random() < self.flip_probability:
                         self.flip()
-                    if rng.random() < self.fault_probability:
-                        fault = rng.choices([f for f, _ in self.faults], [w for _, w in self.faults])[0]
+                    model = rng.choice(models) if self.twins else self
+                    if rng.random() < model.fault_probability:
+                        fault = rng.choices([f for f, _ in model.faults], [w for _, w in model.faults])[0]
                         fault()
                     else:
-                        self.step()
-                self.heal()
-                self.settle()
-                self.check_keeping()
-                self.world.redis.check_blobs()
-                self.judge.check_letters()
+                        model.step()
+                for model in models:
+                    model.heal()
+                    model.settle()
+                    model.check_keeping()
+                    model.world.redis.check_blobs()
+                    model.judge.check_letters()
         except Violation as violation:
             history = "\n".join(self.world.history)
             raise Violation(f"{history}\nseed {self.seed}: {violation}") from violation
         finally:
-            for process in self.processes:
-                process.coroutine.close()
-            for other in self.others:
-                other.coroutine.close()
+            for model in [self, *self.twins]:
+                for process in model.processes:
+                    process.coroutine.close()
+                for other in model.others:
+                    other.coroutine.close()
         return self.world
 
     def settle(self) -> None:

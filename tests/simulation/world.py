@@ -293,6 +293,19 @@ class World:
         return self.faulty and self.rng.random() < probability
 
 
+class Twin:
+    """The world of a second model that learns the same topic: it has its own snapshots and dead letters."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self.redis, self.torn = world, Redis(), 0
+        self.committed: dict[int, int] = {}
+        self.letters: dict[bytes, set[bytes | None]] = {}
+        self.on_accepted: Callable[[str, bytes, list[tuple[int, int, int]]], None] = lambda *_: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+
 class Clock:
     """The world's time. The wall clock jumps."""
 
