@@ -32,6 +32,10 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
     def ask(self, body: bytes) -> tuple[int, bytes]:
         """Return the time at which the whole answer arrived, as `time.time_ns`, and its body; raises ValueError.
 
