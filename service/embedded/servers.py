@@ -88,7 +88,10 @@ def jars() -> list[Path]:
     try:
         return [Path(jar) for jar in jgo.build(KAFKA).all_jars]
     except Exception as error:  # jgo has no error class of its own
-        raise DependencyError(f"Kafka's jars ({KAFKA}) cannot be downloaded: {error}") from error
+        raise DependencyError(
+            f"Kafka's jars ({KAFKA}) cannot be downloaded: {error}; "
+            "behind a TLS proxy set REQUESTS_CA_BUNDLE to the file of its certificate"
+        ) from error
 
 
 class Server:
