@@ -135,9 +135,9 @@ class CandidateSettings(Section):
 
 
 class ModelSettings(Section):
-    """`[model]`, the defaults of all models, and `[models.NAME]`. Settings up to `max_columns` define the model.
+    """`[model]`, the defaults of all models, and `[models.NAME]`.
 
-    A stored model does not continue under other ones.
+    Settings up to `max_columns` define the model: a stored model does not continue under other ones.
     """
 
     features: Literal["named", "positional", "hashed"] = "named"

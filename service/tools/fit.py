@@ -23,7 +23,7 @@ from service.learning.finite.batch_training import BoundCheck, Data, Pass
 from service.learning.finite.separability import ZERO_TOLERANCE, Certificate, separate
 from service.learning.identity import Identity, Label
 from service.learning.kernel.kernel import Vector
-from service.settings.load import Settings, model_settings
+from service.settings.load import Settings, override_model_settings
 from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
 from service.text import printable, quantity, short_json
@@ -36,7 +36,7 @@ MAX_PRINTED_PASSES = 20
 """The first passes, which are all printed; after them each hundredth is."""
 
 
-class FitSource(NamedTuple):
+class TrainingFile(NamedTuple):
     """Record values in their order, each with its place, such as `line 2`; and the name of their file or topic."""
 
     name: str
@@ -73,21 +73,21 @@ class Result(NamedTuple):
 
 def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], options: FitOptions) -> ModelSettings:
     """The settings of a model, overridden by flags; --batch sets the rule lms. Raises ConfigurationError."""
-    own = model_settings(settings, model, flags | {"rule": "lms"} if options.batch else flags)
+    own = override_model_settings(settings, model, flags | {"rule": "lms"} if options.batch else flags)
     if options.batch and own.labels and len(own.labels) > 2:
         raise ConfigurationError(f"--batch takes two labels, and there are {len(own.labels):,}: leave it out")
     return own
 
 
-def file_source(file: str, identity: Identity, form: FormatName | None, label: str | None) -> FitSource:
+def file_source(file: str, identity: Identity, form: FormatName | None, label: str | None) -> TrainingFile:
     """The events of a file; raises DataError at the first bad line."""
     reader = format_of(file, identity, name=form, label=label, key=None)
     events = Events(file, reader, identity, check=True)
     lines = list(events.lines(raise_bad_line))
-    return FitSource(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
+    return TrainingFile(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
 
 
-async def topic_source(cluster: Cluster, topic: str) -> FitSource:
+async def topic_source(cluster: Cluster, topic: str) -> TrainingFile:
     """All records that a topic has now; raises ConfigurationError if there is no such topic, and DependencyError."""
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
     places, values, formats = list[str](), list[bytes | None](), list[ValueFormat]()
@@ -95,10 +95,10 @@ async def topic_source(cluster: Cluster, topic: str) -> FitSource:
         places.extend(f"{partition}-{offset}" for offset in records.offsets.tolist())
         values += records.values
         formats += map(records.values.format_at, range(len(records)))
-    return FitSource(f"topic {topic}", places, ValueBuffer.from_values(values, formats))
+    return TrainingFile(f"topic {topic}", places, ValueBuffer.from_values(values, formats))
 
 
-def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
+def fit_events(source: TrainingFile, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
     """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can cause."""
     check_output(output)
     identity = own.identity()
