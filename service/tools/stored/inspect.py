@@ -18,7 +18,7 @@ from service.serving.models import Model
 from service.settings.load import Settings
 from service.snapshots import codec
 from service.tools.stored.newest_snapshot import newest_snapshot
-from service.tools.tables import Titles, print_tables
+from service.tools.tables import Titles, figures, print_tables
 
 MAX_WEIGHTS = 10
 """The largest weights that are shown."""
@@ -102,68 +102,50 @@ async def _lag(
     return by_text(lag), None
 
 
-def _text_of(value: Any) -> str:
-    """A value on one line, without null members; -0 as 0.
-
-    >>> _text_of({"all": 0.625, "recent": None, "interval": [-0.0, 12345], "average": True})
-    'all 0.625, interval [0, 12,345], average true'
-    """
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {text}" for name, member in value.items() if (text := _text_of(member)))
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_text_of, value))}]"
-    if isinstance(value, float):
-        return f"{value + 0.0:g}"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _tables(about: Inspection) -> dict[Titles, list[tuple[str, ...]]]:
+def _tables(about: Inspection) -> dict[Titles, list[tuple[Any, ...]]]:
     """The rows of each table, by its titles. The first has the members that no other table shows."""
     parts = msgspec.to_builtins(about)
-    facts = {name: value for name, value in parts.items() if name not in OMITTED and not isinstance(value, list)}
+    facts = {name: value for name, value in parts.items() if name not in OMITTED}
     facts["identity"] = {name: parts["identity"].get(name) for name in ("rule", "eta", "margin", "features")}
     facts["lag"] = f"unknown: {about.lag_reason}" if about.lag is None else f"{sum(about.lag.values()):,} records"
     facts["advice"] = "; ".join(about.advice)
     lag = about.lag or {}
     covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about.covered.items()}
     labels = {label_as_json(row.label): row for row in about.labels}
-    weights = [(labels[label_as_json(row["label"])], row) for row in about.label_weights or []]
     return {
-        ("figure", "value"): [(name, text) for name, value in facts.items() if (text := _text_of(value))],
+        ("figure", "value"): figures(facts),
         ("comparison", "difference", "better (95 %)"): [
-            (f"{pair.first} less {pair.second}", _text_of(pair.difference), pair.better or "no difference shown")
+            (f"{pair.first} less {pair.second}", pair.difference, pair.better or "no difference shown")
             for pair in about.comparisons
         ],
-        ("candidate", "events", "accuracy", "verdict", "settings, since"): [
+        ("candidate", "events", "accuracy", "verdict", "settings", "since"): [
             (
-                candidate.name,
-                f"{candidate.events:,}",
-                _text_of(msgspec.to_builtins(candidate.accuracy)),
-                candidate.verdict + ", answers" * candidate.answers,
-                f"{_text_of(candidate.settings)}; since {_text_of(candidate.since)}",
+                each.name,
+                each.events,
+                each.accuracy,
+                each.verdict + ", answers" * each.answers,
+                each.settings,
+                each.since,
             )
-            for candidate in about.candidates
+            for each in about.candidates
         ],
         ("partition", "covered", "lag"): [
-            (p, covered.get(p) or "nothing", _text_of(lag.get(p)) or "unknown")
-            for p in sorted({*covered, *lag}, key=int)
+            (p, covered.get(p) or "nothing", lag.get(p, "unknown")) for p in sorted({*covered, *lag}, key=int)
         ],
         ("kept version", "saved at", "events", "mistakes"): [
-            (f"{row.version:,}", row.saved_at, f"{row.events:,}", f"{row.mistakes:,}") for row in about.versions
+            (row.version, row.saved_at, row.events, row.mistakes) for row in about.versions
         ],
         ("largest weights", "weight"): [
             (row["name"], f"{row['weight']:+g}") for row in about.largest_weights if row["weight"]
         ],
         ("label", "events", "recall", "bias", "largest weights"): [
             (
-                about.identity.text_of(label.label),
-                f"{label.events:,}",
-                _text_of(msgspec.to_builtins(label.recall)),
-                _text_of(row["bias"]),
+                about.identity.text_of(row["label"]),
+                labels[label_as_json(row["label"])].events,
+                labels[label_as_json(row["label"])].recall,
+                row["bias"],
                 ", ".join(f"{w['name']} {w['weight']:+g}" for w in row["largest_weights"] if w["weight"]),
             )
-            for label, row in weights
+            for row in about.label_weights or []
         ],
     }
