@@ -41,7 +41,7 @@ class Choice(NamedTuple):
 
     setting: str
     value: Any
-    why: str
+    reason: str
 
 
 class EventChoices(NamedTuple):

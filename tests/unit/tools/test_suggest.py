@@ -81,7 +81,7 @@ def test_a_click_topic() -> None:
         "event.weight": False, "event.id": False, "event.without": ["ts"],
     }  # fmt: skip
     assert choices.others[0] == "/is_member"
-    assert all(choice.why for choice in choices.choices)
+    assert all(choice.reason for choice in choices.choices)
     assert suggested(choose_event(sample(clicks()), "/is_member"))["event.label"] == "/is_member"
     assert suggested(choose_event(sample(clicks()), "is_member"))["event.label"] == "/is_member"
 
