@@ -77,11 +77,11 @@ def error_of(text: str) -> str:
         ('[redis]\nsentinel_password = "x"', "redis.sentinel_password: is of no use without sentinels"),
         ('[model]\nruel = "lms"', "model.ruel: there is no such setting: perhaps rule"),
         ("[model.pts]\neta = 1", "model.pts: there is no such setting: perhaps [models.pts]"),
-        ('[models.a.event]\nlabel = "outcome.fraud"', 'label, got "outcome.fraud": perhaps /outcome/fraud'),
+        ('[models.a.event]\nlabel = "outcome.fraud"', 'got "outcome.fraud": perhaps "/outcome/fraud"'),
         ("[server]\nport = 1", "server: there is no such setting: perhaps http"),
         ('[broker]\ngroup_id = "g"', "broker: there is no such setting: perhaps kafka"),
         ("[model]\nlearning_rate = 1", "model.learning_rate: there is no such setting: perhaps eta"),
-        ('[models.a.event]\nid = ""', "models.a.event.id: expected a JSON Pointer"),
+        ('[models.a.event]\nid = ""', "models.a.event.id: expected at least 1 character or false"),
         ('[model.candidates.c.event]\nlabel = "/y"', "model.candidates.c.event: there is no such setting"),
         ("[models.a]\ncandidates = {c = 1}", "models.a.candidates.c: expected a table"),
         (
