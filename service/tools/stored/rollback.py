@@ -65,10 +65,8 @@ async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at:
         bounds = reader.bounds
     for partition, offset in (learned | resume_at).items():
         begin, end = bounds.get(partition, (0, 0))
-        if offset < begin:
+        if not begin <= offset <= end:
             raise DataError(
-                f"topic {topic}: partition {partition} begins at {begin}, but version {version.version} would go on at "
-                f"{offset}: leave out what is gone with --resume-at {partition}:{begin}"
+                f"topic {topic}: partition {partition} has the offsets {begin} to {end}: learning cannot go on at "
+                f"{offset}; name another offset with --resume-at"
             )
-        if offset > end:
-            raise DataError(f"topic {topic}: partition {partition} ends at {end}, so learning cannot go on at {offset}")
