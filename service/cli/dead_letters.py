@@ -1,6 +1,5 @@
 """`perceptron dead-letters list|show|retry`."""
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -71,10 +70,7 @@ def retry_letters(
 
 def _settings_and_model(ctx: typer.Context, *keys: str) -> tuple["Settings", str]:
     """The settings, and the model that --model, the topic in the first key, or the settings name."""
-    named = re.fullmatch(r"([A-Za-z0-9._-]+)-\d+-\d+", keys[0]) if keys and not ctx.params["model"] else None
-    if named is not None:
-        settings = settings_of(ctx)
-        models = [model for model, topic in settings.model_topics.items() if topic == named[1]] or [named[1]]
-        if len(models) == 1:
-            return settings, models[0]
+    if keys and not ctx.params["model"]:
+        topic, topics = keys[0].rsplit("-", 2)[0], settings_of(ctx).model_topics
+        ctx.params["model"] = [model for model in topics if topics[model] == topic] or [topic]
     return settings_and_model(ctx)
