@@ -14,7 +14,6 @@ from service.learning.events.event_reader import EventReader
 from service.learning.events.json_pointer import parse_pointer
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import ValueFormat
-from service.learning.identity import Places
 from service.settings.load import Settings
 from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
@@ -160,16 +159,11 @@ def unmatched_settings(settings: ModelSettings, values: ValueBuffer) -> list[str
 
     Records without features or label are rejected, and those that `where` skips are counted: other lines say both.
     """
-    records = [record for record in parse_objects(values) if record is not None]
-    if not records:
-        return []
-    identity, default = settings.identity(), Places()
-    event, looked_at = identity.event, f"the {quantity(len(records), 'record')} that were looked at"
-    lines = []
-    for part in ("weight", "id"):
+    records, identity = [record for record in parse_objects(values) if record is not None], settings.identity()
+    event, looked_at, lines = identity.event, f"the {quantity(len(records), 'record')} that were looked at", []
+    for part in sorted(settings.event.model_fields_set & {"weight", "id"}):
         pointer = getattr(event, part)
-        is_default = pointer in (None, getattr(default, part))
-        if not is_default and all(at(record, parse_pointer(pointer)) is None for record in records):
+        if pointer and all(at(record, parse_pointer(pointer)) is None for record in records):
             lines.append(f"event.{part}: {pointer} is in none of {looked_at}")
     for setting, patterns in (("only", event.only), ("without", event.without)):
         for pattern in patterns:

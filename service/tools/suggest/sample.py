@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from service.errors import ConfigurationError, DataError, PerceptronError, Rejected
-from service.learning.events.careful_reader import CarefulReader
+from service.errors import ConfigurationError, DataError, PerceptronError
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import ValueFormat
 from service.learning.identity import Identity
@@ -42,14 +41,8 @@ class Sample(NamedTuple):
         if not self.values:
             raise DataError(f"{self.name}: there is no record to look at")
         if next(self.objects(), None) is None:
-            try:
-                CarefulReader(Identity()).read(self.values[0], self.values.format_at(0))
-            except Rejected as rejected:
-                why = f"{rejected.reason}: {rejected}"
-                if (self.values[0] or b"").startswith(b"\0"):
-                    why += " (it begins with a zero byte, as Avro and Protobuf of a schema registry do)"
-                count = quantity(len(self.values), "record")
-                raise DataError(f"{self.name}: none of {count} is a JSON object; the first: {why}") from None
+            count = quantity(len(self.values), "record")
+            raise DataError(f"{self.name}: none of {count} is a JSON object; Avro and Protobuf cannot be read")
 
 
 def parse_objects(values: ValueBuffer) -> Iterator[dict[str, Any] | None]:
