@@ -1,6 +1,5 @@
 """The commands on events: send them, fit them, find settings for them, and ask for predictions."""
 
-from contextlib import closing
 from typing import Annotated, Literal
 
 import typer
@@ -58,11 +57,10 @@ def produce(
     reader = formats.format_of(file, identity, name=form, label=label, key=key)
     value_format = next(each for each in FORMATS if each.name == written)
     events = formats.Events(file, reader, identity, check=check or dry_run, value_format=value_format)
-    with closing(events):
-        if dry_run:
-            tool.dry_run(events, count, skip)
-        else:
-            asyncio.run(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
+    if dry_run:
+        tool.dry_run(events, count, skip)
+    else:
+        asyncio.run(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
 
 
 def fit(
