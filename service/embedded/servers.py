@@ -51,14 +51,6 @@ metadata.max.idle.interval.ms=0
 """
 """The last four properties halve the cost of an idle broker (measured)."""
 
-REDIS_CONF = """\
-bind 127.0.0.1
-port {port}
-appendonly yes
-save ""
-dir "{data}"
-"""
-
 RESERVED = 200
 _reserved = deque[int]()
 
@@ -180,7 +172,6 @@ def start_redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
 
         binary = str(get_binary_path())
     port = free_port()
-    file = folder / "redis.conf"
-    file.write_text(REDIS_CONF.format(port=port, data=folder))
-    with Server([binary, str(file)], port, folder / "redis.log").running() as server:
+    options = ["--bind", "127.0.0.1", "--port", str(port), "--appendonly", "yes", "--save", "", "--dir", str(folder)]
+    with Server([binary, *options], port, folder / "redis.log").running() as server:
         yield server
