@@ -37,14 +37,10 @@ class _Report:
     def __init__(self) -> None:
         self.failed = list[PerceptronError]()
 
-    def say(self, level: str, text: str) -> None:
-        """One line: ok, warn or fail."""
-        typer.echo(f"{level:<4}  {text}")
-
-    def warn(self, texts: Iterable[str]) -> None:
-        """A line for each warning."""
+    def say(self, level: str, *texts: str) -> None:
+        """A line for each text, with its level: ok, warn or fail."""
         for text in texts:
-            self.say("warn", text)
+            typer.echo(f"{level:<4}  {text}")
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -66,14 +62,14 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     with report.failing():
         settings.check_work()
         report.say("ok", f"settings: {quantity(len({*settings.topics, *settings.model_topics.values()}), 'topic')}")
-    report.warn(settings.warnings)
+    report.say("warn", *settings.warnings)
     reached, topics = False, None
     with report.failing():
         async with settings.redis.store() as store:
             warnings = await store.check(settings.learn)
         reached = True
         report.say("ok", f"Redis at {store.address}")
-        report.warn(warnings)
+        report.say("warn", *warnings)
     if not settings.learn:
         return report.failed
     with report.failing():
@@ -110,7 +106,7 @@ async def _check_topic(report: _Report, settings: Settings, name: str, right: st
     if right in lacking:
         raise Unauthorised(f"{cluster}: {missing_right(right, f'topic {name}')}", "kafka")
     report.say("ok", f"topic {name}")
-    report.warn(f"{cluster}: {missing_right(missing, f'topic {name}')}" for missing in lacking)
+    report.say("warn", *(f"{cluster}: {missing_right(each, f'topic {name}')}" for each in lacking))
 
 
 async def _check_stored(report: _Report, settings: Settings, models: Iterable[str]) -> None:
@@ -151,7 +147,7 @@ async def _check_records(report: _Report, cluster: Cluster, model: str, topic: s
     if rejects and not accepted:
         raise DataError(text)
     report.say("warn" if rejects or not accepted else "ok", text)
-    report.warn(f"models.{model}.{line}" for line in unmatched_settings(settings, buffer))
+    report.say("warn", *(f"models.{model}.{line}" for line in unmatched_settings(settings, buffer)))
 
 
 def unmatched_settings(settings: ModelSettings, values: ValueBuffer) -> list[str]:
