@@ -26,30 +26,8 @@ JAVA_FLAGS = [
     "--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED",
 ]  # fmt: skip
 
-PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={data}
-auto.create.topics.enable=false
-log.retention.ms=-1
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-group.initial.rebalance.delay.ms=0
-group.min.session.timeout.ms=1000
-num.network.threads=1
-num.io.threads=2
-group.coordinator.threads=1
-metadata.max.idle.interval.ms=0
-"""
-"""The last four properties halve the cost of an idle broker (measured)."""
+PROPERTIES = Path(__file__).with_name("kafka.properties").read_text()
+"""With places for the ports and the folder of the data."""
 
 RESERVED = 200
 _reserved = deque[int]()
