@@ -98,7 +98,7 @@ def fit(
         source = asyncio.run(tool.topic_source(settings.kafka.cluster, name))
     else:
         raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
-    raise typer.Exit(tool.fit_events(source, own, options, output, json))
+    tool.fit_events(source, own, options, output, json)
 
 
 def suggest(

@@ -97,8 +97,10 @@ async def topic_source(cluster: Cluster, topic: str) -> TrainingFile:
     return TrainingFile(f"topic {topic}", places, ValueBuffer.from_values(values, formats))
 
 
-def fit_events(source: TrainingFile, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
-    """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can cause."""
+def fit_events(
+    source: TrainingFile, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool
+) -> None:
+    """Fit, print and write; raises DataError if there is no event."""
     check_output(output)
     identity = own.identity()
     data = batch_training.read_data(identity, source.values, own.start_weights)
@@ -126,10 +128,6 @@ def fit_events(source: TrainingFile, own: ModelSettings, options: FitOptions, ou
     else:
         aside = f", {quantity(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
         typer.echo("\n".join(_lines(result, options, aside)))
-    if result.bounded is None or result.bounded.held:
-        return 0
-    typer.echo("a bound does not hold: this program is wrong, please report it", err=True)
-    return 4
 
 
 def _learn(identity: Identity, data: Data, places: list[str], options: FitOptions) -> Result:
