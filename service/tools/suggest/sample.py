@@ -1,9 +1,9 @@
 """A sample of records: the newest of a topic, or the first of a file."""
 
 import struct
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from service.errors import ConfigurationError, DataError, PerceptronError
@@ -16,9 +16,6 @@ from service.streaming.records import KafkaRecords
 from service.text import quantity
 from service.tools.formats.formats import Events, FormatName, format_name, raise_bad_line
 from service.tools.formats.readers import Csv, JsonLines
-
-MAX_SAMPLE_BYTES = 32 << 20
-"""A sample is held in memory, and read several times."""
 
 
 class Sample(NamedTuple):
@@ -60,14 +57,8 @@ def read_file(file: str, form: FormatName | None, count: int) -> Sample:
     is_table = format_name(file, form) == "csv"
     rows = Csv(Identity(), None, None) if is_table else JsonLines(Identity(), None)
     events = Events(file, rows, Identity(), check=False)
-    values, size = list[bytes | None](), 0
-    for line in islice(events.lines(raise_bad_line), count):
-        values.append(line.value)
-        size += len(line.value)
-        if size > MAX_SAMPLE_BYTES:
-            break
-    buffer = ValueBuffer.from_values(values)
-    return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", buffer, is_table)
+    values = ValueBuffer.from_values([line.value for line in islice(events.lines(raise_bad_line), count)])
+    return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", values, is_table)
 
 
 async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
@@ -75,16 +66,13 @@ async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
 
     Raises ConfigurationError if there is no such topic, DataError and DependencyError.
     """
-    records, size = deque[tuple[int, bytes | None, ValueFormat]](), 0
+    records = list[tuple[int, bytes | None, ValueFormat]]()
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
     async for _, newest in newest_of(cluster, topic, missing, count):
-        for i, value in enumerate(newest.values):
-            records.append((int(newest.timestamps[i]), value, newest.values.format_at(i)))
-            size += len(value or b"")
-            while size > MAX_SAMPLE_BYTES:
-                size -= len(records.popleft()[1] or b"")
-    in_order = sorted(records, key=lambda record: record[0])
-    values = ValueBuffer.from_values([value for _, value, _ in in_order], [each for *_, each in in_order])
+        formats = map(newest.values.format_at, range(len(newest)))
+        records += zip(newest.timestamps.tolist(), newest.values, formats, strict=True)
+    records.sort(key=itemgetter(0))
+    values = ValueBuffer.from_values([value for _, value, _ in records], [each for *_, each in records])
     return Sample(f"topic {topic}", f"the newest {quantity(len(values), 'record')} of topic {topic}", values)
 
 
