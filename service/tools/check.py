@@ -4,14 +4,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 
 import typer
-from msgspec.structs import replace
 
 from service.errors import DataError, PerceptronError, Unauthorised
 from service.learning.columns.columns import columns_for
 from service.learning.events.event_reader import EventReader
-from service.learning.events.json_pointer import parse_pointer
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import ValueFormat
 from service.settings.load import Settings
@@ -24,8 +23,7 @@ from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.resume_check import same_settings
 from service.text import quantity
-from service.tools.formats.readers import at
-from service.tools.suggest.sample import newest_of, parse_objects
+from service.tools.suggest.sample import newest_of
 
 NEWEST_RECORDS = 100
 """Records that are read from each topic."""
@@ -151,19 +149,14 @@ async def _check_records(report: _Report, cluster: Cluster, model: str, topic: s
 
 
 def unmatched_settings(settings: ModelSettings, values: ValueBuffer) -> list[str]:
-    """A line for each optional pointer and each pattern that is set and matches nothing in these records.
-
-    Records without features or label are rejected, and those that `where` skips are counted: other lines say both.
-    """
-    records, identity = [record for record in parse_objects(values) if record is not None], settings.identity()
-    event, looked_at, lines = identity.event, f"the {quantity(len(records), 'record')} that were looked at", []
-    for part in sorted(settings.event.model_fields_set & {"weight", "id"}):
-        pointer = getattr(event, part)
-        if pointer and all(at(record, parse_pointer(pointer)) is None for record in records):
-            lines.append(f"event.{part}: {pointer} is in none of {looked_at}")
-    for setting, patterns in (("only", event.only), ("without", event.without)):
-        for pattern in patterns:
-            alone = replace(identity, event=replace(event, only=(pattern,), without=()))
-            if not len(columns_for(alone).decode(EventReader(alone).read(values)).columns):
-                lines.append(f'event.{setting}: "{pattern}" matches no feature of {looked_at}')
-    return lines
+    """A line for each pattern that matches no feature of these records."""
+    event = settings.event
+    all_named = ModelSettings(event=event.model_copy(update={"only": (), "without": ()}), labels=settings.labels)
+    names = columns_for(all_named.identity()).decode(EventReader(all_named.identity()).read(values)).names
+    bare_names = [name.partition("=")[0] for name in names]
+    return [
+        f'event.{setting}: "{pattern}" matches no feature of the records that were looked at'
+        for setting, patterns in (("only", event.only), ("without", event.without))
+        for pattern in patterns
+        if not any(fnmatchcase(name, pattern) for name in bare_names)
+    ]
