@@ -14,9 +14,8 @@ from service.tools.suggest.sample import Sample
 
 GENERAL_NAMES = {"label", "labels", "target", "y", "class"}
 NAMES = GENERAL_NAMES | {
-    "outcome", "clicked", "click", "converted", "conversion", "churned", "churn", "fraud", "fraudulent", "spam",
-    "default", "defaulted", "purchased", "bought", "cancelled", "canceled", "returned", "survived", "success",
-    "responded", "subscribed", "approved", "won", "result", "status", "verdict", "decision",
+    "outcome", "clicked", "click", "converted", "conversion", "churned", "churn", "fraud", "spam", "default",
+    "purchased", "bought", "cancelled", "survived", "success", "subscribed", "approved", "won", "result", "status",
 }  # fmt: skip
 """Frequent names of labels."""
 MAX_TEXTS = 20

@@ -50,7 +50,6 @@ def suggest_settings(
                 | {"mark": mark}
                 for member, mark in event.members
             ],
-            "labels_else": event.others,
             "events": comparison.events,
             "rejected": comparison.rejected,
             "baseline": comparison.baseline._asdict(),
