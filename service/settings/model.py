@@ -188,12 +188,8 @@ class ModelSettings(Section):
         if len({(isinstance(label, bool), label) for label in labels}) < len(labels):
             raise ValueError("labels: the labels must differ")
         for mode, name in (("positional", "dimension"), ("hashed", "bits")):
-            is_set = getattr(self, name) is not None
-            if (self.features == mode) != is_set:
-                raise ValueError(
-                    f'features = "{self.features}" {"takes no" if is_set else "needs"} {name}'
-                    + (f' (it belongs to features = "{mode}")' if is_set else f", such as {name} = 20")
-                )
+            if (self.features == mode) != (getattr(self, name) is not None):
+                raise ValueError(f'{name}: set it with features = "{mode}", and only then')
         event, parts = self.event, (self.event.label, self.event.weight, self.event.id)
         inside = any(part and part.startswith(f"{event.features}/") for part in parts)
         if self.features == "positional" and (inside or event.only or event.without):
