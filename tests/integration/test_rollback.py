@@ -106,7 +106,7 @@ async def test_an_impossible_rollback_says_so_in_one_line(
 
     assert f"has no kept version 99999: it has {', '.join(map(str, numbers))}" in await rollback_error(1, 99999)
     error = await rollback_error(2, number, "--resume-at", f"0:{offset - 1}")
-    assert f"has learned up to {offset}, and nothing is learned twice" in error
+    assert f"has learned up to 0:{offset}, and nothing is learned twice" in error
     error = await rollback_error(1, number, "--resume-at", "0:401")
     assert "partition 0 has the offsets 0 to 400: learning cannot go on at 401" in error
     assert await store.digest(topic) == digest, "none of these wrote anything"
