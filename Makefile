@@ -90,10 +90,12 @@ clean: ## Remove the environment and caches
 
 # From the locks, by uv, which is quick; by pip where uv does not reach what pip is set up to.
 LOCKED := --require-hashes --no-deps
+CERTIFICATES := (echo "behind a TLS proxy (CERTIFICATE_VERIFY_FAILED): set PIP_CERT, SSL_CERT_FILE (uv) and REQUESTS_CA_BUNDLE \
+(Kafka's jars) to the file of its certificate" >&2; false)
 UV := $(BIN)/python -m uv
 $(VENV)/.embedded $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: requirements/%.txt $(VENV)/.build pyproject.toml
 	@echo "installing the service and its $* packages into $(VENV)"
-	@$(UV) pip install --python $(BIN)/python $(LOCKED) -r $< || $(PIP) install $(LOCKED) -r $<
+	@$(UV) pip install --python $(BIN)/python $(LOCKED) -r $< || $(PIP) install $(LOCKED) -r $< || $(CERTIFICATES)
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@test $* = dev || echo "compiling what it learns and reads with, once: 10 to 20 seconds"
 	@test $* = dev || $(BIN)/python -c 'from service.process.service import warm_up; warm_up()' # tests do it while their servers start
@@ -103,5 +105,5 @@ $(VENV)/.build: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	@echo "making the environment $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --quiet $(LOCKED) -r $<
+	@$(PIP) install --quiet $(LOCKED) -r $< || $(CERTIFICATES)
 	@touch $@

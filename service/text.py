@@ -15,6 +15,11 @@ _EXPECTED = {
 """The expected value, by the first word of an error's type."""
 _NUMBERS = {"int", "float", "bool", "greater", "less"}
 _MAX_CHARACTERS = 40
+SYNONYMS = {
+    "server": "http", "broker": "kafka", "brokers": "bootstrap_servers", "store": "redis", "learning_rate": "eta",
+    "algorithm": "rule", "classes": "labels", "target": "label", "include": "only", "exclude": "without",
+}  # fmt: skip
+"""Names that other programs have for a setting."""
 
 
 def format_error(error: Mapping[str, Any], secretive: bool = False) -> str:
@@ -78,6 +83,8 @@ def join_expected(messages: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A hint at the name that an unknown name was perhaps meant to be, or ''."""
-    near = get_close_matches(name, names, 1)
+    """': perhaps …' for an unknown name, or ''."""
+    names = [*names]
+    synonym = SYNONYMS.get(name)
+    near = [synonym] if synonym in names else get_close_matches(name, names, 1)
     return f": perhaps {near[0]}" if near and near[0] != name else ""  # a candidate lacks some settings of a model

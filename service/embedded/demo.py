@@ -39,30 +39,8 @@ LEARN_SECONDS = 60.0
 """Time to learn the rest after the last event was produced."""
 LINE_SECONDS = 4.0
 """Time between two lines about what is learned."""
-DEMO_SETTINGS = """
-topics = ["demo"]
-create_topics = true
-[kafka]
-bootstrap_servers = "{broker}"
-session_timeout = 6
-[redis]
-url = "redis://{store}/0"
-[models.demo]
-labels = [false, true]
-reference = "{folder}/reference.json"
-average = "recent"
-serve = "average"
-[models.demo.event]
-features = ""
-label = "/bought"
-without = ["at", "*.id"]
-[models.demo.candidates.mean]
-average = true
-serve = "average"
-"""
-"""Numbers, strings and booleans are features. The mean of all weights is for comparison. A dead member is replaced
-after 6 s, the shortest session timeout that brokers allow by default.
-"""
+DEMO_SETTINGS = Path(__file__).with_name("demo.toml")
+"""The settings of the demo, with places for the addresses and the folder."""
 
 
 def run_demo(events: int, rate: int, leave: bool) -> None:
@@ -78,7 +56,7 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
         folder, broker, store = stack.enter_context(_servers())
         (folder / "reference.json").write_bytes(msgspec.json.encode(REFERENCE))
         settings = folder / "perceptron.toml"
-        settings.write_text(DEMO_SETTINGS.format(broker=broker.address, store=store.address, folder=folder))
+        settings.write_text(DEMO_SETTINGS.read_text().format(broker=broker.address, store=store.address, folder=folder))
         with console.status("starting the service (the first time it compiles its kernels)"):
             command = [sys.executable, "-m", "service", "-c", str(settings)]
             services = list[Server]()

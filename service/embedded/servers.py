@@ -26,38 +26,8 @@ JAVA_FLAGS = [
     "--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED",
 ]  # fmt: skip
 
-PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={data}
-auto.create.topics.enable=false
-log.retention.ms=-1
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-group.initial.rebalance.delay.ms=0
-group.min.session.timeout.ms=1000
-num.network.threads=1
-num.io.threads=2
-group.coordinator.threads=1
-metadata.max.idle.interval.ms=0
-"""
-"""The last four properties halve the cost of an idle broker (measured)."""
-
-REDIS_CONF = """\
-bind 127.0.0.1
-port {port}
-appendonly yes
-save ""
-dir "{data}"
-"""
+PROPERTIES = Path(__file__).with_name("kafka.properties").read_text()
+"""With places for the ports and the folder of the data."""
 
 RESERVED = 200
 _reserved = deque[int]()
@@ -88,7 +58,10 @@ def jars() -> list[Path]:
     try:
         return [Path(jar) for jar in jgo.build(KAFKA).all_jars]
     except Exception as error:  # jgo has no error class of its own
-        raise DependencyError(f"Kafka's jars ({KAFKA}) cannot be downloaded: {error}") from error
+        raise DependencyError(
+            f"Kafka's jars ({KAFKA}) cannot be downloaded: {error}; "
+            "behind a TLS proxy set REQUESTS_CA_BUNDLE to the file of its certificate"
+        ) from error
 
 
 class Server:
@@ -177,7 +150,6 @@ def start_redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
 
         binary = str(get_binary_path())
     port = free_port()
-    file = folder / "redis.conf"
-    file.write_text(REDIS_CONF.format(port=port, data=folder))
-    with Server([binary, str(file)], port, folder / "redis.log").running() as server:
+    options = ["--bind", "127.0.0.1", "--port", str(port), "--appendonly", "yes", "--save", "", "--dir", str(folder)]
+    with Server([binary, *options], port, folder / "redis.log").running() as server:
         yield server

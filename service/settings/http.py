@@ -50,7 +50,7 @@ class HttpSettings(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        """Token files and certificates can be read, and origins are origins."""
+        """Check that token files and certificates load, and that each origin is scheme://host."""
         for name in ("token_file", "metrics_token_file"):
             if (file := getattr(self, name)) is not None:
                 with as_value_error(f"{name}: "):

@@ -56,7 +56,7 @@ class KafkaSettings(TlsSection):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        """Addresses are addresses, TLS is used if it is set, and a mechanism has all that it needs and nothing else."""
+        """Check addresses, TLS settings without use, and that exactly the mechanism's settings are set."""
         expected = "bootstrap_servers: expected HOST:PORT, or several with commas between them"
         check_addresses(self.bootstrap_servers.split(","), expected)
         token_url = urlsplit(self.oauth_token_url or "https://none")

@@ -21,7 +21,7 @@ from service.settings.kafka import KafkaSettings
 from service.settings.model import TOPIC_NAME, ModelSettings, is_topic
 from service.settings.redis import RedisSettings
 from service.settings.section import Section, Texts, comma_separated
-from service.settings.sources import Sources
+from service.settings.sources import SettingSources
 from service.text import did_you_mean, format_error, join_expected
 
 _START = re.compile(r"((?:[\w.-]+-)?\d+):(\d+)", re.ASCII)
@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     # Without types the library reads a variable's value as JSON if it is JSON.
     model: dict = {}  # type: ignore[type-arg]
     models: dict[str, ModelSettings] = {}
-    _origins: Sources = PrivateAttr(default_factory=Sources)
+    _origins: SettingSources = PrivateAttr(default_factory=SettingSources)
 
     @model_validator(mode="after")
     def _topics_fit(self) -> "Settings":
@@ -156,7 +156,7 @@ class Settings(BaseSettings):
         removed = [
             f"{'.'.join(place)} ({origin}): this setting is gone: it is ignored, and an error from 0.4 on; {now}"
             for place, now in REMOVED_SETTINGS.items()
-            if (origin := self.origins.of(place)[1]) != "default"
+            if (origin := self.origins.find_source(place)[1]) != "default"
         ]
         return [*lines, *removed, *_unknown_variables().values()]
 
@@ -174,17 +174,17 @@ class Settings(BaseSettings):
         is_reserved |= any(own.topic == topic for own in self.models.values())
         return not is_reserved and _matching(self.patterns, topic) is not None
 
-    def of(self, model: str) -> ModelSettings:
+    def model_settings(self, model: str) -> ModelSettings:
         """A model's settings: its own, those of the pattern that matches its topic, or those of all models."""
         name = model if model in self.models else _matching(self.models, model)
         return ModelSettings(**self.model) if name is None else self.models[name]
 
     def topic_of(self, model: str) -> str:
         """The topic that a model learns."""
-        return self.of(model).topic or model
+        return self.model_settings(model).topic or model
 
     @property
-    def origins(self) -> Sources:
+    def origins(self) -> SettingSources:
         """The source of each setting."""
         return self._origins
 
@@ -210,7 +210,9 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         if "__" in name:  # no other program uses such a name: it is refused, as in the file
             raise ConfigurationError(line)
     try:
-        origins = Sources(flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path)
+        origins = SettingSources(
+            flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path
+        )
         settings = Settings(**origins.merged())
         if not settings.models:  # the defaults of models are checked even without a model
             ModelSettings(**settings.model)
@@ -252,7 +254,7 @@ def _unknown_variables() -> dict[str, str]:
     return lines
 
 
-def model_settings(settings: Settings, model: str | None, flags: dict[str, Any]) -> ModelSettings:
+def override_model_settings(settings: Settings, model: str | None, flags: dict[str, Any]) -> ModelSettings:
     """A model's settings under these flags; with no name, those of the only model, or the defaults of all models.
 
     Raises ConfigurationError.
@@ -263,15 +265,15 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     if name and name not in settings.models and not _matching(settings.models, name):
         raise ConfigurationError(f"there is no model {name}{did_you_mean(name, settings.models)}")
     try:
-        own = settings.model if name is None else settings.of(name).model_dump(exclude_unset=True)
+        own = settings.model if name is None else settings.model_settings(name).model_dump(exclude_unset=True)
         # `candidates` and `serve` are left out: under these flags the model may be equal to a candidate.
         alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
         return ModelSettings(**{**alone, **flags})
     except ValidationError as error:
-        raise _refused(error, Sources(flags)) from None
+        raise _refused(error, SettingSources(flags)) from None
 
 
-def _refused(error: ValidationError, origins: Sources, *within: str) -> ConfigurationError:
+def _refused(error: ValidationError, origins: SettingSources, *within: str) -> ConfigurationError:
     """One line for all that is wrong. An error in `[model]` is one of each model, and is reported once."""
     lines: dict[str, list[str]] = {}
     for detail in error.errors():
@@ -280,7 +282,7 @@ def _refused(error: ValidationError, origins: Sources, *within: str) -> Configur
         # A check of a whole table begins with the setting that it is about.
         if len(where) <= (2 if where[:1] == ["models"] else 1) and (setting := _SETTING.match(message)):
             where, message = [*where, *setting[1].split(".")], message[setting.end() :]
-        place, origin = origins.of(where)
+        place, origin = origins.find_source(where)
         if detail["type"] == "extra_forbidden":
             message = f"there is no such setting{_meant(where, place, isinstance(detail['input'], dict))}"
         name = f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}" if where else ""
@@ -291,7 +293,7 @@ def _refused(error: ValidationError, origins: Sources, *within: str) -> Configur
 
 
 def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:
-    """A hint at the setting or table that an unknown name was perhaps meant to be, or ''."""
+    """': perhaps …' for the unknown name of a setting or table, or ''."""
     section: type[BaseModel] = Settings
     for part in where[:-1]:
         section = _table_of(section, part) or section  # a part that is not a table is a name of a model or candidate

@@ -35,7 +35,6 @@ TOPIC_NAME = "topic name (at most 236 of A-Z a-z 0-9 . _ -)"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _RANDOM_START = re.compile("random:[0-9]{1,19}")
 _POINTER = re.compile("(/([^~\0]|~[01])*)?")
-_EXPECTED_POINTER = "expected a JSON Pointer, such as /label or /after/label"
 
 
 def is_topic(name: str) -> bool:
@@ -52,20 +51,13 @@ def _topic(name: str) -> str:
 def _pointer(text: str) -> str:
     if not _POINTER.fullmatch(text):
         meant = "/" + text.strip("./").replace(".", "/")  # a feature's name has dots
-        hint = f": perhaps {meant}" if _POINTER.fullmatch(meant) else ""
-        raise ValueError(f"{_EXPECTED_POINTER}, got {short_json(text)}{hint}")
-    return text
-
-
-def _not_the_record(text: str) -> str:
-    if not text:
-        raise ValueError(f'{_EXPECTED_POINTER}, got "": only features can be the whole record')
+        raise ValueError(f"expected a JSON Pointer, got {short_json(text)}: perhaps {short_json(meant)}")
     return text
 
 
 PointerOrRecord = Annotated[str, AfterValidator(_pointer)]
 """A JSON Pointer to a part of a record, or the empty string, which is the whole record."""
-Pointer = Annotated[PointerOrRecord, AfterValidator(_not_the_record)]
+Pointer = Annotated[str, Field(min_length=1), AfterValidator(_pointer)]
 LabelSetting = bool | int | float | str
 OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
 MarginSetting = OneMargin | tuple[OneMargin, OneMargin] | None
@@ -105,15 +97,7 @@ class EventSettings(Section):
             pointer: tuple(map(_by_value, value if isinstance(value, list) else [value]))
             for pointer, value in sorted(self.where.items())
         }
-        return Places(
-            features=self.features,
-            label=self.label,
-            weight=self.weight or None,
-            id=self.id or None,
-            only=self.only,
-            without=self.without,
-            where=where,
-        )
+        return Places(**dict(self) | {"weight": self.weight or None, "id": self.id or None, "where": where})
 
 
 class CandidateSettings(Section):
@@ -135,9 +119,9 @@ class CandidateSettings(Section):
 
 
 class ModelSettings(Section):
-    """`[model]`, the defaults of all models, and `[models.NAME]`. Settings up to `max_columns` define the model.
+    """`[model]`, the defaults of all models, and `[models.NAME]`.
 
-    A stored model does not continue under other ones.
+    Settings up to `max_columns` define the model: a stored model does not continue under other ones.
     """
 
     features: Literal["named", "positional", "hashed"] = "named"
@@ -204,12 +188,8 @@ class ModelSettings(Section):
         if len({(isinstance(label, bool), label) for label in labels}) < len(labels):
             raise ValueError("labels: the labels must differ")
         for mode, name in (("positional", "dimension"), ("hashed", "bits")):
-            is_set = getattr(self, name) is not None
-            if (self.features == mode) != is_set:
-                raise ValueError(
-                    f'features = "{self.features}" {"takes no" if is_set else "needs"} {name}'
-                    + (f' (it belongs to features = "{mode}")' if is_set else f", such as {name} = 20")
-                )
+            if (self.features == mode) != (getattr(self, name) is not None):
+                raise ValueError(f'{name}: set it with features = "{mode}", and only then')
         event, parts = self.event, (self.event.label, self.event.weight, self.event.id)
         inside = any(part and part.startswith(f"{event.features}/") for part in parts)
         if self.features == "positional" and (inside or event.only or event.without):

@@ -34,7 +34,7 @@ class RedisSettings(TlsSection):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        """The url is well formed. TLS, logins and sentinels are set in one place each, and have an effect."""
+        """Check the URL; refuse settings that contradict each other or have no effect."""
         try:
             parts = urlsplit(self.url)
             good = parts.scheme == "unix" or (

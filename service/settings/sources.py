@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
-class Sources(NamedTuple):
+class SettingSources(NamedTuple):
     """The values of each source, as tables within tables. The first source that has a value wins."""
 
     flags: Mapping[str, Any] = MappingProxyType({})
@@ -19,7 +19,7 @@ class Sources(NamedTuple):
         """The settings of all sources."""
         return _merge(self.file, _merge(self.environment, self.flags))
 
-    def of(self, where: Sequence[str]) -> tuple[Sequence[str], str]:
+    def find_source(self, where: Sequence[str]) -> tuple[Sequence[str], str]:
         """The place of a setting or table, and its source. A model's may be in `[model]`, which is for all models."""
         for place in (where, ("model", *where[2:])) if len(where) > 1 and where[0] == "models" else (where,):
             environment = f"environment {_variable(place)}"

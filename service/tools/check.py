@@ -4,17 +4,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 
 import typer
-from msgspec.structs import replace
 
 from service.errors import DataError, PerceptronError, Unauthorised
 from service.learning.columns.columns import columns_for
 from service.learning.events.event_reader import EventReader
-from service.learning.events.json_pointer import parse_pointer
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import ValueFormat
-from service.learning.identity import Places
 from service.settings.load import Settings
 from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
@@ -25,8 +23,7 @@ from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.resume_check import same_settings
 from service.text import quantity
-from service.tools.formats.readers import at
-from service.tools.suggest.sample import newest_of, parse_objects
+from service.tools.suggest.sample import newest_of
 
 NEWEST_RECORDS = 100
 """Records that are read from each topic."""
@@ -38,14 +35,10 @@ class _Report:
     def __init__(self) -> None:
         self.failed = list[PerceptronError]()
 
-    def say(self, level: str, text: str) -> None:
-        """One line: ok, warn or fail."""
-        typer.echo(f"{level:<4}  {text}")
-
-    def warn(self, texts: Iterable[str]) -> None:
-        """A line for each warning."""
+    def say(self, level: str, *texts: str) -> None:
+        """A line for each text, with its level: ok, warn or fail."""
         for text in texts:
-            self.say("warn", text)
+            typer.echo(f"{level:<4}  {text}")
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -67,14 +60,14 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     with report.failing():
         settings.check_work()
         report.say("ok", f"settings: {quantity(len({*settings.topics, *settings.model_topics.values()}), 'topic')}")
-    report.warn(settings.warnings)
+    report.say("warn", *settings.warnings)
     reached, topics = False, None
     with report.failing():
         async with settings.redis.store() as store:
             warnings = await store.check(settings.learn)
         reached = True
         report.say("ok", f"Redis at {store.address}")
-        report.warn(warnings)
+        report.say("warn", *warnings)
     if not settings.learn:
         return report.failed
     with report.failing():
@@ -95,7 +88,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         await _check_stored(report, settings, sorted(learned))
     for model, topic in sorted(learned.items()):
         with report.failing():
-            await _check_records(report, cluster, model, topic, settings.of(model))
+            await _check_records(report, cluster, model, topic, settings.model_settings(model))
     return report.failed
 
 
@@ -111,7 +104,7 @@ async def _check_topic(report: _Report, settings: Settings, name: str, right: st
     if right in lacking:
         raise Unauthorised(f"{cluster}: {missing_right(right, f'topic {name}')}", "kafka")
     report.say("ok", f"topic {name}")
-    report.warn(f"{cluster}: {missing_right(missing, f'topic {name}')}" for missing in lacking)
+    report.say("warn", *(f"{cluster}: {missing_right(each, f'topic {name}')}" for each in lacking))
 
 
 async def _check_stored(report: _Report, settings: Settings, models: Iterable[str]) -> None:
@@ -121,7 +114,7 @@ async def _check_stored(report: _Report, settings: Settings, models: Iterable[st
             with report.failing():
                 if stored := await store.head(model):
                     head, here = readable(model, *stored), Source(await settings.kafka.cluster.id())
-                    same_settings(model, head, settings.of(model).identity(), here)
+                    same_settings(model, head, settings.model_settings(model).identity(), here)
                     report.say("ok", f"model {model}: goes on with version {head.version}")
 
 
@@ -152,28 +145,18 @@ async def _check_records(report: _Report, cluster: Cluster, model: str, topic: s
     if rejects and not accepted:
         raise DataError(text)
     report.say("warn" if rejects or not accepted else "ok", text)
-    report.warn(f"models.{model}.{line}" for line in unmatched_settings(settings, buffer))
+    report.say("warn", *(f"models.{model}.{line}" for line in unmatched_settings(settings, buffer)))
 
 
 def unmatched_settings(settings: ModelSettings, values: ValueBuffer) -> list[str]:
-    """A line for each optional pointer and each pattern that is set and matches nothing in these records.
-
-    Records without features or label are rejected, and those that `where` skips are counted: other lines say both.
-    """
-    records = [record for record in parse_objects(values) if record is not None]
-    if not records:
-        return []
-    identity, default = settings.identity(), Places()
-    event, looked_at = identity.event, f"the {quantity(len(records), 'record')} that were looked at"
-    lines = []
-    for part in ("weight", "id"):
-        pointer = getattr(event, part)
-        is_default = pointer in (None, getattr(default, part))
-        if not is_default and all(at(record, parse_pointer(pointer)) is None for record in records):
-            lines.append(f"event.{part}: {pointer} is in none of {looked_at}")
-    for setting, patterns in (("only", event.only), ("without", event.without)):
-        for pattern in patterns:
-            alone = replace(identity, event=replace(event, only=(pattern,), without=()))
-            if not len(columns_for(alone).decode(EventReader(alone).read(values)).columns):
-                lines.append(f'event.{setting}: "{pattern}" matches no feature of {looked_at}')
-    return lines
+    """A line for each pattern that matches no feature of these records."""
+    event = settings.event
+    all_named = ModelSettings(event=event.model_copy(update={"only": (), "without": ()}), labels=settings.labels)
+    names = columns_for(all_named.identity()).decode(EventReader(all_named.identity()).read(values)).names
+    bare_names = [name.partition("=")[0] for name in names]
+    return [
+        f'event.{setting}: "{pattern}" matches no feature of the records that were looked at'
+        for setting, patterns in (("only", event.only), ("without", event.without))
+        for pattern in patterns
+        if not any(fnmatchcase(name, pattern) for name in bare_names)
+    ]

@@ -67,19 +67,12 @@ def show_one(cluster: Cluster, model: str, key: str) -> None:
     if letter.truncated:
         typer.echo(f"cut: {letter.truncated}")
     for name, content in letter.headers:
-        typer.echo(f"header {name}: {_text(content or b'')}")
+        typer.echo(f"header {name}: {(content or b'').decode(errors='backslashreplace')}")
     if letter.record_key is not None:
-        typer.echo(f"key: {_text(letter.record_key)}")
+        typer.echo(f"key: {letter.record_key.decode(errors='backslashreplace')}")
     if letter.retried:
         typer.echo(f"retried as: {letter.retried}")
-    typer.echo("value: none" if letter.value is None else _text(letter.value))
-
-
-def _text(content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return content.hex(" ")
+    typer.echo("value: none" if letter.value is None else letter.value.decode(errors="backslashreplace"))
 
 
 def retry(cluster: Cluster, model: str, keys: list[str], every: bool, reason: str | None) -> None:

@@ -3,7 +3,6 @@
 The passes go to standard error as they come, the result to standard output.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from service.learning.finite.batch_training import BoundCheck, Data, Pass
 from service.learning.finite.separability import ZERO_TOLERANCE, Certificate, separate
 from service.learning.identity import Identity, Label
 from service.learning.kernel.kernel import Vector
-from service.settings.load import Settings, model_settings
+from service.settings.load import Settings, override_model_settings
 from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
 from service.text import printable, quantity, short_json
@@ -36,7 +35,7 @@ MAX_PRINTED_PASSES = 20
 """The first passes, which are all printed; after them each hundredth is."""
 
 
-class FitSource(NamedTuple):
+class TrainingFile(NamedTuple):
     """Record values in their order, each with its place, such as `line 2`; and the name of their file or topic."""
 
     name: str
@@ -73,21 +72,21 @@ class Result(NamedTuple):
 
 def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], options: FitOptions) -> ModelSettings:
     """The settings of a model, overridden by flags; --batch sets the rule lms. Raises ConfigurationError."""
-    own = model_settings(settings, model, flags | {"rule": "lms"} if options.batch else flags)
+    own = override_model_settings(settings, model, flags | {"rule": "lms"} if options.batch else flags)
     if options.batch and own.labels and len(own.labels) > 2:
         raise ConfigurationError(f"--batch takes two labels, and there are {len(own.labels):,}: leave it out")
     return own
 
 
-def file_source(file: str, identity: Identity, form: FormatName | None, label: str | None) -> FitSource:
+def file_source(file: str, identity: Identity, form: FormatName | None, label: str | None) -> TrainingFile:
     """The events of a file; raises DataError at the first bad line."""
     reader = format_of(file, identity, name=form, label=label, key=None)
     events = Events(file, reader, identity, check=True)
     lines = list(events.lines(raise_bad_line))
-    return FitSource(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
+    return TrainingFile(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
 
 
-async def topic_source(cluster: Cluster, topic: str) -> FitSource:
+async def topic_source(cluster: Cluster, topic: str) -> TrainingFile:
     """All records that a topic has now; raises ConfigurationError if there is no such topic, and DependencyError."""
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
     places, values, formats = list[str](), list[bytes | None](), list[ValueFormat]()
@@ -95,11 +94,13 @@ async def topic_source(cluster: Cluster, topic: str) -> FitSource:
         places.extend(f"{partition}-{offset}" for offset in records.offsets.tolist())
         values += records.values
         formats += map(records.values.format_at, range(len(records)))
-    return FitSource(f"topic {topic}", places, ValueBuffer.from_values(values, formats))
+    return TrainingFile(f"topic {topic}", places, ValueBuffer.from_values(values, formats))
 
 
-def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
-    """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can cause."""
+def fit_events(
+    source: TrainingFile, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool
+) -> None:
+    """Fit, print and write; raises DataError if there is no event."""
     check_output(output)
     identity = own.identity()
     data = batch_training.read_data(identity, source.values, own.start_weights)
@@ -123,14 +124,10 @@ def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, outpu
         write_atomically(output, msgspec.json.encode(fitted) + b"\n")
         typer.echo(f"weights written to {output}", err=True)
     if as_json:
-        typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
+        typer.echo(msgspec.json.encode(_json(result, fitted), enc_hook=lambda array: array.T.tolist()))
     else:
         aside = f", {quantity(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
         typer.echo("\n".join(_lines(result, options, aside)))
-    if result.bounded is None or result.bounded.held:
-        return 0
-    typer.echo("a bound does not hold: this program is wrong, please report it", err=True)
-    return 4
 
 
 def _learn(identity: Identity, data: Data, places: list[str], options: FitOptions) -> Result:
@@ -169,14 +166,11 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
 def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
     """The result as lines of text."""
     yield _ending(r, options)
-    of = f" of {len(r.labels):,} labels" if r.labels else ""
-    yield f"data     {quantity(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
-    for label, row in zip(r.labels[:MAX_LISTED], r.w.T, strict=False):
-        yield f"weights  {short_json(label)}: {_largest(row, r.data)}"
-    if not r.labels:
-        yield f"weights  {_largest(r.w, r.data)}"
-    if len(r.labels) > MAX_LISTED:
-        yield f"         and {len(r.labels) - MAX_LISTED:,} more labels: -o and --json have them all"
+    classes = f" of {len(r.labels):,} labels" if r.labels else ""
+    yield f"data     {quantity(len(r.places), 'event')}{classes}, {len(r.data.columns) - 1:,} features{aside}"
+    names = [f"{short_json(label)}: " for label in r.labels[:MAX_LISTED]] or [""]
+    for name, row in zip(names, np.atleast_2d(r.w.T), strict=False):
+        yield f"weights  {name}{_largest(row, r.data)}"
     if r.evidence.combination:
         terms = [
             f"{part:.6g}·z({place}{'' if other is None else f', {short_json(other)}'})"
@@ -193,8 +187,7 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
             "and no weight times its column's largest |value| beyond 1: the largest margin in that norm"
         )
     elif r.evidence.unknown:
-        separable = "it converged, so separable; the largest margin is unknown" if r.ended == "converged" else "none"
-        yield f"evidence {separable}: {r.evidence.unknown}"
+        yield f"evidence unknown: {r.evidence.unknown}"
     if r.bounded is not None:
         yield from _bound_lines(r, r.bounded)
     elif r.no_bound and not r.passes[-1].errors:
@@ -246,17 +239,13 @@ def _combination(r: Result) -> Iterator[tuple[str, Label | None, float]]:
             yield r.places[i], None, part
 
 
-def _radius(r: Result, b: BoundCheck) -> float:
-    """R = max ‖(1, x)‖; with three labels and more ‖z‖² has it twice."""
-    return math.sqrt(b.separation.squared_radius / (2.0 if r.labels else 1.0))
-
-
 def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
     s, updates = b.separation, quantity(b.updates, "update")
     if b.novikoff is not None:
         twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
+        radius = math.sqrt(s.squared_radius / (2.0 if r.labels else 1.0))  # R = max ‖(1, x)‖
         yield (
-            f"bound    {updates} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
+            f"bound    {updates} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {radius:.6g}, "
             f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {b.vector}, the smaller bound)"
         )
         low, high = s.sides(np.array([float(b.updates)]))
@@ -278,24 +267,8 @@ def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:
     return {
         "ended": r.ended,
         "separable": False if combination else separable,
-        "evidence": {
-            "separating": None if evidence.vector is None else evidence.vector.T.tolist(),
-            "combination": combination or None,
-            "residual": evidence.residual if combination else None,
-            "unknown": evidence.unknown,
-        },
-        "bounds": b
-        and {
-            **{name: getattr(b, name) for name in ("updates", "vector", "novikoff", "hu")},
-            "radius": _radius(r, b),
-            "margin": b.separation.margin,
-            "norm": math.sqrt(b.separation.squared_norm),
-            "norms_between_their_sides": b.norms,
-        },
-        "passes": [
-            {name: getattr(one, name) for name in ("mistakes", "updates", "errors", "loss")}
-            | {"pass": one.number, "trace": [after.T.tolist() for after in one.trace]}
-            for one in r.passes
-        ],
+        "evidence": evidence._asdict() | {"combination": combination or None},
+        "bounds": b and b._asdict() | {"separation": b.separation._asdict()},
+        "passes": [one._asdict() for one in r.passes],
         "weights": fitted,
     }

@@ -12,12 +12,11 @@ from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
 from service.text import printable, quantity
 from service.tools.client import Client, RequestRefused
+from service.tools.formats.formats import Events, in_batches, raise_bad_line
+from service.tools.formats.readers import JsonLines
 
 REQUEST_LINES = 1000
 """Lines of a request."""
-
-NumberedValue = tuple[int, Any]
-"""The number of a line, and its value."""
 
 
 def predict_lines(
@@ -28,28 +27,25 @@ def predict_lines(
     With three labels and more, `top` is the number of scores to print. If the model's settings have another place for
     features, each line is a whole record of its topic.
     """
-    from service.tools.formats.formats import in_batches
-
-    name = "standard input" if file == "-" else file
+    events = Events(file, JsonLines(Identity(), None), Identity(), check=False)
     parameters = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
-    query = f"?{'&'.join(parameters)}" if parameters else ""
-    path = f"/v1/models/{model}/predict{query}"
-    whole = settings.of(model).identity().event.features != Places().features
+    path = f"/v1/models/{model}/predict?{'&'.join(parameters)}"
+    whole = settings.model_settings(model).identity().event.features != Places().features
     number, client = 0, Client(settings, url)
 
     def predictions_of(values: list[Any]) -> Any:
         request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
         return client.request_json(path, request)["predictions"]
 
-    for batch in in_batches(_values(file), min(REQUEST_LINES, settings.http.max_instances)):
-        for prediction in _answers(batch, predictions_of, name):
+    for batch in in_batches(_values(events), min(REQUEST_LINES, settings.http.max_instances)):
+        for prediction in _answers(batch, predictions_of, events.name):
             number += 1
             _show(prediction, explain, top is not None, as_json)
     if not number:
-        raise DataError(f"{name}: no line to predict")
+        raise DataError(f"{events.name}: no line to predict")
 
 
-def _answers(batch: list[NumberedValue], predictions_of: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
+def _answers(batch: list[tuple[int, Any]], predictions_of: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
     """The predictions for these lines. If a line is refused: those for the lines before it, then DataError."""
     try:
         predictions = predictions_of([value for _, value in batch])
@@ -84,12 +80,8 @@ def _instance(value: Any) -> Any:
     return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
 
 
-def _values(file: str) -> Iterator[NumberedValue]:
-    """The lines that are not empty, parsed; raises DataError."""
-    from service.tools.formats.formats import Events, raise_bad_line
-    from service.tools.formats.readers import JsonLines
-
-    events = Events(file, JsonLines(Identity(), None), Identity(), check=False)
+def _values(events: Events) -> Iterator[tuple[int, Any]]:
+    """The lines that are not empty, parsed, with their numbers; raises DataError."""
     for line in events.lines(raise_bad_line):
         try:
             value = msgspec.json.decode(line.value)

@@ -51,17 +51,12 @@ def dry_run(events: Events, count: int | None, skip: int) -> None:
 
     Prints the first bad lines; raises DataError with their number if there are any.
     """
-    bad = 0
-
-    def tell(message: str) -> None:
-        nonlocal bad
-        bad += 1
-        if bad <= MAX_BAD_LINES:
-            typer.echo(message, err=True)
-
-    good = sum(1 for _ in _part(events, tell, skip, count))
+    bad = list[str]()
+    good = sum(1 for _ in _part(events, bad.append, skip, count))
+    for message in bad[:MAX_BAD_LINES]:
+        typer.echo(message, err=True)
     if bad:
-        raise DataError(f"{events.name}: {quantity(bad, 'line')} bad, {quantity(good, 'event')} good")
+        raise DataError(f"{events.name}: {quantity(len(bad), 'line')} bad, {quantity(good, 'event')} good")
     typer.echo(f"{quantity(good, 'event')} good; nothing was sent")
 
 
@@ -173,4 +168,5 @@ def _read(loop: asyncio.AbstractEventLoop, batches: Batches, lines: Iterator[Lin
                 put(batch)
             put(None)
         except Exception as error:
-            put(error)
+            if not isinstance(error, RuntimeError | CancelledError):
+                put(error)

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -19,11 +21,34 @@ Titles = tuple[str, ...]
 """The titles of a table's columns."""
 
 
-def print_tables(tables: Mapping[Titles, Sequence[Sequence[str]]]) -> None:
-    """Print the rows of each table that has some."""
+def as_cell(value: Any) -> str:
+    """A value on one line, without null members; -0 as 0.
+
+    >>> as_cell({"all": 0.625, "recent": None, "interval": [-0.0, 12345], "average": True})
+    'all 0.625, interval [0, 12,345], average true'
+    """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text}" for name, member in value.items() if (text := as_cell(member)))
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_cell, value))}]"
+    if isinstance(value, float):
+        return f"{value + 0.0:g}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def figures(members: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The rows of a table with the members of an object, without lists and what is null or empty."""
+    return [(name, value) for name, value in members.items() if not isinstance(value, list) and as_cell(value)]
+
+
+def print_tables(tables: Mapping[Titles, Sequence[Sequence[Any]]]) -> None:
+    """Print the rows of each table that has some; structs are printed as their members."""
     console = Console(width=None if Console().is_terminal or os.environ.get("COLUMNS") else PIPE_WIDTH)
     with console.capture() as printed:
-        for titles, rows in tables.items():
+        for titles, values in tables.items():
+            rows = [[*map(as_cell, row)] for row in msgspec.to_builtins(values)]
             table = Table(box=None, pad_edge=False)
             for title, column in zip(titles, zip(*rows, strict=True), strict=False):
                 is_number = not "".join(column).strip("-+.,%e0123456789")

@@ -106,14 +106,16 @@ async def test_an_impossible_rollback_says_so_in_one_line(
 
     assert f"has no kept version 99999: it has {', '.join(map(str, numbers))}" in await rollback_error(1, 99999)
     error = await rollback_error(2, number, "--resume-at", f"0:{offset - 1}")
-    assert f"has learned up to {offset}, and nothing is learned twice" in error
+    assert f"has learned up to 0:{offset}, and nothing is learned twice" in error
     error = await rollback_error(1, number, "--resume-at", "0:401")
-    assert "partition 0 ends at 400, so learning cannot go on at 401" in error
+    assert "partition 0 has the offsets 0 to 400: learning cannot go on at 401" in error
     assert await store.digest(topic) == digest, "none of these wrote anything"
     # The log is trimmed: the user must name what is left out.
     await trim(kafka, topic, 350)
     error = await rollback_error(1, number)
-    assert f"version {number} would go on at {offset}: leave out what is gone with --resume-at 0:350" in error
+    assert (
+        f"has the offsets 350 to 400: learning cannot go on at {offset}; name another offset with --resume-at" in error
+    )
     await tool.roll_back(number, "--resume-at", "0:350")
     restarted = await asyncio.to_thread(run(KEEP_OFTEN).up)
     assert (await asyncio.to_thread(restarted.wait_for, 400))["covered"] == {"0": [[0, offset], [350, 400]]}

@@ -105,7 +105,7 @@ async def test_dead_letters_are_listed_shown_and_sent_again_once(
     assert json.loads(call("list", "--json", "--limit", "1").stdout)["offset"] == "2"
     letter = call("show", f"{topic}-0-0").stdout.splitlines()
     assert {"reason: unknown-label", "header trace: 7", "header reason: mine", "key: k", words.decode()} <= set(letter)
-    assert "ff 20 62 61 64" in call("show", f"{topic}-0-1").stdout
+    assert r"\xff bad" in call("show", f"{topic}-0-1").stdout
     assert "no dead letter x-0-9" in call("retry", "x-0-9").stderr
     url = f"redis://{redis.address}/0"
     assert perceptron("reset", "-t", topic, "--redis", url, "--yes", cwd=tmp_path).returncode == 0

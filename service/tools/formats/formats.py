@@ -53,14 +53,12 @@ class Events:
         self.headers = [(HEADER, value_format.media_type.encode())] if value_format.media_type else []
         """The headers of a record with such a value."""
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
-        is_file = file != "-"
+        self._file: str | int = file if file != "-" else 0
+        self.name = file if self._file else "standard input"
         try:
-            # Not sys.stdin: the interpreter cannot end in order while a thread waits in it. `close` closes a file.
-            self._raw: Any = open(file if is_file else 0, "rb", closefd=is_file)  # noqa: SIM115
+            self.size = os.stat(self._file).st_size if self._file else 0
         except OSError as error:
             raise ConfigurationError(f"{file}: {error.strerror}") from None
-        self.name = file if is_file else "standard input"
-        self.size = os.fstat(self._raw.fileno()).st_size if is_file else 0
         self._reader: Any = None
         if check:
             from service.learning.events.event_reader import EventReader, use_compiled_reader  # it takes long to load
@@ -69,11 +67,6 @@ class Events:
                 use_compiled_reader(True)
             self._reader = EventReader(identity)
 
-    def close(self) -> None:
-        """Close the file. Standard input stays open: a thread may be waiting in it."""
-        if self._raw.name != 0:
-            self._raw.close()
-
     def lines(self, bad: Callable[[str], None]) -> Iterator[Line]:
         """The good events. `bad` is called with a message for each bad line, and may raise.
 
@@ -81,7 +74,8 @@ class Events:
         """
         number = 0
         try:
-            with self._raw as raw:
+            # Not sys.stdin: the interpreter cannot end in order while a thread waits in it.
+            with open(self._file, "rb", closefd=self._file != 0) as raw:
                 plain: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
                 if plain.peek(3)[:3] == codecs.BOM_UTF8:
                     plain.read(3)

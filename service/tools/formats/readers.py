@@ -47,8 +47,6 @@ class JsonLines:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadLine(f"--key {self._key}: the line is not JSON: {error}") from None
         features = at(event, self._features)
-        if isinstance(features, list):
-            features = {str(i): value for i, value in enumerate(features)}
         for members in (event, features):
             if isinstance(members, dict) and self._key in members:
                 return _key(self._key, members[self._key])

@@ -16,7 +16,7 @@ async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: 
     If the settings differ from those of the stored model, only a learner that has them begins it again. With
     `keep_answering` the last version answers until the model has been learned up to the end of its log.
     """
-    identity = settings.of(name).identity()
+    identity = settings.model_settings(name).identity()
     async with settings.redis.store() as store:
         if not await store.exists(name):
             raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")

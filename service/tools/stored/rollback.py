@@ -51,24 +51,18 @@ async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at:
     """Raise ConfigurationError if learned records would be learned again, DataError if learning cannot go on there."""
     learned = {partition: position.offset for partition, position in version.next.items()}
     for partition, offset in resume_at.items():
-        if partition not in learned:
-            partitions = ", ".join(map(str, learned))
+        if offset < learned.get(partition, offset + 1):
+            ends = ", ".join(f"{partition}:{end}" for partition, end in learned.items())
             raise ConfigurationError(
-                f"--resume-at {partition}:{offset}: version {version.version} has partitions {partitions}"
-            )
-        if offset < learned[partition]:
-            raise ConfigurationError(
-                f"--resume-at {partition}:{offset}: version {version.version} has learned up to {learned[partition]}, "
-                f"and nothing is learned twice: give {learned[partition]} or more"
+                f"--resume-at {partition}:{offset}: version {version.version} has learned up to {ends}, and nothing is "
+                "learned twice: name an offset from there on"
             )
     async with cluster.reader(version.model, [topic], DataError(f"{cluster} has no topic {topic}")) as reader:
         bounds = reader.bounds
     for partition, offset in (learned | resume_at).items():
         begin, end = bounds.get(partition, (0, 0))
-        if offset < begin:
+        if not begin <= offset <= end:
             raise DataError(
-                f"topic {topic}: partition {partition} begins at {begin}, but version {version.version} would go on at "
-                f"{offset}: leave out what is gone with --resume-at {partition}:{begin}"
+                f"topic {topic}: partition {partition} has the offsets {begin} to {end}: learning cannot go on at "
+                f"{offset}; name another offset with --resume-at"
             )
-        if offset > end:
-            raise DataError(f"topic {topic}: partition {partition} ends at {end}, so learning cannot go on at {offset}")

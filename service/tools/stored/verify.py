@@ -31,6 +31,7 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.resume_check import fingerprint
 from service.text import short_json
 from service.tools.stored.newest_snapshot import newest_snapshot
+from service.tools.tables import figures, print_tables
 
 UNWATCHED = Options(bound=False)
 """The options of a replay. The sums of the bound are left out: they are not part of the state."""
@@ -57,7 +58,7 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
             f"topic {settings.topic_of(name)} holds {learner.main.counts.records:,} of the {learned:,} records that "
             f"were learned: {empty:,} covered offsets are empty, as in a compacted log"
         )
-    about = {
+    about: dict[str, Any] = {
         "model": name,
         "version": head.version,
         "order": head.order,
@@ -66,20 +67,22 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
         "replayed_records": replayed,
         "replayed_events": learner.main.counts.events - events,
         "events": head.counts.events,
-        "amendments": _amendments(stored),
+        "amendments": [*_amendments(stored)],
         "candidates": {name: candidate.counts.events for name, candidate in head.candidate_states.items()},
         "offsets_without_record": empty,
         "gaps": by_text(learner.gaps),
         "state_digest": head.state_digest,
         "replayed_state_digest": digest,
         "equal": equal,
+        "result": "equal, bit for bit" if equal else "DIFFERENT",
         "differences": [] if equal else _differences(stored, learner, diverged),
     }
     if as_json:
         typer.echo(msgspec.json.encode(about))
     else:
-        for label, value in _lines(about):
-            typer.echo(f"{label:<10}{value}")
+        print_tables({("figure", "value"): figures(msgspec.to_builtins(about))})
+        for part in ("amendments", "differences"):
+            print_tables({(part,): [(line,) for line in about[part]]})
     return 0 if equal else DIFFERENT
 
 
@@ -132,7 +135,7 @@ def _start(settings: Settings, name: str, head: Head) -> WeightsFile | None:
     """The weights of the file that the model began with, if it did: its head has only their digest."""
     if not head.identity.start.startswith(FROM_FILE):
         return None
-    start = settings.of(name).start_weights
+    start = settings.model_settings(name).start_weights
     if start is None or start.identity != head.identity.start:
         raise ConfigurationError(
             f"model {name} began with the weights of a file ({head.identity.start[:20]}…): set start to that file"
@@ -200,15 +203,10 @@ def _cover(learner: Learner, partition: PartitionId, to: int) -> None:
 def _check_log(topic: str, steps: Sequence[Step], bounds: dict[PartitionId, tuple[int, int]]) -> None:
     for partition, start, to in steps:
         begin, end = bounds.get(partition, (0, 0))
-        if start < begin and start < to:
+        if to > end or start < min(begin, to):
             raise LogLost(
-                f"topic {topic}: partition {partition} begins at {begin}, so the records from {start} to "
-                f"{min(begin, to)}, which were learned, are gone: they cannot be learned again"
-            )
-        if to > end:
-            raise LogLost(
-                f"topic {topic}: partition {partition} ends at {end}, but the model has learned up to {to}: it is not "
-                "the log that was learned"
+                f"topic {topic}: partition {partition} has the offsets {begin} to {end}, and {start} to {to} were "
+                "learned: they cannot be learned again"
             )
 
 
@@ -223,14 +221,8 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
         return [*differences, "columns: their names or order"]
     for name, array in stored.arrays.items():
         other = replayed.arrays.get(name, np.full_like(array, np.nan))
-        columns = np.flatnonzero(array.view(np.uint64) != other.view(np.uint64))
-        if len(columns):
-            first = int(columns[0])
-            differences.append(
-                f"{name}: {len(columns):,} of {len(array):,} columns, such as "
-                f"{stored.columns.name_of(first) if first else 'the bias'}: "
-                f"{float(array[first])!r} stored, {float(other[first])!r} replayed"
-            )
+        if count := np.count_nonzero(array.view(np.uint64) != other.view(np.uint64)):
+            differences.append(f"{name}: {count:,} of {len(array):,} columns")
     if not all(RULES[classifier.identity.rule].exact for classifier in (stored.main, *stored.candidates.values())):
         differences.append("the logistic rule's exp may differ between machines")
     return differences
@@ -242,29 +234,8 @@ def _figures(learner: Learner) -> dict[str, Any]:
     return {**msgspec.to_builtins(learner.main.counts), **candidates, "covered": by_text(learner.covered)}
 
 
-def _amendments(learner: Learner) -> list[dict[str, Any]]:
+def _amendments(learner: Learner) -> Iterator[str]:
     """The changes of the settings, and the offsets at which they began."""
-    pairs = zip(learner.amendments, learner.identities[1:], strict=True)
-    return [{"changes": new.differences(old.identity), "since": by_text(old.since)} for old, new in pairs]
-
-
-def _lines(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "model", f"{about['model']}, version {about['version']:,}, {about['events']:,} events"
-    for partition, ranges in about["covered"].items():
-        yield "covered", f"partition {partition}: {', '.join(f'{start:,} to {to:,}' for start, to in ranges)}"
-    begin = "the first record" if about["from_version"] is None else f"kept version {about['from_version']:,}"
-    counts = f"{about['replayed_records']:,} records, {about['replayed_events']:,} of them events"
-    yield "replayed", f"{counts}, from {begin} on; {about['offsets_without_record']:,} offsets have no record"
-    for partition, gaps in about["gaps"].items():
-        first, last = (f"{start:,} to {to:,}" for start, to in (gaps.first, gaps.last))
-        yield "gaps", f"partition {partition}: {gaps.count:,} gaps, the first {first}, the last {last}"
-    for changes, since in map(dict.values, about["amendments"]):
-        following = ", ".join(f"{partition}:{offset}" for partition, offset in since.items())
-        yield "amended", f"{'; '.join(changes)}, from {following} on"
-    for name, events in about["candidates"].items():
-        yield "candidate", f"{name}, {events:,} events"
-    yield "stored", about["state_digest"]
-    yield "replay", about["replayed_state_digest"]
-    yield "result", "equal, bit for bit" if about["equal"] else "DIFFERENT"
-    for difference in about["differences"]:
-        yield "", difference
+    for old, new in zip(learner.amendments, learner.identities[1:], strict=True):
+        following = ", ".join(f"{partition}:{offset}" for partition, offset in old.since.items())
+        yield f"{'; '.join(new.differences(old.identity))}, from {following} on"

@@ -44,8 +44,6 @@ class FieldProfile:
 
         The elements of a list count, each by itself.
         """
-        self.late = 0
-        """The number of values that occur for the first time in the later half of the records."""
         self.rises = 0
         """A count of the numbers that are at least as large as the number before them."""
         self.example: Any = None
@@ -68,8 +66,8 @@ class FieldProfile:
         """The number of different values of the member."""
         return len(self.counts)
 
-    def add(self, value: Any, late: bool) -> None:
-        """Count the value of one record; `late` says whether the record is in the later half."""
+    def add(self, value: Any) -> None:
+        """Count the value of one record."""
         kind = type_name(value).split()[-1]
         self.kinds[kind] += 1
         self.example = value if self.example is None else self.example
@@ -79,9 +77,7 @@ class FieldProfile:
             self.fault = str(rejected)
             return
         for element in value if kind == "list" else [value]:
-            key = (isinstance(element, bool), element)
-            self.late += late and key not in self.counts
-            self.counts[key] += 1
+            self.counts[isinstance(element, bool), element] += 1
         if kind == "number":
             self.rises += value >= self._last
             self._last = value
@@ -131,10 +127,10 @@ def leaves(value: Any, outer: Path = ()) -> Iterator[tuple[Path, Any]]:
 def profile_fields(records: Sequence[Any]) -> dict[Path, FieldProfile]:
     """The members of objects or lists, in the order in which they first occur."""
     members: dict[Path, FieldProfile] = {}
-    for i, record in enumerate(records):
+    for record in records:
         for path, value in leaves(record):
             if path in members or len(members) < MAX_MEMBERS:
-                members.setdefault(path, FieldProfile(path)).add(value, 2 * i >= len(records))
+                members.setdefault(path, FieldProfile(path)).add(value)
     return members
 
 
@@ -143,5 +139,5 @@ def member_at(records: Iterable[Any], path: Path) -> FieldProfile:
     member = FieldProfile(path)
     for record in records:
         if (value := at(record, path)) is not None:
-            member.add(value, False)
+            member.add(value)
     return member

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from service.errors import DataError
 from service.learning.evaluation.confusion import RARE
 from service.learning.events.json_pointer import Path, parse_pointer
-from service.learning.identity import MAX_CLASSES, Label
+from service.learning.identity import MAX_CLASSES, Label, listed
 from service.text import did_you_mean, printable, short_json
 from service.tools.formats.readers import at
 from service.tools.suggest.field_profile import FieldProfile, member_at, profile_fields
@@ -14,16 +14,14 @@ from service.tools.suggest.sample import Sample
 
 GENERAL_NAMES = {"label", "labels", "target", "y", "class"}
 NAMES = GENERAL_NAMES | {
-    "outcome", "clicked", "click", "converted", "conversion", "churned", "churn", "fraud", "fraudulent", "spam",
-    "default", "defaulted", "purchased", "bought", "cancelled", "canceled", "returned", "survived", "success",
-    "responded", "subscribed", "approved", "won", "result", "status", "verdict", "decision",
+    "outcome", "clicked", "click", "converted", "conversion", "churned", "churn", "fraud", "spam", "default",
+    "purchased", "bought", "cancelled", "survived", "success", "subscribed", "approved", "won", "result", "status",
 }  # fmt: skip
 """Frequent names of labels."""
 MAX_TEXTS = 20
 """A member with more texts is not a likely label unless its name is a label's."""
 MAX_AMOUNTS = 50
 """A label of more numbers is probably an amount."""
-MAX_LISTED_MEMBERS = 20
 MAX_NAME_SCORE = 4
 POSITIVE_TEXTS = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won", "pass", "passed", "success"}
 
@@ -41,9 +39,7 @@ def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: 
         return ("label",), "the service's own form has it there", []
     likely = _likely_labels(members)
     if not likely:
-        raise DataError(
-            f"{sample.name}: no member looks like a label (two values or a few): name it with --label; {_list(members)}"
-        )
+        raise DataError(f"{sample.name}: no member looks like a label: name it with --label; {_listed(members)}")
     path, *others = [(*outer, *member.path) for member in likely]
     named = f"named {path[-1]} and " if _name_score(path[-1]) else ""
     return path, f"{named}a {likely[0].kind} of {likely[0].distinct:,} values", others
@@ -58,15 +54,12 @@ def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfil
     last = [path for path in members if path[-1] == requested]
     if whole or len(last) == 1:
         return (*outer, *(whole or last)[0])
-    names = [printable(member.name) for member in members.values()]
-    near = did_you_mean(requested.removeprefix("/").replace("/", "."), names)
-    raise DataError(f"--label: no record of {sample.name} has '{printable(requested)}'{near}; {_list(members)}")
+    near = did_you_mean(requested.removeprefix("/").replace("/", "."), [each.name for each in members.values()])
+    raise DataError(printable(f"--label: no record of {sample.name} has '{requested}'{near}; {_listed(members)}"))
 
 
-def _list(members: dict[Path, FieldProfile]) -> str:
-    names = [printable(member.name) for member in members.values()]
-    more = f" and {len(names) - MAX_LISTED_MEMBERS:,} more" if len(names) > MAX_LISTED_MEMBERS else ""
-    return f"the members are {', '.join(names[:MAX_LISTED_MEMBERS]) or 'none'}{more}"
+def _listed(members: dict[Path, FieldProfile]) -> str:
+    return f"the members are {listed([member.name for member in members.values()]) or 'none'}"
 
 
 def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:

@@ -28,12 +28,6 @@ OPERATIONS = ["c", "u", "r"]
 """Debezium's creations, updates and snapshots; a deletion leaves nothing to learn."""
 TYPE_NAMES = ("type", "event_type", "eventType", "event")
 MAX_TYPES = 50
-ENOUGH_TO_HASH = 2000
-"""With fewer records it is unknown whether new categories keep coming."""
-NEW_CATEGORIES = 0.1
-"""With more new categories a record, the columns of named features are used up after ten million records."""
-BITS, MAX_BITS = 20, 24
-"""Bits of the number of columns: the proposed ones, and the most, with which weights are 128 MB."""
 
 
 class Choice(NamedTuple):
@@ -41,7 +35,7 @@ class Choice(NamedTuple):
 
     setting: str
     value: Any
-    why: str
+    reason: str
 
 
 class EventChoices(NamedTuple):
@@ -54,8 +48,6 @@ class EventChoices(NamedTuple):
     label: FieldProfile
     members: list[tuple[FieldProfile, str]]
     """The label and all other members, each with its note: `label`, the name of its mark if it is left out, or ''."""
-    others: list[str]
-    """Other members that may be the label, the likeliest first."""
 
 
 def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
@@ -94,16 +86,15 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     if form not in ("own", "cloud"):
         choices.append(Choice("event.id", False, "no member is sure to name a record"))
     marks = {} if is_list else {each.name: mark for each in members.values() if (mark := each.mark(len(events)))}
-    features = [member for member in members.values() if member.name not in marks]
-    if not features:
+    if all(member.name in marks for member in members.values()):
         why = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
         raise DataError(f"{sample.name}: no member besides the label {called} is a feature: {why}")
-    choices += _feature_mode(features, events, len(labels))
+    choices += _feature_mode(events)
     if marks:
         why = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
         choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
     rows = [(label, "label"), *((x, marks[x.name].name if x.name in marks else "") for x in members.values())]
-    return EventChoices(sample.values, choices, labels, label, rows, others)
+    return EventChoices(sample.values, choices, labels, label, rows)
 
 
 def _form_of_record(record: dict[str, Any]) -> str:
@@ -151,20 +142,12 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
     return sample._replace(values=sample.values[matching])
 
 
-def _feature_mode(features: Sequence[FieldProfile], events: Sequence[Any], labels: int) -> list[Choice]:
-    """Positional features for lists, else named ones; hashed ones if new categories keep coming."""
+def _feature_mode(events: Sequence[Any]) -> list[Choice]:
+    """Positional features for lists, else named ones."""
     if isinstance(events[0], list):
         (length, count), *_ = Counter(map(len, events)).most_common(1)
         return [
             Choice("features", "positional", "features are lists of numbers"),
             Choice("dimension", length, f"{count:,} of {len(events):,} lists have this many numbers"),
         ]
-    later = len(events) - len(events) // 2
-    pace = sum(member.late for member in features if "string" in member.kind) / later
-    if len(events) < ENOUGH_TO_HASH or pace <= NEW_CATEGORIES:
-        return [Choice("features", "named", "weights can be read by name")]
-    bits = min(BITS, MAX_BITS - (labels - 1).bit_length())
-    return [
-        Choice("features", "hashed", f"new categories still come, {pace:.2f} a record: names would use up the columns"),
-        Choice("bits", bits, f"a table of {1 << bits:,} columns"),
-    ]
+    return [Choice("features", "named", "weights can be read by name")]

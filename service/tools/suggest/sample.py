@@ -1,13 +1,12 @@
 """A sample of records: the newest of a topic, or the first of a file."""
 
 import struct
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from service.errors import ConfigurationError, DataError, PerceptronError, Rejected
-from service.learning.events.careful_reader import CarefulReader
+from service.errors import ConfigurationError, DataError, PerceptronError
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import ValueFormat
 from service.learning.identity import Identity
@@ -17,9 +16,6 @@ from service.streaming.records import KafkaRecords
 from service.text import quantity
 from service.tools.formats.formats import Events, FormatName, format_name, raise_bad_line
 from service.tools.formats.readers import Csv, JsonLines
-
-MAX_SAMPLE_BYTES = 32 << 20
-"""A sample is held in memory, and read several times."""
 
 
 class Sample(NamedTuple):
@@ -42,14 +38,8 @@ class Sample(NamedTuple):
         if not self.values:
             raise DataError(f"{self.name}: there is no record to look at")
         if next(self.objects(), None) is None:
-            try:
-                CarefulReader(Identity()).read(self.values[0], self.values.format_at(0))
-            except Rejected as rejected:
-                why = f"{rejected.reason}: {rejected}"
-                if (self.values[0] or b"").startswith(b"\0"):
-                    why += " (it begins with a zero byte, as Avro and Protobuf of a schema registry do)"
-                count = quantity(len(self.values), "record")
-                raise DataError(f"{self.name}: none of {count} is a JSON object; the first: {why}") from None
+            count = quantity(len(self.values), "record")
+            raise DataError(f"{self.name}: none of {count} is a JSON object; Avro and Protobuf cannot be read")
 
 
 def parse_objects(values: ValueBuffer) -> Iterator[dict[str, Any] | None]:
@@ -67,14 +57,8 @@ def read_file(file: str, form: FormatName | None, count: int) -> Sample:
     is_table = format_name(file, form) == "csv"
     rows = Csv(Identity(), None, None) if is_table else JsonLines(Identity(), None)
     events = Events(file, rows, Identity(), check=False)
-    values, size = list[bytes | None](), 0
-    for line in islice(events.lines(raise_bad_line), count):
-        values.append(line.value)
-        size += len(line.value)
-        if size > MAX_SAMPLE_BYTES:
-            break
-    buffer = ValueBuffer.from_values(values)
-    return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", buffer, is_table)
+    values = ValueBuffer.from_values([line.value for line in islice(events.lines(raise_bad_line), count)])
+    return Sample(events.name, f"the first {quantity(len(values), 'record')} of {events.name}", values, is_table)
 
 
 async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
@@ -82,16 +66,13 @@ async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
 
     Raises ConfigurationError if there is no such topic, DataError and DependencyError.
     """
-    records, size = deque[tuple[int, bytes | None, ValueFormat]](), 0
+    records = list[tuple[int, bytes | None, ValueFormat]]()
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
     async for _, newest in newest_of(cluster, topic, missing, count):
-        for i, value in enumerate(newest.values):
-            records.append((int(newest.timestamps[i]), value, newest.values.format_at(i)))
-            size += len(value or b"")
-            while size > MAX_SAMPLE_BYTES:
-                size -= len(records.popleft()[1] or b"")
-    in_order = sorted(records, key=lambda record: record[0])
-    values = ValueBuffer.from_values([value for _, value, _ in in_order], [each for *_, each in in_order])
+        formats = map(newest.values.format_at, range(len(newest)))
+        records += zip(newest.timestamps.tolist(), newest.values, formats, strict=True)
+    records.sort(key=itemgetter(0))
+    values = ValueBuffer.from_values([value for _, value, _ in records], [each for *_, each in records])
     return Sample(f"topic {topic}", f"the newest {quantity(len(values), 'record')} of topic {topic}", values)
 
 

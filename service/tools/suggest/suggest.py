@@ -21,7 +21,7 @@ from service.tools.suggest.label_inference import is_amount, positive_is_rare
 from service.tools.suggest.model_selection import SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
 from service.tools.suggest.sample import Sample
-from service.tools.tables import Titles, print_tables
+from service.tools.tables import print_tables
 
 MAX_ROWS = 40
 """Members that are shown; --json has all."""
@@ -41,37 +41,41 @@ def suggest_settings(
     verdict = _verdict(chosen, comparison)
     notes = _notes(event, comparison)
     text = _toml(topic, bootstrap, sample, verdict, choices)
-    members = [
-        {
-            "name": member.name,
-            "kind": member.kind,
-            "present": member.present / len(event.values),
-            "distinct": member.distinct,
-            "example": member.example,
-            "mark": mark,
-        }
-        for member, mark in event.members
-    ]
+    count = len(event.values)
     if as_json:
         suggestion = {
             "sample": {"from": sample.name, "records": len(sample.values), "said": sample.description},
-            "members": members,
-            "labels_else": event.others,
+            "members": [
+                {name: getattr(member, name) for name in ("name", "kind", "present", "distinct", "example")}
+                | {"mark": mark}
+                for member, mark in event.members
+            ],
             "events": comparison.events,
             "rejected": comparison.rejected,
             "baseline": comparison.baseline._asdict(),
             "trials": [trial._asdict() for trial in comparison.trials],
             "chosen": chosen._asdict(),
-            "choices": [{"setting": choice.setting, "value": choice.value, "reason": choice.why} for choice in choices],
+            "choices": [choice._asdict() for choice in choices],
             "notes": notes,
             "toml": text,
         }
         typer.echo(json.dumps(suggestion, ensure_ascii=False, default=str))
     else:
         typer.echo(f"{sample.description}\n")
-        print_tables(_tables(members, comparison))
-        if len(members) > MAX_ROWS:
-            typer.echo(f"{len(members) - MAX_ROWS:,} more members: --json has them all\n")
+        print_tables(
+            {
+                ("member", "kind", "present", "distinct", "example", "note"): [
+                    (each.name, each.kind, f"{each.present / count:.0%}", each.distinct, short_json(each.example), mark)
+                    for each, mark in event.members[:MAX_ROWS]
+                ],
+                ("rule", "scale", "weights", "margin", "right", "later half", "F1"): [
+                    (*trial[:4], *("-" if share is None else f"{share:.1%}" for share in trial[4:7]))
+                    for trial in (comparison.baseline, *comparison.trials)
+                ],
+            }
+        )
+        if len(event.members) > MAX_ROWS:
+            typer.echo(f"{len(event.members) - MAX_ROWS:,} more members: --json has them all\n")
         typer.echo(f"{verdict}\n\n{text}")
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
@@ -118,13 +122,11 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
     best = "Best" if chosen.beats_baseline else "Nothing is shown to beat the baseline"
     margin = f", margin {chosen.margin:g}" if chosen.margin else ""
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
-    figure, baseline = _figure(chosen), _figure(comparison.baseline)
-    if comparison.baseline.f1 is None:
-        return f"{best}: {name}: {figure} right in the later half; always the most frequent label: {baseline}"
-    return (
-        f"{best}: {name}: F1 {figure} in the later half; always the positive label: {baseline}. That label is rare, "
-        "so accuracy says little: F1, which combines recall and precision, decides (docs/model.md)"
-    )
+    figure, always = "right", "most frequent label"
+    if comparison.baseline.f1 is not None:  # accuracy says little
+        figure, always = "F1", "positive label, which is rare"
+    baseline = f"always the {always}: {_figure(comparison.baseline)}"
+    return f"{best}: {name}: {_figure(chosen)} {figure} in the later half; {baseline}"
 
 
 def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
@@ -143,33 +145,6 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
     return notes
 
 
-def _tables(members: list[dict[str, Any]], comparison: SampleComparison) -> dict[Titles, list[tuple[str, ...]]]:
-    """The rows of each table, by its titles."""
-    return {
-        ("member", "kind", "present", "distinct", "example", "note"): [
-            (
-                row["name"],
-                row["kind"],
-                f"{row['present']:.0%}",
-                f"{row['distinct']:,}",
-                short_json(row["example"]),
-                f"{row['mark']}, left out" if row["mark"] not in ("", "label") else row["mark"],
-            )
-            for row in members[:MAX_ROWS]
-        ],
-        ("rule", "scale", "weights", "margin", "right", "later half", "F1"): [
-            (
-                trial.rule,
-                trial.scale,
-                trial.weights,
-                f"{trial.margin:g}",
-                *("-" if share is None else f"{share:.1%}" for share in (trial.accuracy, trial.later, trial.f1)),
-            )
-            for trial in (comparison.baseline, *comparison.trials)
-        ],
-    }
-
-
 def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
     """The settings, each after the reason for it."""
     document, model = tomlkit.document(), tomlkit.table()
@@ -182,7 +157,7 @@ def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choic
     for choice in sorted(choices, key=lambda choice: choice.setting.count(".")):  # sections after plain settings
         section, _, key = choice.setting.rpartition(".")
         table = model.setdefault(section, tomlkit.table()) if section else model
-        for line in choice.why.split("\n"):
+        for line in choice.reason.split("\n"):
             table.add(tomlkit.comment(line))
         value = choice.value
         if isinstance(value, dict):

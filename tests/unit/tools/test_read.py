@@ -173,7 +173,6 @@ def test_a_label_is_read_as_the_model_knows_it(
     [
         ('{"features":{"id":5,"a":1},"label":1,"id":"k"}', NAMED, {"key": "id"}, [b"k"]),
         ('{"features":{"a":7},"label":1}\n{"features":{"a":7.5},"label":1}', NAMED, {"key": "a"}, [b"7", b"7.5"]),
-        ('{"features":[4,5,6],"label":1}', POSITIONAL, {"key": "1"}, [b"5"]),
         ('{"features":{},"label":true,"user":"\u00e9"}', NAMED, {"key": "user"}, ["\u00e9".encode()]),
         ('{"label":1,"u":"x"}', WHOLE, {"key": "u"}, [b"x"]),
         ("u,a,b,c,y\nx7,1,2,3,1", POSITIONAL, {**CSV, "key": "u"}, [b"x7"]),
