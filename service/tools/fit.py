@@ -3,6 +3,7 @@
 The passes go to standard error as they come, the result to standard output.
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -124,7 +125,7 @@ def fit_events(
         write_atomically(output, msgspec.json.encode(fitted) + b"\n")
         typer.echo(f"weights written to {output}", err=True)
     if as_json:
-        typer.echo(msgspec.json.encode(_json(result, fitted), enc_hook=lambda array: array.T.tolist()))
+        typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
     else:
         aside = f", {quantity(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
         typer.echo("\n".join(_lines(result, options, aside)))
@@ -166,11 +167,14 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
 def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
     """The result as lines of text."""
     yield _ending(r, options)
-    classes = f" of {len(r.labels):,} labels" if r.labels else ""
-    yield f"data     {quantity(len(r.places), 'event')}{classes}, {len(r.data.columns) - 1:,} features{aside}"
-    names = [f"{short_json(label)}: " for label in r.labels[:MAX_LISTED]] or [""]
-    for name, row in zip(names, np.atleast_2d(r.w.T), strict=False):
-        yield f"weights  {name}{_largest(row, r.data)}"
+    of = f" of {len(r.labels):,} labels" if r.labels else ""
+    yield f"data     {quantity(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
+    for label, row in zip(r.labels[:MAX_LISTED], r.w.T, strict=False):
+        yield f"weights  {short_json(label)}: {_largest(row, r.data)}"
+    if not r.labels:
+        yield f"weights  {_largest(r.w, r.data)}"
+    if len(r.labels) > MAX_LISTED:
+        yield f"         and {len(r.labels) - MAX_LISTED:,} more labels: -o and --json have them all"
     if r.evidence.combination:
         terms = [
             f"{part:.6g}·z({place}{'' if other is None else f', {short_json(other)}'})"
@@ -187,7 +191,8 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
             "and no weight times its column's largest |value| beyond 1: the largest margin in that norm"
         )
     elif r.evidence.unknown:
-        yield f"evidence unknown: {r.evidence.unknown}"
+        separable = "it converged, so separable; the largest margin is unknown" if r.ended == "converged" else "none"
+        yield f"evidence {separable}: {r.evidence.unknown}"
     if r.bounded is not None:
         yield from _bound_lines(r, r.bounded)
     elif r.no_bound and not r.passes[-1].errors:
@@ -239,13 +244,17 @@ def _combination(r: Result) -> Iterator[tuple[str, Label | None, float]]:
             yield r.places[i], None, part
 
 
+def _radius(r: Result, b: BoundCheck) -> float:
+    """R = max ‖(1, x)‖; with three labels and more ‖z‖² has it twice."""
+    return math.sqrt(b.separation.squared_radius / (2.0 if r.labels else 1.0))
+
+
 def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
     s, updates = b.separation, quantity(b.updates, "update")
     if b.novikoff is not None:
         twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
-        radius = math.sqrt(s.squared_radius / (2.0 if r.labels else 1.0))  # R = max ‖(1, x)‖
         yield (
-            f"bound    {updates} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {radius:.6g}, "
+            f"bound    {updates} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
             f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {b.vector}, the smaller bound)"
         )
         low, high = s.sides(np.array([float(b.updates)]))
@@ -267,8 +276,24 @@ def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:
     return {
         "ended": r.ended,
         "separable": False if combination else separable,
-        "evidence": evidence._asdict() | {"combination": combination or None},
-        "bounds": b and b._asdict() | {"separation": b.separation._asdict()},
-        "passes": [one._asdict() for one in r.passes],
+        "evidence": {
+            "separating": None if evidence.vector is None else evidence.vector.T.tolist(),
+            "combination": combination or None,
+            "residual": evidence.residual if combination else None,
+            "unknown": evidence.unknown,
+        },
+        "bounds": b
+        and {
+            **{name: getattr(b, name) for name in ("updates", "vector", "novikoff", "hu")},
+            "radius": _radius(r, b),
+            "margin": b.separation.margin,
+            "norm": math.sqrt(b.separation.squared_norm),
+            "norms_between_their_sides": b.norms,
+        },
+        "passes": [
+            {name: getattr(one, name) for name in ("mistakes", "updates", "errors", "loss")}
+            | {"pass": one.number, "trace": [after.T.tolist() for after in one.trace]}
+            for one in r.passes
+        ],
         "weights": fitted,
     }
