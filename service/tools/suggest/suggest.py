@@ -46,8 +46,8 @@ def suggest_settings(
         suggestion = {
             "sample": {"from": sample.name, "records": len(sample.values), "said": sample.description},
             "members": [
-                {name: getattr(member, name) for name in ("name", "kind", "present", "distinct", "example")}
-                | {"mark": mark}
+                {name: getattr(member, name) for name in ("name", "kind", "distinct", "example")}
+                | {"present": member.present / count, "mark": mark}
                 for member, mark in event.members
             ],
             "events": comparison.events,
