@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.columns.hashing import ColumnMerger, hash_to_columns
-from service.learning.columns.name_table import NameTable, find_each, number_each
+from service.learning.columns.name_table import NameTable, find_each
 from service.learning.events.flatten import Features
 from service.learning.events.read_events import FeatureRows, ReadEvents
 from service.learning.identity import Identity
@@ -149,19 +149,13 @@ class Named(Columns):
 
     def _assign_to_rows(self, rows: FeatureRows) -> Batch:
         columns, table = np.empty(len(rows.values), np.uint32), self.names.table
-        missing, unsure = find_each(*table[:4], rows.address, rows.names, rows.hashes, columns)
+        missing = find_each(*table[:4], rows.address, rows.names, rows.hashes, columns)
         numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
         batch = Batch(rows.starts, columns, rows.values.copy(), numbers=numbers)
         if not missing:
             return batch
         unknown = np.flatnonzero(columns == 0)
-        slots = np.zeros(2 << missing.bit_length(), np.uint64)
-        firsts = np.empty(min(missing, self._free), np.int64)
-        if not unsure:
-            new = number_each(rows.address, rows.names, rows.hashes, unknown, slots, firsts, len(self), columns)
-            if new >= 0 and columns.all():
-                return batch._replace(names=rows.names_of(firsts[:new]))
-        return self._with_new(batch, unknown, rows.names_of(unknown)[:])
+        return self._with_new(batch, unknown, rows.names_of(unknown))
 
     def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:
         """The batch with new columns, at most `_free`, for the features at the indices `unknown` by these names."""

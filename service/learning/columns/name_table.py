@@ -106,7 +106,7 @@ class NameTable(Utf8Names):
 
     def add(self, names: Sequence[str]) -> None:
         """Give new names the next numbers."""
-        more = names if isinstance(names, Utf8Names) else encode_names(names)
+        more = encode_names(names)
         before, begin, slots, slotless = self._count, int(self.ends[self._count]), self.table.slots, self.table.slotless
         ends = begin + more.ends[: len(more) + 1]
         count, end = before + len(more), int(ends[-1])
@@ -240,15 +240,14 @@ def gather_names(address: int, names: Any, into: Any) -> None:
 
 
 @compiled
-def find_each(slots: Any, ends: Any, text: int, last: int, address: int, names: Any, hashes: Any, into: Any) -> Any:
-    """The number of each name, 0 for an unknown one; returns how many are 0, and how many of these are not certain."""
-    unknown, unsure = 0, 0
+def find_each(slots: Any, ends: Any, text: int, last: int, address: int, names: Any, hashes: Any, into: Any) -> int:
+    """The number of each name, 0 for one that is unknown or not certain; returns how many are 0."""
+    unknown = 0
     for i in range(len(hashes)):
         number = find(slots, ends, text, last, address, names[i, 0], names[i, 1], hashes[i])
         unknown += number <= 0
-        unsure += number < 0
         into[i] = max(number, 0)
-    return unknown, unsure
+    return unknown
 
 
 @compiled
@@ -261,38 +260,3 @@ def _find_all(slots: Any, ends: Any, text: int, last: int, address: int, cuts: A
         unsure += number < 0
         into[i] = max(number, 0)
     return unsure
-
-
-@compiled
-def number_each(
-    address: int, names: Any, hashes: Any, unnumbered: Any, slots: Any, firsts: Any, number: int, into: Any
-) -> int:
-    """Number the names at the indices `unnumbered`, from `number` on, at most as many as `firsts` has room for.
-
-    Fills `firsts` with the index at which each new name comes first. `slots` are zeros, at least twice as many as
-    indices. Returns how many names got a number, or -1 if too many collide to be certain.
-    """
-    mask, count = np.uint64(len(slots) - 1), 0
-    for i in unnumbered:
-        begin, size, upper, place = names[i, 0], names[i, 1], hashes[i] >> _UPPER, hashes[i] & mask
-        for _ in range(probes(slots)):
-            slot = slots[place]
-            if slot == 0:
-                if count < len(firsts):
-                    firsts[count], into[i] = i, number + count
-                    count += 1
-                    slots[place] = upper << _UPPER | np.uint64(count)
-                break
-            new = np.int64(slot & _NUMBER) - 1
-            j = firsts[new]
-            if (
-                slot >> _UPPER == upper
-                and names[j, 1] == size
-                and same_bytes(address, begin, address, names[j, 0], size)
-            ):
-                into[i] = number + new
-                break
-            place = (place + _ONE) & mask
-        else:
-            return -1
-    return count
