@@ -120,15 +120,15 @@ def observations(classifier: Classifier) -> Observations:
     """The observations of a classifier, as a head stores them."""
     watch = classifier.observations
     recent, sums = watch.recent, copy(watch.stretch.sums) if watch.stretch else None
-    is_binary, truth = recent.classes == 2, recent.truth.last
+    is_binary, truth = recent.classes == 2, recent.truth
     wrong, positive, averaged_wrong = (
         np.packbits(flags).tobytes().hex()
-        for flags in (recent.wrong.last, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.last)
+        for flags in (recent.wrong, truth == 1 if is_binary else truth[:0], recent.averaged_wrong)
     )
     missed = recent.missed if classifier.identity.average else None
     return Observations(
         squared_steps=watch.squared_steps,
-        recent_events=len(recent.wrong.last),
+        recent_events=len(recent.wrong),
         recent_wrong=wrong,
         margins=recent.margins,
         stretch=sums,
