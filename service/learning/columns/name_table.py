@@ -126,13 +126,12 @@ class NameTable(Utf8Names):
 
     def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint32]:
         """The number of each name, 0 for an unknown one."""
-        table, numbers, unsure = self.table, np.zeros(len(names), np.uint32), len(names)
+        table, numbers = self.table, np.zeros(len(names), np.uint32)
         if ENABLED:
             utf8 = encode_names(names)
-            unsure = _find_all(*table[:4], utf8.text.ctypes.data, utf8.ends, SEED, numbers)
-        if unsure:
-            missing = np.flatnonzero(numbers == 0)
-            numbers[missing] = [table.slotless.get(names[i], 0) for i in missing.tolist()]
+            _find_all(*table[:4], utf8.text.ctypes.data, utf8.ends, SEED, numbers)
+        for i in np.flatnonzero(numbers == 0).tolist() if table.slotless else ():
+            numbers[i] = table.slotless.get(names[i], 0)
         return numbers
 
 
@@ -178,7 +177,7 @@ def probes(slots: Any) -> int:
 
 @compiled
 def find(slots: Any, ends: Any, text: int, last: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
-    """The number of the name with the hash `h` at `begin`; 0 if it is unknown, -1 if that is not certain.
+    """The number of the name with the hash `h` at `begin`; 0 if it is unknown or has no slot.
 
     The first four arguments are the first four members of a `Table`.
     """
@@ -195,7 +194,7 @@ def find(slots: Any, ends: Any, text: int, last: int, address: int, begin: int, 
                 if ends[number] - start == size and same_bytes(address, begin, text, start, size):
                     return number
         place = (place + _ONE) & mask
-    return -1
+    return 0
 
 
 @compiled
@@ -241,22 +240,18 @@ def gather_names(address: int, names: Any, into: Any) -> None:
 
 @compiled
 def find_each(slots: Any, ends: Any, text: int, last: int, address: int, names: Any, hashes: Any, into: Any) -> int:
-    """The number of each name, 0 for one that is unknown or not certain; returns how many are 0."""
+    """The number of each name, 0 for one that is unknown or has no slot; returns how many are 0."""
     unknown = 0
     for i in range(len(hashes)):
         number = find(slots, ends, text, last, address, names[i, 0], names[i, 1], hashes[i])
-        unknown += number <= 0
-        into[i] = max(number, 0)
+        unknown += number == 0
+        into[i] = number
     return unknown
 
 
 @compiled
-def _find_all(slots: Any, ends: Any, text: int, last: int, address: int, cuts: Any, seed: np.uint64, into: Any) -> int:
-    """As `find_each`, for names without hashes that end at `cuts`; returns how many are not certain."""
-    unsure = 0
+def _find_all(slots: Any, ends: Any, text: int, last: int, address: int, cuts: Any, seed: np.uint64, into: Any) -> None:
+    """As `find_each`, for names without hashes that end at `cuts`."""
     for i in range(len(into)):
         h = hash_of(address, cuts[i], cuts[i + 1], seed)
-        number = find(slots, ends, text, last, address, cuts[i], cuts[i + 1] - cuts[i], h)
-        unsure += number < 0
-        into[i] = max(number, 0)
-    return unsure
+        into[i] = find(slots, ends, text, last, address, cuts[i], cuts[i + 1] - cuts[i], h)

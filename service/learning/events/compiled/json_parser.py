@@ -255,7 +255,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 break
             if is_feature and patterns:
                 key = find(keys[0], keys[1], keys[2], keys[3], data, name, size, h)
-                if key <= 0:
+                if key == 0:
                     state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name, size
                     return
                 is_feature = selected[key]
