@@ -54,7 +54,7 @@ def produce(
 
     settings = settings_of(ctx)
     name = one_topic(settings)
-    identity = settings.of(name).identity()
+    identity = settings.model_settings(name).identity()
     reader = formats.format_of(file, identity, name=form, label=label, key=key)
     value_format = next(each for each in FORMATS if each.name == written)
     events = formats.Events(file, reader, identity, check=check or dry_run, value_format=value_format)

@@ -173,7 +173,7 @@ class Classifier:
         self._reach, self._part = math.sqrt(norm + self._state.size), accumulator_factor(self.identity, counts.events)
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # a release without a limit saved it
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
-        if self.observations.stretch is None:
+        if self.observations.bound_segment is None:
             self.observations.use_reference_of_settings(self.weights, counts.updates, self.columns.names)
 
     def amended(self, identity: Identity) -> "Classifier":
@@ -227,7 +227,7 @@ class Classifier:
 
         The first record is at offset `first`. Returns the events that were learned, and their figures.
         """
-        reference = self.observations.stretch.reference if self.observations.stretch else None
+        reference = self.observations.bound_segment.reference if self.observations.bound_segment else None
         learned = kernel.learn(self.identity, self._state, batch, self.counts.events, self._reach, reference)
         self._reach = learned.reach
         if (count := len(learned.scores)) < len(batch.labels):

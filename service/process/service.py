@@ -94,7 +94,7 @@ class Process:
         self._followers: dict[str, Follower] = {}
         self._models = Models(map(self._model, settings.model_topics))
         for name in settings.threshold_units:
-            unit = settings.of(name)
+            unit = settings.model_settings(name)
             learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights)
             self._models.add(static_model(name, learner, self._clock.time()))
         self._saves = SaveBudget(lambda: sum(model.learning_here for model in self._models))
@@ -276,14 +276,14 @@ class Process:
                 lambda: self._member is None or self._member.awaits_assignment(topic),
                 lambda: self._member.missing_resource(topic) if self._member else "",
             )
-        model, options = Model(topic, status), self._settings.of(topic).options()
+        model, options = Model(topic, status), self._settings.model_settings(topic).options()
         observer = self._observers[topic] = ModelObserver(model, self._metrics, self._log)
         self._followers[topic] = Follower(model, self._store, self._clock, asyncio.to_thread, options, observer)
         return model
 
     def _learning(self, model: Model, log: ModelLog) -> LearnLoop:
         settings = self._settings
-        own, follower = settings.of(model.name), self._followers[model.name]
+        own, follower = settings.model_settings(model.name), self._followers[model.name]
         keeper = Keeper(
             model.name,
             self._store,

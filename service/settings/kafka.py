@@ -55,7 +55,7 @@ class KafkaSettings(TlsSection):
     """The region of an Amazon MSK cluster. AWS credentials are found as AWS's own tools find them."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _validate(self) -> Self:
         """Addresses are addresses, TLS is used if it is set, and a mechanism has all that it needs and nothing else."""
         expected = "bootstrap_servers: expected HOST:PORT, or several with commas between them"
         check_addresses(self.bootstrap_servers.split(","), expected)

@@ -156,7 +156,7 @@ class Settings(BaseSettings):
         removed = [
             f"{'.'.join(place)} ({origin}): this setting is gone: it is ignored, and an error from 0.4 on; {now}"
             for place, now in REMOVED_SETTINGS.items()
-            if (origin := self.origins.of(place)[1]) != "default"
+            if (origin := self.origins.origin(place)[1]) != "default"
         ]
         return [*lines, *removed, *_unknown_variables().values()]
 
@@ -174,14 +174,14 @@ class Settings(BaseSettings):
         is_reserved |= any(own.topic == topic for own in self.models.values())
         return not is_reserved and _matching(self.patterns, topic) is not None
 
-    def of(self, model: str) -> ModelSettings:
+    def model_settings(self, model: str) -> ModelSettings:
         """A model's settings: its own, those of the pattern that matches its topic, or those of all models."""
         name = model if model in self.models else _matching(self.models, model)
         return ModelSettings(**self.model) if name is None else self.models[name]
 
     def topic_of(self, model: str) -> str:
         """The topic that a model learns."""
-        return self.of(model).topic or model
+        return self.model_settings(model).topic or model
 
     @property
     def origins(self) -> Sources:
@@ -263,7 +263,7 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     if name and name not in settings.models and not _matching(settings.models, name):
         raise ConfigurationError(f"there is no model {name}{did_you_mean(name, settings.models)}")
     try:
-        own = settings.model if name is None else settings.of(name).model_dump(exclude_unset=True)
+        own = settings.model if name is None else settings.model_settings(name).model_dump(exclude_unset=True)
         # `candidates` and `serve` are left out: under these flags the model may be equal to a candidate.
         alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
         return ModelSettings(**{**alone, **flags})
@@ -280,7 +280,7 @@ def _refused(error: ValidationError, origins: Sources, *within: str) -> Configur
         # A check of a whole table begins with the setting that it is about.
         if len(where) <= (2 if where[:1] == ["models"] else 1) and (setting := _SETTING.match(message)):
             where, message = [*where, *setting[1].split(".")], message[setting.end() :]
-        place, origin = origins.of(where)
+        place, origin = origins.origin(where)
         if detail["type"] == "extra_forbidden":
             message = f"there is no such setting{_meant(where, place, isinstance(detail['input'], dict))}"
         name = f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}" if where else ""

@@ -33,7 +33,7 @@ class RedisSettings(TlsSection):
     sentinel_password_file: str | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _validate(self) -> Self:
         """The url is well formed. TLS, logins and sentinels are set in one place each, and have an effect."""
         try:
             parts = urlsplit(self.url)

@@ -19,7 +19,7 @@ class Sources(NamedTuple):
         """The settings of all sources."""
         return _merge(self.file, _merge(self.environment, self.flags))
 
-    def of(self, where: Sequence[str]) -> tuple[Sequence[str], str]:
+    def origin(self, where: Sequence[str]) -> tuple[Sequence[str], str]:
         """The place of a setting or table, and its source. A model's may be in `[model]`, which is for all models."""
         for place in (where, ("model", *where[2:])) if len(where) > 1 and where[0] == "models" else (where,):
             environment = f"environment {_variable(place)}"

@@ -95,7 +95,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         await _check_stored(report, settings, sorted(learned))
     for model, topic in sorted(learned.items()):
         with report.failing():
-            await _check_records(report, cluster, model, topic, settings.of(model))
+            await _check_records(report, cluster, model, topic, settings.model_settings(model))
     return report.failed
 
 
@@ -121,7 +121,7 @@ async def _check_stored(report: _Report, settings: Settings, models: Iterable[st
             with report.failing():
                 if stored := await store.head(model):
                     head, here = readable(model, *stored), Source(await settings.kafka.cluster.id())
-                    same_settings(model, head, settings.of(model).identity(), here)
+                    same_settings(model, head, settings.model_settings(model).identity(), here)
                     report.say("ok", f"model {model}: goes on with version {head.version}")
 
 

@@ -13,7 +13,7 @@ from service.tools.tables import print_tables
 def show_config(settings: Settings, as_json: bool) -> None:
     """Print each setting, its value and its origin; a password is masked."""
     rows = [
-        (".".join(path), masked(value) if path == ("redis", "url") else value, settings.origins.of(path)[1])
+        (".".join(path), masked(value) if path == ("redis", "url") else value, settings.origins.origin(path)[1])
         for path, value in _flat(settings.model_dump(mode="json", exclude={"model"}))
     ]
     if as_json:

@@ -34,7 +34,7 @@ def predict_lines(
     parameters = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
     query = f"?{'&'.join(parameters)}" if parameters else ""
     path = f"/v1/models/{model}/predict{query}"
-    whole = settings.of(model).identity().event.features != Places().features
+    whole = settings.model_settings(model).identity().event.features != Places().features
     number, client = 0, Client(settings, url)
 
     def predictions_of(values: list[Any]) -> Any:

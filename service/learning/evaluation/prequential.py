@@ -101,7 +101,7 @@ class PrequentialWindow:
         """Labels and predictions in the window, by the weights or their average, for events that have both."""
         truth, wrong = self.truth, self.averaged_wrong if averaged else self.wrong
         count = min(len(wrong), len(truth))
-        return Confusion.of(truth[len(truth) - count :], wrong[len(wrong) - count :], self.classes)
+        return Confusion.from_events(truth[len(truth) - count :], wrong[len(wrong) - count :], self.classes)
 
     @property
     def margins(self) -> Margins | None:

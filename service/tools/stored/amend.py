@@ -24,7 +24,7 @@ async def amend_model(settings: Settings, name: str, yes: bool) -> None:
     Raises ConfigurationError if a setting differs that cannot be amended, and DataError if a learner saves in between,
     TRIES times.
     """
-    model, keep = settings.of(name), settings.snapshots.keep
+    model, keep = settings.model_settings(name), settings.snapshots.keep
     async with settings.redis.store() as store:
         keeper = Keeper(name, store, _Clock(), asyncio.to_thread, model.options(), keep_every=0.0, keep=keep)
         for _ in range(TRIES):

@@ -27,7 +27,7 @@ async def export_model(
 ) -> None:
     """Write the model to these files, each whole or not at all; the JSON to standard output if none is named."""
     async with settings.redis.store() as store:
-        newest = await newest_snapshot(store, name, settings.of(name).options())
+        newest = await newest_snapshot(store, name, settings.model_settings(name).options())
     if output is None and sklearn is None and onnx is None:
         typer.echo(_json(name, newest), nl=False)
     # The JSON first: every model has one, and it is there if another form cannot be made.

@@ -47,7 +47,7 @@ class Inspection(Description, kw_only=True):
 async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
     """Print a model's newest snapshot and its lag, without a running service."""
     async with settings.redis.store() as store:
-        served = await newest_snapshot(store, name, settings.of(name).options())
+        served = await newest_snapshot(store, name, settings.model_settings(name).options())
         kept = await store.kept(name, [v.version for v in served.head.kept])
     learner = served.learner
     lag, lag_reason = await _lag(settings, name, learner.next)

@@ -130,7 +130,7 @@ def _start(settings: Settings, name: str, head: Head) -> WeightsFile | None:
     """The weights of the file that the model began with, if it did: its head has only their digest."""
     if not head.identity.start.startswith(FROM_FILE):
         return None
-    start = settings.of(name).start_weights
+    start = settings.model_settings(name).start_weights
     if start is None or start.identity != head.identity.start:
         raise ConfigurationError(
             f"model {name} began with the weights of a file ({head.identity.start[:20]}…): set start to that file"

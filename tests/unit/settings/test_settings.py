@@ -154,7 +154,7 @@ def test_a_variable_is_read_as_the_type_of_its_setting(monkeypatch: pytest.Monke
     assert settings.topics == ["a", "b"]
     assert (settings.learn, settings.http.port, settings.snapshots.keep) == (False, 80, 3)
     assert (settings.redis.sentinels, settings.redis.url) == (["a:1", "b:2"], "redis:///0")
-    a, b = settings.of("a"), settings.of("b")
+    a, b = settings.model_settings("a"), settings.model_settings("b")
     assert (a.labels, a.average, b.average) == ((False, True), False, "recent")
     assert b.options().candidates["wide"].identity.margins == (0.0, 2.0)
 
@@ -171,13 +171,13 @@ def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.Monkey
         ("http.host", settings.http.host, "flag flag"),
         ("http.port", settings.http.port, "2 environment PERCEPTRON_HTTP"),
         ("http.token_file", settings.http.token_file, "None default"),
-        ("models.a-b.eta", settings.of("a.b").eta, "2.0 perceptron.toml"),
-        ("models.c.eta", settings.of("c").eta, "3.0 environment PERCEPTRON_MODEL__ETA"),
-        ("models.c.window", settings.of("c").window, "5 perceptron.toml"),
-        ("models.c.rule", settings.of("c").rule, "perceptron default"),
+        ("models.a-b.eta", settings.model_settings("a.b").eta, "2.0 perceptron.toml"),
+        ("models.c.eta", settings.model_settings("c").eta, "3.0 environment PERCEPTRON_MODEL__ETA"),
+        ("models.c.window", settings.model_settings("c").window, "5 perceptron.toml"),
+        ("models.c.rule", settings.model_settings("c").rule, "perceptron default"),
     ):
         path = tuple(part.replace("-", ".") for part in setting.split("."))
-        assert f"{value} {settings.origins.of(path)[1]}" == origin, setting
+        assert f"{value} {settings.origins.origin(path)[1]}" == origin, setting
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_candidate_inherits_the_models_settings_of_the_same_rule() -> None:
         'scale = "standard"\nstart = "random:7"\nserve = "other"\n[models.a.candidates.same]\neta = 3.0\n'
         '[models.a.candidates.other]\nrule = "logistic-delta"\naverage = true\nserve = "average"\n'
     )
-    model = load(None, {}).of("a")
+    model = load(None, {}).model_settings("a")
     candidates, identity = model.options().candidates, model.identity()
     assert candidates["same"] == (msgspec.structs.replace(identity, eta=3.0), "last")
     rule: dict[str, Any] = {"rule": "logistic-delta", "eta": 0.1, "slope": 1.0, "margin": msgspec.UNSET}
@@ -311,7 +311,7 @@ def test_a_candidate_of_a_model_with_start_weights_begins_at_zero() -> None:
     for line in ('scale = "standard"', "labels = [1, 2, 3]"):
         assert 'take "zero" or "random:SEED"' in error_of(f'topics = ["a"]\n[models.a]\nstart = "w.json"\n{line}\n')
     Path("perceptron.toml").write_text('[models.a]\nstart = "w.json"\ncandidates.wide.margin = [0, 2]\n')
-    candidates = load(None, {"topics": ["a"]}).of("a").options().candidates
+    candidates = load(None, {"topics": ["a"]}).model_settings("a").options().candidates
     assert candidates["wide"].identity.start == "zero"
 
 
@@ -322,10 +322,10 @@ def test_a_topic_that_a_pattern_matches_has_the_patterns_settings() -> None:
     )
     settings = load(None, {})
     assert ([*settings.model_topics], settings.patterns) == (["main"], ["^c-"])
-    assert [settings.of(name).eta for name in ("main", "c-1", "c-3")] == [0.5, 2.0, 3.0]
+    assert [settings.model_settings(name).eta for name in ("main", "c-1", "c-3")] == [0.5, 2.0, 3.0]
     names = ["c-1", "c-1.dead-letters", "__c-1", "main", "xc-1", "c-" + "x" * 240]
     assert [name for name in names if settings.requests_topic(name)] == ["c-1"]
-    assert load(None, {"topics": ["c-1"]}).of("c-1").eta == 2.0
+    assert load(None, {"topics": ["c-1"]}).model_settings("c-1").eta == 2.0
 
 
 def test_several_models_may_learn_one_topic() -> None:
