@@ -253,14 +253,14 @@ def request(raw: bytes, identity: Identity, max_instances: int) -> tuple[list[Fe
     value, faults = parse(raw)
     if not isinstance(value, Object):
         return [], False, faults or {"wrong-type"}
-    forms = {name: value.all(name) for name in ("features", "instances", "event", "events")}
-    if any(len(contents) > 1 for contents in forms.values()):
+    input_fields = {name: value.all(name) for name in ("features", "instances", "event", "events")}
+    if any(len(contents) > 1 for contents in input_fields.values()):
         faults.add("duplicate-feature")
-    if (form_count := sum(map(bool, forms.values()))) != 1:
+    if (form_count := sum(map(bool, input_fields.values()))) != 1:
         return [], False, faults | {"wrong-type" if form_count else "missing-field"}
-    ((form, (content, *_)),) = ((name, contents) for name, contents in forms.items() if contents)
-    is_list = form in ("instances", "events")
-    instances = content if is_list else [Object([("features", content)]) if form == "features" else content]
+    ((input_field, (content, *_)),) = ((name, contents) for name, contents in input_fields.items() if contents)
+    is_list = input_field in ("instances", "events")
+    instances = content if is_list else [Object([("features", content)]) if input_field == "features" else content]
     if not isinstance(instances, list):
         return [], True, faults | {"wrong-type"}
     if len(instances) > max_instances:
@@ -270,7 +270,7 @@ def request(raw: bytes, identity: Identity, max_instances: int) -> tuple[list[Fe
         if not isinstance(instance, Object):
             faults.add("wrong-type")
             continue
-        values = values_at(instance, identity.event.features if "event" in form else "/features")
+        values = values_at(instance, identity.event.features if "event" in input_field else "/features")
         if len(values) > 1:
             faults.add("duplicate-feature")
         if not values:

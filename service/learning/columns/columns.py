@@ -90,7 +90,7 @@ class Columns(Protocol):
     def _assign(self, events: Sequence[Any]) -> Batch:
         """As `assign_columns`, for features from the careful reader."""
 
-    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
+    def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
         """As `assign_columns`, for features from the compiled reader."""
 
     def find(self, features: Any) -> tuple[ColumnPairs, int]:
@@ -147,15 +147,15 @@ class Named(Columns):
         batch = Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
         return self._with_new(batch, unknown, [names[i] for i in unknown.tolist()])
 
-    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
-        columns, table = np.empty(len(rows.values), np.uint32), self.names.table
-        missing = find_each(*table[:4], rows.address, rows.names, rows.hashes, columns)
-        numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
-        batch = Batch(rows.starts, columns, rows.values.copy(), numbers=numbers)
+    def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
+        columns, table = np.empty(len(feature_rows.values), np.uint32), self.names.table
+        missing = find_each(*table[:4], feature_rows.address, feature_rows.names, feature_rows.hashes, columns)
+        numbers = feature_rows.is_number.copy() if self._scaled else _NO_FLAGS
+        batch = Batch(feature_rows.starts, columns, feature_rows.values.copy(), numbers=numbers)
         if not missing:
             return batch
         unknown = np.flatnonzero(columns == 0)
-        return self._with_new(batch, unknown, rows.names_of(unknown))
+        return self._with_new(batch, unknown, feature_rows.names_of(unknown))
 
     def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:
         """The batch with new columns, at most `_free`, for the features at the indices `unknown` by these names."""
@@ -240,8 +240,8 @@ class Positional(_Numbered):
         starts = np.arange(len(events) + 1, dtype=np.uint64) * np.uint64(self._count)
         return self._batch(starts, np.frombuffer(values, np.float64))
 
-    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
-        return self._batch(rows.starts, rows.values.copy())
+    def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
+        return self._batch(feature_rows.starts, feature_rows.values.copy())
 
     def _batch(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Batch:
         columns = self._prepared[: len(values)]
@@ -271,12 +271,12 @@ class Hashed(_Numbered):
         numbers = np.array([*map(_is_number, values)], bool) if self._scaled else _NO_FLAGS
         return Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
 
-    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
-        columns, values = np.empty(len(rows.values), np.uint32), rows.values.copy()
-        hash_to_columns(rows.address, rows.names, rows.is_number, self._count, columns, values)
+    def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
+        columns, values = np.empty(len(feature_rows.values), np.uint32), feature_rows.values.copy()
+        hash_to_columns(feature_rows.address, feature_rows.names, feature_rows.is_number, self._count, columns, values)
         if self._scaled:
-            return Batch(rows.starts, columns, values, numbers=rows.is_number.copy())
-        starts = rows.starts.copy()
+            return Batch(feature_rows.starts, columns, values, numbers=feature_rows.is_number.copy())
+        starts = feature_rows.starts.copy()
         count = self._merger.merge(starts, columns, values)
         return Batch(starts, columns[:count], values[:count])
 

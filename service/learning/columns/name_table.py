@@ -182,9 +182,9 @@ def find(slots: Any, ends: Any, text: int, last: int, address: int, begin: int, 
     The first four arguments are the first four members of a `Table`.
     """
     mask, upper = np.uint64(len(slots) - 1), h >> _UPPER
-    place = h & mask
+    index = h & mask
     for _ in range(probes(slots)):
-        slot = slots[place]
+        slot = slots[index]
         if slot == 0:
             return 0
         if slot >> _UPPER == upper:
@@ -193,7 +193,7 @@ def find(slots: Any, ends: Any, text: int, last: int, address: int, begin: int, 
                 start = ends[number - 1]
                 if ends[number] - start == size and same_bytes(address, begin, text, start, size):
                     return number
-        place = (place + _ONE) & mask
+        index = (index + _ONE) & mask
     return 0
 
 
@@ -203,12 +203,12 @@ def _put(slots: Any, ends: Any, text: int, numbers: Any, seed: np.uint64) -> int
     mask, slotless = np.uint64(len(slots) - 1), 0
     for number in numbers:
         h = hash_of(text, ends[number - 1], ends[number], seed)
-        place = h & mask
+        index = h & mask
         for _ in range(probes(slots)):
-            if slots[place] == 0:
-                slots[place] = (h >> _UPPER) << _UPPER | np.uint64(number)
+            if slots[index] == 0:
+                slots[index] = (h >> _UPPER) << _UPPER | np.uint64(number)
                 break
-            place = (place + _ONE) & mask
+            index = (index + _ONE) & mask
         else:
             numbers[slotless] = number
             slotless += 1

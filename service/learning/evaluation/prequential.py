@@ -45,7 +45,7 @@ class PrequentialWindow:
     ) -> None:
         self.window, self.classes = window, classes
         self.truth = truth.astype(np.uint16)[-window:]
-        """The place of each event's label."""
+        """The index of each event's label."""
         self.wrong, self.averaged_wrong = wrong[-window:], averaged_wrong[-window:]
         """Whether the weights predicted each event wrongly, and whether their average did, if there is one."""
         self._products, self._margins = np.zeros(0), np.zeros(0)
@@ -63,8 +63,8 @@ class PrequentialWindow:
         events, wrong = self.averaged
         self.averaged = AverageCounts(events + len(averaged_wrong), wrong + int(averaged_wrong.sum()))
         if self.missed is not None:
-            for place in truth[: len(averaged_wrong)][averaged_wrong].tolist():
-                self.missed[place] += 1
+            for label_index in truth[: len(averaged_wrong)][averaged_wrong].tolist():
+                self.missed[label_index] += 1
         self.truth = self._with(self.truth, truth.astype(np.uint16))
         self.wrong = self._with(self.wrong, learned.predicted != truth)
         self.averaged_wrong = self._with(self.averaged_wrong, averaged_wrong)

@@ -117,11 +117,15 @@ class RowReader:
         if self._min_label == OPTIONAL:
             labels[labels == ABSENT] = math.nan
         names, hashes, features, is_number = (part[:end] for part in self._features)
-        rows = FeatureRows(address, buffers, names, hashes, features, is_number, starts[: n + 1].astype(np.uint64))
+        feature_rows = FeatureRows(
+            address, buffers, names, hashes, features, is_number, starts[: n + 1].astype(np.uint64)
+        )
         ids = EventIds(address, buffers, events[1][3:, :n])
         if len(self._features[0]) > MAX_KEPT_FEATURES:
             self._features, self._scratch = _NO_FEATURES, NO_BYTES
-        return ReadEvents(rows, labels[:n], weights[:n], ids, records[:n].tolist(), passed_over[:skipped].tolist(), [])
+        return ReadEvents(
+            feature_rows, labels[:n], weights[:n], ids, records[:n].tolist(), passed_over[:skipped].tolist(), []
+        )
 
     def _remember(self, key: bytes) -> None:
         """Remember whether the patterns select a name."""
