@@ -133,11 +133,6 @@ class Named(Columns):
     def __len__(self) -> int:
         return len(self.names) + 1
 
-    @property
-    def _free(self) -> int:
-        """How many names can still get a column; initial weights may have more names than the cap."""
-        return max(0, self._cap - len(self.names))
-
     def _assign(self, events: Sequence[Mapping[str, float]]) -> Batch:
         names = [*chain.from_iterable(events)]
         values = [*chain.from_iterable(features.values() for features in events)]
@@ -158,10 +153,11 @@ class Named(Columns):
         return self._with_new(batch, unknown, feature_rows.names_of(unknown))
 
     def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:
-        """The batch with new columns, at most `_free`, for the features at the indices `unknown` by these names."""
+        """The batch with new columns, within the cap, for the features at the indices `unknown` by these names."""
         starts, columns, values, numbers = batch.starts, batch.columns, batch.values, batch.numbers
         slotless = self.names.table.slotless
-        new = [*dict.fromkeys(name for name in names if name not in slotless)][: self._free]
+        free = max(0, self._cap - len(self.names))  # initial weights may have more names than the cap
+        new = [*dict.fromkeys(name for name in names if name not in slotless)][:free]
         next_columns = dict(zip(new, count(len(self)), strict=False))
         columns[unknown] = [next_columns.get(name) or slotless.get(name, 0) for name in names]
         ignored = np.flatnonzero(columns == 0)
