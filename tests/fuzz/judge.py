@@ -240,8 +240,8 @@ def request(raw: bytes, identity: Identity, max_instances: int) -> tuple[list[Fe
     input_fields = {name: value.all(name) for name in ("features", "instances", "event", "events")}
     if any(len(contents) > 1 for contents in input_fields.values()):
         faults.add("duplicate-feature")
-    if (form_count := sum(map(bool, input_fields.values()))) != 1:
-        return [], False, faults | {"wrong-type" if form_count else "missing-field"}
+    if (field_count := sum(map(bool, input_fields.values()))) != 1:
+        return [], False, faults | {"wrong-type" if field_count else "missing-field"}
     ((input_field, (content, *_)),) = ((name, contents) for name, contents in input_fields.items() if contents)
     is_list = input_field in ("instances", "events")
     instances = content if is_list else [Object([("features", content)]) if input_field == "features" else content]

@@ -53,8 +53,8 @@ class ModelObservations:
     def restore(self, recent: PrequentialWindow, squared_steps: float, bound_segment: BoundSegment | None) -> None:
         """Take over the observations of a snapshot; drop a segment without a bound or of another reference."""
         self.recent, self.squared_steps, file = recent, squared_steps, self.options.reference
-        of_settings = file is None or (bound_segment is not None and bound_segment.sums.reference == file.identity)
-        self.bound_segment = bound_segment if self.options.bound and of_settings else None
+        from_settings = file is None or (bound_segment is not None and bound_segment.sums.reference == file.identity)
+        self.bound_segment = bound_segment if self.options.bound and from_settings else None
 
     def begin_segment(self, vector: Vector, w: Vector, updates: int) -> bool:
         """Begin a segment of the bound whose reference is this vector, the weights or their average.

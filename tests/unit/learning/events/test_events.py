@@ -30,7 +30,9 @@ def test_bad_events_are_rejected_with_their_reason(identity: Identity, kinds: An
 
 
 def test_every_reason_is_shown() -> None:
-    assert {reason for _, reason in [*BAD_NAMED, *BAD_POSITIONAL]} == {*REASONS} - {"not-msgpack"}  # test_forms has it
+    assert {reason for _, reason in [*BAD_NAMED, *BAD_POSITIONAL]} == {*REASONS} - {
+        "not-msgpack"
+    }  # test_formats has it
 
 
 def test_good_events_are_accepted() -> None:
