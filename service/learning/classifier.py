@@ -33,7 +33,7 @@ Scores = float | NDArray[np.float64]
 
 
 class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
-    """The counts of a model since its first event. `confusion[truth][prediction]` is by the places of the labels.
+    """The counts of a model since its first event. `confusion[truth][prediction]` is by the indices of the labels.
 
     A thousand labels make a million cells, so sums over them are cached: only `add` changes the confusion.
     """
@@ -57,7 +57,7 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         return sum(self.by_label)
 
     def add(self, truth: NDArray[np.intp], predicted: NDArray[np.intp]) -> None:
-        """Count events by the places of their labels and of the predicted labels."""
+        """Count events by the indices of their labels and of the predicted labels."""
         classes = len(self.confusion)
         self.events += len(truth)
         cells = truth * classes + predicted
@@ -113,7 +113,7 @@ class Classifier:
         """The probability of the positive label by the score, if the rule models it."""
         self._reach = math.inf
         self._part = 1.0
-        """The factor of `late` in the average, w - late·part."""
+        """The factor of `average_accumulator` in the average, w - average_accumulator·part."""
         self._state = np.zeros((0, 1 + bool(identity.average), *([identity.classes] if identity.multiclass else [])))
         """The state as `kernel.learn` changes it, with spare columns for later events."""
 
@@ -173,7 +173,7 @@ class Classifier:
         self._reach, self._part = math.sqrt(norm + self._state.size), accumulator_factor(self.identity, counts.events)
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # a release without a limit saved it
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
-        if self.observations.stretch is None:
+        if self.observations.bound_segment is None:
             self.observations.use_reference_of_settings(self.weights, counts.updates, self.columns.names)
 
     def amended(self, identity: Identity) -> "Classifier":
@@ -227,7 +227,7 @@ class Classifier:
 
         The first record is at offset `first`. Returns the events that were learned, and their figures.
         """
-        reference = self.observations.stretch.reference if self.observations.stretch else None
+        reference = self.observations.bound_segment.reference if self.observations.bound_segment else None
         learned = kernel.learn(self.identity, self._state, batch, self.counts.events, self._reach, reference)
         self._reach = learned.reach
         if (count := len(learned.scores)) < len(batch.labels):
@@ -274,10 +274,10 @@ class Classifier:
             for column, value in pairs:
                 s += w[column] * value
             return s
-        late = memoryview(self._state[:, 1])  # type: ignore[arg-type]
-        s -= late[0] * part
+        average_accumulator = memoryview(self._state[:, 1])  # type: ignore[arg-type]
+        s -= average_accumulator[0] * part
         for column, value in pairs:
-            s += (w[column] - late[column] * part) * value
+            s += (w[column] - average_accumulator[column] * part) * value
         return s
 
     def label(self, score: Scores) -> Label:
@@ -285,8 +285,8 @@ class Classifier:
 
         With three labels or more it is the label of the largest score, the first of equals.
         """
-        place = int(np.argmax(score)) if self.identity.multiclass else self.identity.decide(score)
-        return (self.identity.labels or (-1, 1))[place]
+        label_index = int(np.argmax(score)) if self.identity.multiclass else self.identity.decide(score)
+        return (self.identity.labels or (-1, 1))[label_index]
 
 
 def largest(weights: NDArray[np.float64], count: int) -> list[int]:

@@ -123,7 +123,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
 
     @property
     def weight_arrays(self) -> list[str]:
-        """The names of the arrays of weights: w, and `late` if there is an average.
+        """The stored names of the arrays of weights: w, and `late`, the accumulator of an average if there is one.
 
         With three labels or more each label has its own.
         """
@@ -155,11 +155,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
         text = as_text(label)
         return label_as_json(label) if [as_text(each) for each in self.labels or ()].count(text) > 1 else text
 
-    def place(self, text: str) -> int | None:
-        """The place of the label with this text, as JSON or as a string; None if there is no such label."""
-        for form in (label_as_json, as_text):
-            if text in (forms := [form(label) for label in self.labels or (-1, 1)]):
-                return forms.index(text)
+    def label_index(self, text: str) -> int | None:
+        """The index of the label with this text, as JSON or as a string; None if there is no such label."""
+        for write in (label_as_json, as_text):
+            if text in (texts := [write(label) for label in self.labels or (-1, 1)]):
+                return texts.index(text)
         return None
 
     def decide(self, s: Any) -> Any:

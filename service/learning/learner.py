@@ -153,7 +153,7 @@ class Learner:
 
     def add_candidate(self, name: str, identity: Identity) -> None:
         """Add a candidate, which begins at the next event."""
-        candidate = Candidate(identity, self.columns, self.options.of_candidate(name), self.next)
+        candidate = Candidate(identity, self.columns, self.options.candidate_options(name), self.next)
         candidate.begin()
         self.candidates = dict(sorted((self.candidates | {name: candidate}).items()))
 

@@ -33,7 +33,7 @@ class Options(NamedTuple):
     candidates: Mapping[str, CandidateOptions] = MappingProxyType({})
     """The candidates that learn next to the model, by name: see `candidates`."""
 
-    def of_candidate(self, name: str) -> "Options":
+    def candidate_options(self, name: str) -> "Options":
         """The options of a candidate, which the settings may no longer have. A candidate has no bound."""
         serve = self.candidates[name].serve if name in self.candidates else "last"
         return Options(self.window, serve, bound=False)

@@ -87,7 +87,7 @@ def decide(s: Any, positive_tie: Any) -> Any:
 
 
 def step(rule: int, s: float, y: float, rate: float, positive_tie: bool, parameter: float, margin: float) -> float:
-    """The step of an update, along x. `rule` is the rule's place in RULES, `margin` the margin of the label y."""
+    """The step of an update, along x. `rule` is the rule's index in RULES, `margin` the margin of the label y."""
     output = 1.0 if decide(s, positive_tie) else -1.0
     if rule == PERCEPTRON:
         return rate * y if y * s <= margin else 0.0

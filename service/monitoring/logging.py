@@ -7,14 +7,14 @@ from typing import Any
 import structlog
 
 
-def configure_logging(form: str) -> Any:
-    """Configure logging for the process; `form` is `text` or `json`. Returns the service's logger."""
+def configure_logging(log_format: str) -> Any:
+    """Configure logging for the process; `log_format` is `text` or `json`. Returns the service's logger."""
     json: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     plain, colors = structlog.dev.plain_traceback, sys.stderr.isatty()
     text: list[Any] = [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=28, exception_formatter=plain)]
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
     structlog.configure(
-        processors=[structlog.processors.add_log_level, stamp, *(json if form == "json" else text)],
+        processors=[structlog.processors.add_log_level, stamp, *(json if log_format == "json" else text)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,

@@ -51,7 +51,7 @@ class Accuracy(Share, forbid_unknown_fields=True):
         return cls(share(events - wrong, events), recent_share, interval(events, events - wrong) if events else None)
 
     @classmethod
-    def of_predictors(cls, learner: Learner) -> dict[str, Self]:
+    def from_predictors(cls, learner: Learner) -> dict[str, Self]:
         """The accuracy of each predictor, by its name in comparisons."""
         average = {"average": cls.from_classifier(learner.main, averaged=True)} if learner.identity.average else {}
         candidates = {name: cls.from_classifier(c, c.averaged) for name, c in learner.candidates.items()}
@@ -223,7 +223,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         learner, head = served.learner, served.head
         identity, observations = learner.identity, learner.main.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
-        serving, accuracy = learner.serving, Accuracy.of_predictors(learner)
+        serving, accuracy = learner.serving, Accuracy.from_predictors(learner)
         overall, recent = _confusion(serving), serving.observations.recent.confusion(serving.averaged)
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(

@@ -49,7 +49,7 @@ class HttpSettings(Section):
     """Sites whose pages may send requests, such as `https://example.com`; `*` allows all."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _validate(self) -> Self:
         """Check that token files and certificates load, and that each origin is scheme://host."""
         for name in ("token_file", "metrics_token_file"):
             if (file := getattr(self, name)) is not None:

@@ -55,7 +55,7 @@ class KafkaSettings(TlsSection):
     """The region of an Amazon MSK cluster. AWS credentials are found as AWS's own tools find them."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _validate(self) -> Self:
         """Check addresses, TLS settings without use, and that exactly the mechanism's settings are set."""
         expected = "bootstrap_servers: expected HOST:PORT, or several with commas between them"
         check_addresses(self.bootstrap_servers.split(","), expected)

@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     start_at: Annotated[str | None, AfterValidator(lambda text: parse_start_at(text) and text)] = None
     """Where a new model begins: `earliest`, `latest` or `P:OFFSET,…`."""
     log: Literal["text", "json"] = "text"
-    """The form of the log's lines."""
+    """The format of the log's lines."""
     kafka: KafkaSettings = KafkaSettings()
     redis: RedisSettings = RedisSettings()
     http: HttpSettings = HttpSettings()

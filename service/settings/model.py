@@ -183,7 +183,7 @@ class ModelSettings(Section):
     """Other settings that learn from the same events, by name; at most 16."""
 
     @model_validator(mode="after")
-    def _mode_fits(self) -> "ModelSettings":
+    def _validate_mode(self) -> "ModelSettings":
         labels = self.labels or ()
         if len({(isinstance(label, bool), label) for label in labels}) < len(labels):
             raise ValueError("labels: the labels must differ")
@@ -199,7 +199,7 @@ class ModelSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _rule_fits(self) -> "ModelSettings":
+    def _validate_rule(self) -> "ModelSettings":
         for other, rule in RULES.items():
             for name in rule.settings:
                 if other != self.rule and getattr(self, name) is not None:

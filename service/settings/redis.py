@@ -33,7 +33,7 @@ class RedisSettings(TlsSection):
     sentinel_password_file: str | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _validate(self) -> Self:
         """Check the URL; refuse settings that contradict each other or have no effect."""
         try:
             parts = urlsplit(self.url)

@@ -17,7 +17,7 @@ from service.learning.classifier import Classifier
 from service.learning.learner import Learner
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
-from service.snapshots.head import Array, CandidateState, Head, Observations, Source
+from service.snapshots.head import Array, CandidateState, Head, Source, StoredObservations
 
 
 class Stored(NamedTuple):
@@ -51,10 +51,10 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         arrays[name], more = blobs.encode_array(array.copy(), before.arrays.get(name, blobs.NO_ARRAY))
         new |= more
     reference: Encoded | None = None
-    if learner.main.observations.stretch is not None:
+    if learner.main.observations.bound_segment is not None:
         # A reference that is the weights of a kept version is in the store already, under the same names.
         like = before.reference or arrays.get("w", blobs.NO_ARRAY)
-        values = learner.main.observations.stretch.reference[: len(learner.columns)].ravel()
+        values = learner.main.observations.bound_segment.reference[: len(learner.columns)].ravel()
         reference, more = blobs.encode_array(values, like)
         new |= more
     names, more = blobs.encode_name_blobs(learner.columns.names, before.names)
@@ -116,22 +116,22 @@ def digest_of(head: Head, stored: Stored) -> str:
     return blobs.digest(msgspec.json.encode(plain, order="sorted"))
 
 
-def observations(classifier: Classifier) -> Observations:
+def observations(classifier: Classifier) -> StoredObservations:
     """The observations of a classifier, as a head stores them."""
     watch = classifier.observations
-    recent, sums = watch.recent, copy(watch.stretch.sums) if watch.stretch else None
-    is_binary, truth = recent.classes == 2, recent.truth.last
+    recent, sums = watch.recent, copy(watch.bound_segment.sums) if watch.bound_segment else None
+    is_binary, truth = recent.classes == 2, recent.truth
     wrong, positive, averaged_wrong = (
         np.packbits(flags).tobytes().hex()
-        for flags in (recent.wrong.last, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.last)
+        for flags in (recent.wrong, truth == 1 if is_binary else truth[:0], recent.averaged_wrong)
     )
     missed = recent.missed if classifier.identity.average else None
-    return Observations(
+    return StoredObservations(
         squared_steps=watch.squared_steps,
-        recent_events=len(recent.wrong.last),
+        recent_events=len(recent.wrong),
         recent_wrong=wrong,
         margins=recent.margins,
-        stretch=sums,
+        bound_segment=sums,
         recent_positive=positive,
         recent_averaged=averaged_wrong,
         averaged=recent.averaged,

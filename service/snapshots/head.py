@@ -73,7 +73,7 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deltas: list[str] = []
 
 
-class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class StoredObservations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Figures that are stored next to the state, and are not part of it."""
 
     squared_steps: float
@@ -82,7 +82,7 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     recent_wrong: str
     """One bit for each event of the recent window, oldest first, packed, hexadecimal; so are the two flags below."""
     margins: Margins | None
-    stretch: SegmentSums | None
+    bound_segment: SegmentSums | None = msgspec.field(name="stretch")
     """The sums of the mistake bound. Its reference array is `Head.reference`."""
     recent_positive: str = ""
     recent_averaged: str = ""
@@ -93,7 +93,7 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     averaged_missed: int | list[int] | None = None
     """`PrequentialWindow.missed`; with two labels only the number of the positive label. None without an average."""
     recent_truth: str = ""
-    """The place of each event's label as little-endian u2, hexadecimal; only for three and more labels."""
+    """The index of each event's label as little-endian u2, hexadecimal; only for three and more labels."""
     diverged: str | None = None
     """Why nothing more is learned and the weights do not answer: see `Learner.diverged`."""
     gaps: dict[PartitionId, OffsetGaps] = {}
@@ -118,7 +118,7 @@ class CandidateState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     counts: Counts
     diverged_at: tuple[PartitionId, int] | None
     """Partition and offset of the event that it stopped before, or None."""
-    observations: Observations
+    observations: StoredObservations
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,7 +140,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     next: dict[PartitionId, Position]
     covered: dict[PartitionId, list[tuple[int, int]]]
     counts: Counts
-    observations: Observations
+    observations: StoredObservations
     runs: blobs.Runs
     """The last runs since the last kept version. The earlier ones are in `run_blobs`."""
     run_blobs: list[str]

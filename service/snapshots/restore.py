@@ -22,7 +22,7 @@ from service.learning.options import Options
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
 from service.snapshots.content import NOTHING_STORED, Stored, digest_of
-from service.snapshots.head import Array, Head, Observations
+from service.snapshots.head import Array, Head, StoredObservations
 
 
 def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
@@ -46,7 +46,7 @@ def _like(reference: Array, before: Stored) -> Encoded:
     return blobs.NO_ARRAY
 
 
-def _recent(figures: Observations, options: Options, classes: int) -> PrequentialWindow:
+def _recent(figures: StoredObservations, options: Options, classes: int) -> PrequentialWindow:
     packed = (figures.recent_positive, figures.recent_wrong, figures.recent_averaged)
     bits = (np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8)) for text in packed)
     positive, wrong, averaged_wrong = (flags[: figures.recent_events].astype(bool) for flags in bits)
@@ -128,8 +128,8 @@ def _make_parts(head: Head, decoded: Stored, runs: blobs.Runs) -> _Parts:
 
     candidates = {name: weights(saved.identity, name) for name, saved in head.candidate_states.items()}
     scaled = head.identity.scale == "standard"
-    scaler = StandardScaler.of(head.identity, [values[name] for name in SUMS]) if scaled else None
-    sums, segment = head.observations.stretch, None
+    scaler = StandardScaler.from_sums(head.identity, [values[name] for name in SUMS]) if scaled else None
+    sums, segment = head.observations.bound_segment, None
     if decoded.reference is not None and sums is not None:
         vector = decoded.reference.values
         segment = BoundSegment(vector.reshape(head.columns, -1) if head.identity.multiclass else vector, deepcopy(sums))
@@ -142,7 +142,7 @@ def _finish(learner: Learner, head: Head, names: Sequence[str], ready: _Parts) -
     learner.columns.extend(names)
     learner.candidates = {}
     for name, saved in head.candidate_states.items():
-        candidate = Candidate(saved.identity, learner.columns, options.of_candidate(name), saved.since)
+        candidate = Candidate(saved.identity, learner.columns, options.candidate_options(name), saved.since)
         recent = _recent(saved.observations, options, classes)
         candidate.observations.restore(recent, saved.observations.squared_steps, None)
         candidate.restore(*ready.candidates[name], saved.counts.copy())

@@ -158,7 +158,6 @@ print(sum(majority_baseline.stats.cache_hits.values()), sum(majority_baseline.st
 """
 READ_ONLY = """
 import tempfile
-from tests.partitions import P0
 make = tempfile.TemporaryFile
 def refuse(*arguments, dir, **more):
     if str(dir).startswith({folder!r}):

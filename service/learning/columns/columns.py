@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.columns.hashing import ColumnMerger, hash_to_columns
-from service.learning.columns.name_table import NameTable, find_each, number_each
+from service.learning.columns.name_table import NameTable, find_each
 from service.learning.events.flatten import Features
 from service.learning.events.read_events import FeatureRows, ReadEvents
 from service.learning.identity import Identity
@@ -90,7 +90,7 @@ class Columns(Protocol):
     def _assign(self, events: Sequence[Any]) -> Batch:
         """As `assign_columns`, for features from the careful reader."""
 
-    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
+    def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
         """As `assign_columns`, for features from the compiled reader."""
 
     def find(self, features: Any) -> tuple[ColumnPairs, int]:
@@ -133,11 +133,6 @@ class Named(Columns):
     def __len__(self) -> int:
         return len(self.names) + 1
 
-    @property
-    def _free(self) -> int:
-        """How many names can still get a column; initial weights may have more names than the cap."""
-        return max(0, self._cap - len(self.names))
-
     def _assign(self, events: Sequence[Mapping[str, float]]) -> Batch:
         names = [*chain.from_iterable(events)]
         values = [*chain.from_iterable(features.values() for features in events)]
@@ -147,27 +142,22 @@ class Named(Columns):
         batch = Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
         return self._with_new(batch, unknown, [names[i] for i in unknown.tolist()])
 
-    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
-        columns, table = np.empty(len(rows.values), np.uint32), self.names.table
-        missing, unsure = find_each(*table[:4], rows.address, rows.names, rows.hashes, columns)
-        numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
-        batch = Batch(rows.starts, columns, rows.values.copy(), numbers=numbers)
+    def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
+        columns, table = np.empty(len(feature_rows.values), np.uint32), self.names.table
+        missing = find_each(*table[:4], feature_rows.address, feature_rows.names, feature_rows.hashes, columns)
+        numbers = feature_rows.is_number.copy() if self._scaled else _NO_FLAGS
+        batch = Batch(feature_rows.starts, columns, feature_rows.values.copy(), numbers=numbers)
         if not missing:
             return batch
         unknown = np.flatnonzero(columns == 0)
-        slots = np.zeros(2 << missing.bit_length(), np.uint64)
-        firsts = np.empty(min(missing, self._free), np.int64)
-        if not unsure:
-            new = number_each(rows.address, rows.names, rows.hashes, unknown, slots, firsts, len(self), columns)
-            if new >= 0 and columns.all():
-                return batch._replace(names=rows.names_of(firsts[:new]))
-        return self._with_new(batch, unknown, rows.names_of(unknown)[:])
+        return self._with_new(batch, unknown, feature_rows.names_of(unknown))
 
     def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:
-        """The batch with new columns, at most `_free`, for the features at the indices `unknown` by these names."""
+        """The batch with new columns, within the cap, for the features at the indices `unknown` by these names."""
         starts, columns, values, numbers = batch.starts, batch.columns, batch.values, batch.numbers
         slotless = self.names.table.slotless
-        new = [*dict.fromkeys(name for name in names if name not in slotless)][: self._free]
+        free = max(0, self._cap - len(self.names))  # initial weights may have more names than the cap
+        new = [*dict.fromkeys(name for name in names if name not in slotless)][:free]
         next_columns = dict(zip(new, count(len(self)), strict=False))
         columns[unknown] = [next_columns.get(name) or slotless.get(name, 0) for name in names]
         ignored = np.flatnonzero(columns == 0)
@@ -246,8 +236,8 @@ class Positional(_Numbered):
         starts = np.arange(len(events) + 1, dtype=np.uint64) * np.uint64(self._count)
         return self._batch(starts, np.frombuffer(values, np.float64))
 
-    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
-        return self._batch(rows.starts, rows.values.copy())
+    def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
+        return self._batch(feature_rows.starts, feature_rows.values.copy())
 
     def _batch(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Batch:
         columns = self._prepared[: len(values)]
@@ -277,12 +267,12 @@ class Hashed(_Numbered):
         numbers = np.array([*map(_is_number, values)], bool) if self._scaled else _NO_FLAGS
         return Batch(starts, columns, np.array(values, np.float64), numbers=numbers)
 
-    def _assign_to_rows(self, rows: FeatureRows) -> Batch:
-        columns, values = np.empty(len(rows.values), np.uint32), rows.values.copy()
-        hash_to_columns(rows.address, rows.names, rows.is_number, self._count, columns, values)
+    def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
+        columns, values = np.empty(len(feature_rows.values), np.uint32), feature_rows.values.copy()
+        hash_to_columns(feature_rows.address, feature_rows.names, feature_rows.is_number, self._count, columns, values)
         if self._scaled:
-            return Batch(rows.starts, columns, values, numbers=rows.is_number.copy())
-        starts = rows.starts.copy()
+            return Batch(feature_rows.starts, columns, values, numbers=feature_rows.is_number.copy())
+        starts = feature_rows.starts.copy()
         count = self._merger.merge(starts, columns, values)
         return Batch(starts, columns[:count], values[:count])
 

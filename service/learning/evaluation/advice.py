@@ -6,7 +6,7 @@ from service.learning.learner import Learner
 from service.learning.options import MODEL_ITSELF
 
 MIN_RECORDS = 10
-"""The advice about rejections, recall or scaling needs at least this many records, missed events or events."""
+"""The advice about rejections or recall needs at least this many records or missed events."""
 RESET_HINT = "(for which `perceptron reset` has the log learned again)"
 
 
@@ -41,13 +41,6 @@ def advice(learner: Learner) -> dict[str, str]:
         lines["recall"] = (
             f"none of the {missed:,} events of label {positive} among the last {of:,} was predicted so: "
             f"try {_recall_settings(serving)}"
-        )
-    sparse, constant = learner.scaler.count_scaled_away(MIN_RECORDS, events) if learner.scaler else (0, 0)
-    if 2 * constant > sparse:
-        lines["scale"] = (
-            f'scale = "standard" turns a number that is always the same into 0, as if it were absent: this happens to '
-            f"{constant:,} of the {sparse:,} numbers that only some events have: send true in their place, or set "
-            f'scale = "none" {RESET_HINT}'
         )
     serve = learner.options.serve
     if serve not in MODEL_ITSELF and learner.answering is None:

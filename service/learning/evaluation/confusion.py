@@ -29,9 +29,9 @@ class Confusion(NamedTuple):
     right: list[int]
 
     @classmethod
-    def of(cls, truth: NDArray[Any], wrong: NDArray[np.bool_], classes: int) -> "Confusion":
-        """Count events by the place of the label, and whether it was predicted wrongly."""
-        events, right = (np.bincount(places, minlength=classes).tolist() for places in (truth, truth[~wrong]))
+    def from_events(cls, truth: NDArray[Any], wrong: NDArray[np.bool_], classes: int) -> "Confusion":
+        """Count events by the index of the label, and whether it was predicted wrongly."""
+        events, right = (np.bincount(indices, minlength=classes).tolist() for indices in (truth, truth[~wrong]))
         return cls(events, right)
 
     @property

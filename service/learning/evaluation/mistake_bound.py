@@ -88,27 +88,6 @@ class SegmentSums(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @compiled
-def _fall_short(along: Vector, gammas: Vector, hinge: Vector) -> None:
-    """Add each event's max(0, γ - u·z) to each Ξ, without a branch, so that several are added at once.
-
-    Four events at a time, in their order, so that each Ξ is loaded once for four.
-    """
-    fours = len(along) // 4 * 4
-    for i in range(0, fours, 4):
-        first, second, third, fourth = along[i], along[i + 1], along[i + 2], along[i + 3]
-        for g in range(len(gammas)):
-            gamma, total = gammas[g], hinge[g]
-            total += 0.0 if gamma <= first else gamma - first
-            total += 0.0 if gamma <= second else gamma - second
-            total += 0.0 if gamma <= third else gamma - third
-            total += 0.0 if gamma <= fourth else gamma - fourth
-            hinge[g] = total
-    for i in range(fours, len(along)):
-        for g in range(len(gammas)):
-            hinge[g] += 0.0 if gammas[g] <= along[i] else gammas[g] - along[i]
-
-
-@compiled
 def _follow(
     rate: float, moved: float, negative: float, positive: float, signs: Vector, weights: Vector, steps: Vector,
     squared_norms: Vector, along: Vector, scale: float, gammas: Vector, hinge: Vector, radius_squared: float,
@@ -126,7 +105,8 @@ def _follow(
         squared_steps += moved * steps[i] * steps[i] * squared_norms[i] + (0.0 if steps[i] == 0.0 else slack)
         radius_squared = max(radius_squared, moved * length * length * squared_norms[i] + slack)
         along[i] *= scale * signs[i] * length
-    _fall_short(along, gammas, hinge)
+        for g in range(len(gammas)):
+            hinge[g] += 0.0 if gammas[g] <= along[i] else gammas[g] - along[i]
     return radius_squared, squared_steps
 
 

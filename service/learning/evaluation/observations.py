@@ -23,7 +23,7 @@ class ModelObservations:
     def __init__(self, identity: Identity, options: Options) -> None:
         self.options = options
         self.recent = PrequentialWindow(options.window, identity.classes)
-        self.stretch: BoundSegment | None = None
+        self.bound_segment: BoundSegment | None = None
         self.squared_steps = 0.0
         """‖w(0)‖² + Σ(‖Δw‖² + 2·η·weight·margin) over the updates."""
         self._identity, file = identity, options.reference
@@ -39,22 +39,22 @@ class ModelObservations:
         """The most updates that the theorem allows, or None; and the reason why there is no bound, or None."""
         if reason := no_bound_reason(self._identity, self.options.bound):
             return None, reason
-        return (self.stretch.bound, None) if self.stretch else (None, "no reference is known yet")
+        return (self.bound_segment.bound, None) if self.bound_segment else (None, "no reference is known yet")
 
     @property
     def needs_reference(self) -> bool:
         """Whether there can be a reference but is none, as while the weights are zero."""
-        return self.stretch is None and no_bound_reason(self._identity, self.options.bound) is None
+        return self.bound_segment is None and no_bound_reason(self._identity, self.options.bound) is None
 
     def failed_check(self, squared_norm: float) -> str | None:
         """The check that a state with this ‖w‖² fails, so that the state must be corrupt; None if it fails none."""
-        return self.stretch.failed_check(squared_norm) if self.stretch else None
+        return self.bound_segment.failed_check(squared_norm) if self.bound_segment else None
 
-    def restore(self, recent: PrequentialWindow, squared_steps: float, stretch: BoundSegment | None) -> None:
+    def restore(self, recent: PrequentialWindow, squared_steps: float, bound_segment: BoundSegment | None) -> None:
         """Take over the observations of a snapshot; drop a segment without a bound or of another reference."""
         self.recent, self.squared_steps, file = recent, squared_steps, self.options.reference
-        of_settings = file is None or (stretch is not None and stretch.sums.reference == file.identity)
-        self.stretch = stretch if self.options.bound and of_settings else None
+        from_settings = file is None or (bound_segment is not None and bound_segment.sums.reference == file.identity)
+        self.bound_segment = bound_segment if self.options.bound and from_settings else None
 
     def begin_segment(self, vector: Vector, w: Vector, updates: int) -> bool:
         """Begin a segment of the bound whose reference is this vector, the weights or their average.
@@ -74,16 +74,16 @@ class ModelObservations:
 
     def make_room(self, count: int, names: Sequence[str]) -> None:
         """Give the reference parts for this many columns, of which the last are new and have these names."""
-        if self.stretch is not None:
-            self.stretch.make_room(count)
+        if self.bound_segment is not None:
+            self.bound_segment.make_room(count)
             if self._parts_by_name and names:
-                self.stretch.reference[count - len(names) : count] = self._parts(names)
+                self.bound_segment.reference[count - len(names) : count] = self._parts(names)
 
     def grow(self, started: Vector, first: int) -> None:
         """Add new columns from `first` on. Their first weights are part of w(0), whenever they come."""
         self.squared_steps += squared_norm(started)
-        if self.stretch is not None:
-            self.stretch.grow(started, first)
+        if self.bound_segment is not None:
+            self.bound_segment.grow(started, first)
 
     def follow(self, batch: Batch, learned: Learned, margins: Vector) -> None:
         """Add events that were learned. `margins` are y·s, or with three labels or more as in `Learned.scores`."""
@@ -92,8 +92,8 @@ class ModelObservations:
         moved = 2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0
         total = _lengthened(self.squared_steps, moved, *identity.margins, learned.steps, learned.squared_norms)
         self.squared_steps = float(total)
-        if self.stretch is not None:
-            self.stretch.follow(identity, batch, learned)
+        if self.bound_segment is not None:
+            self.bound_segment.follow(identity, batch, learned)
         self.recent.add(learned, margins)
 
     def _begin_segment(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
@@ -101,7 +101,7 @@ class ModelObservations:
         reference, scale = vector.astype(np.float32), inverse_norm(whole.astype(np.float32))
         if no_bound_reason(self._identity, self.options.bound) is None and scale > 0.0:
             along = scale * float(np.dot(w.ravel(), reference.ravel()))
-            self.stretch = BoundSegment(reference, SegmentSums(name, scale, updates, squared_norm(w), along))
+            self.bound_segment = BoundSegment(reference, SegmentSums(name, scale, updates, squared_norm(w), along))
 
     def _parts(self, names: Sequence[str]) -> list[float]:
         """The parts of the settings' reference for columns with these names."""

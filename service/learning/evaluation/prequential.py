@@ -13,8 +13,6 @@ from service.learning.kernel.kernel import Learned, Vector
 QUANTILES = (0.1, 0.5, 0.9)
 Array = NDArray[Any]
 _NONE = np.zeros(0, bool)
-SPARE_VALUES = 1000
-"""The minimum spare capacity of a new ring buffer."""
 
 
 class Margins(NamedTuple):
@@ -29,27 +27,6 @@ class AverageCounts(NamedTuple):
 
     events: int = 0
     wrong: int = 0
-
-
-class RingBuffer:
-    """The last `length` of the values that were added, in an array with spare room, so that adding copies no window."""
-
-    def __init__(self, length: int, values: Array) -> None:
-        self._length, self._array, self._end = length, values, len(values)
-
-    def add(self, values: Array) -> None:
-        """Add values. Arrays that `last` returned do not change."""
-        if self._end + len(values) > len(self._array):
-            last = self.last
-            self._end = len(last)
-            self._array = np.concatenate([last, np.empty(len(last) + 2 * len(values) + SPARE_VALUES, last.dtype)])
-        self._array[self._end : self._end + len(values)] = values
-        self._end += len(values)
-
-    @property
-    def last(self) -> Array:
-        """A view, oldest first."""
-        return self._array[max(0, self._end - self._length) : self._end]
 
 
 class PrequentialWindow:
@@ -67,11 +44,11 @@ class PrequentialWindow:
         self, window: int, classes: int = 2, truth: Array = _NONE, wrong: Array = _NONE, averaged_wrong: Array = _NONE
     ) -> None:
         self.window, self.classes = window, classes
-        self.truth = RingBuffer(window, truth.astype(np.uint16))
-        """The place of each event's label."""
-        self.wrong, self.averaged_wrong = RingBuffer(window, wrong), RingBuffer(window, averaged_wrong)
+        self.truth = truth.astype(np.uint16)[-window:]
+        """The index of each event's label."""
+        self.wrong, self.averaged_wrong = wrong[-window:], averaged_wrong[-window:]
         """Whether the weights predicted each event wrongly, and whether their average did, if there is one."""
-        self._products, self._margins = (RingBuffer(window, np.zeros(0)) for _ in range(2))
+        self._products, self._margins = np.zeros(0), np.zeros(0)
         self.restored_margins: Margins | None = None
         self.averaged = AverageCounts()
         self.missed: list[int] | None = [0] * classes
@@ -86,16 +63,19 @@ class PrequentialWindow:
         events, wrong = self.averaged
         self.averaged = AverageCounts(events + len(averaged_wrong), wrong + int(averaged_wrong.sum()))
         if self.missed is not None:
-            for place in truth[: len(averaged_wrong)][averaged_wrong].tolist():
-                self.missed[place] += 1
-        self.truth.add(truth)
-        self.wrong.add(learned.predicted != truth)
-        self.averaged_wrong.add(averaged_wrong)
-        self._products.add(products)
+            for label_index in truth[: len(averaged_wrong)][averaged_wrong].tolist():
+                self.missed[label_index] += 1
+        self.truth = self._with(self.truth, truth.astype(np.uint16))
+        self.wrong = self._with(self.wrong, learned.predicted != truth)
+        self.averaged_wrong = self._with(self.averaged_wrong, averaged_wrong)
+        self._products = self._with(self._products, products)
         # Kesler's vector of three labels or more is √2 times as long as x.
-        self._margins.add(
-            products / np.sqrt(learned.squared_norms if self.classes == 2 else 2.0 * learned.squared_norms)
-        )
+        lengths = np.sqrt(learned.squared_norms if self.classes == 2 else 2.0 * learned.squared_norms)
+        self._margins = self._with(self._margins, products / lengths)
+
+    def _with(self, values: Array, more: Array) -> Array:
+        """The last values of the window, after `more` are added."""
+        return np.concatenate([values, more])[-self.window :]
 
     def compare(self, right: Mapping[str, NDArray[np.bool_]]) -> None:
         """Add which of the same events each predictor was right about, by its name."""
@@ -105,24 +85,23 @@ class PrequentialWindow:
     @property
     def accuracy(self) -> float | None:
         """The share of right predictions in the window; None before the first event."""
-        return _accuracy(self.wrong.last)
+        return _accuracy(self.wrong)
 
     @property
     def average_accuracy(self) -> float | None:
         """The share of right predictions by the average of the weights; None if there is no average."""
-        return _accuracy(self.averaged_wrong.last)
+        return _accuracy(self.averaged_wrong)
 
     @property
     def baseline(self) -> float | None:
         """The share of the most frequent label in the window: the accuracy of always predicting it."""
-        truth = self.truth.last
-        return int(np.bincount(truth).max()) / len(truth) if len(truth) else None
+        return int(np.bincount(self.truth).max()) / len(self.truth) if len(self.truth) else None
 
     def confusion(self, averaged: bool) -> Confusion:
         """Labels and predictions in the window, by the weights or their average, for events that have both."""
-        truth, wrong = self.truth.last, (self.averaged_wrong if averaged else self.wrong).last
+        truth, wrong = self.truth, self.averaged_wrong if averaged else self.wrong
         count = min(len(wrong), len(truth))
-        return Confusion.of(truth[len(truth) - count :], wrong[len(wrong) - count :], self.classes)
+        return Confusion.from_events(truth[len(truth) - count :], wrong[len(wrong) - count :], self.classes)
 
     @property
     def margins(self) -> Margins | None:
@@ -130,11 +109,10 @@ class PrequentialWindow:
 
         The perceptron loss of an event is max(0, -y·s) (Ahmed & Pavlu).
         """
-        products, margins = self._products.last, self._margins.last
-        if not len(products):
+        if not len(self._products):
             return self.restored_margins
-        low, middle, high = np.quantile(margins, QUANTILES).tolist()
-        return Margins(float(np.maximum(0.0, -products).sum()) / len(products), (low, middle, high))
+        low, middle, high = np.quantile(self._margins, QUANTILES).tolist()
+        return Margins(float(np.maximum(0.0, -self._products).mean()), (low, middle, high))
 
 
 def _accuracy(wrong: NDArray[np.bool_]) -> float | None:

@@ -94,27 +94,27 @@ class Flattener:
         own_names = set[str]()
         feature: float
         for own, value in pairs:
-            name, form = prefix + own, value.__class__
+            name, kind = prefix + own, value.__class__
             # Checked before the value is read: a long name must not be copied for each inner name.
             _check_length(name, self.identity, name, pointer)
             if own in own_names:
                 raise _duplicate(name, pointer + to_pointer([own]))
             own_names.add(own)
-            if form is Pairs:
+            if kind is Pairs:
                 self._add_object(value, name + ".", features, pointer + to_pointer([own]), depth + 1)
                 continue
-            if form is list:
+            if kind is list:
                 self._add_list(value, name, features, pointer + to_pointer([own]))
                 continue
             if value is None or (patterns is not None and not patterns.select(name)):
                 continue
-            if form is str and text == "ignore":
+            if kind is str and text == "ignore":
                 continue
-            if form is str and text == "category":
+            if kind is str and text == "category":
                 name, feature = f"{name}={value}", 1
                 _check_length(name, self.identity, prefix + own, pointer)
             else:
-                feature = int(value) if form is bool else _number(value, name, pointer, own)
+                feature = int(value) if kind is bool else _number(value, name, pointer, own)
             if name in features:
                 raise _duplicate(name, pointer + to_pointer([own]))
             features[name] = feature
@@ -122,21 +122,21 @@ class Flattener:
     def _add_list(self, values: list[Any], name: str, features: dict[str, float], pointer: str) -> None:
         """Add the features of a list: the count of each string, or each number or boolean by its position."""
         identity, patterns = self.identity, self.patterns or _ALL
-        places = [f"{name}.{i}" for i in range(len(values))]
+        item_names = [f"{name}.{i}" for i in range(len(values))]
         whole = patterns.included(name)
-        if patterns.excluded(name) or not (whole or any(map(patterns.included, places))):
+        if patterns.excluded(name) or not (whole or any(map(patterns.included, item_names))):
             return
-        forms = {float if value.__class__ is int else value.__class__ for value in values}
+        kinds = {float if value.__class__ is int else value.__class__ for value in values}
         own: dict[str, float] = {}
-        if forms == {str} and identity.text != "reject":
+        if kinds == {str} and identity.text != "reject":
             for value in values if whole and identity.text == "category" else ():
                 category = f"{name}={value}"
                 own[category] = own.get(category, 0) + 1
-        elif forms in ({float}, {bool}):
-            for i, (place, value) in enumerate(zip(places, values, strict=True)):
-                if not patterns.excluded(place) and (whole or patterns.included(place)):
-                    own[place] = int(value) if value.__class__ is bool else _number(value, place, pointer, str(i))
-        elif forms:
+        elif kinds in ({float}, {bool}):
+            for i, (item, value) in enumerate(zip(item_names, values, strict=True)):
+                if not patterns.excluded(item) and (whole or patterns.included(item)):
+                    own[item] = int(value) if value.__class__ is bool else _number(value, item, pointer, str(i))
+        elif kinds:
             expected = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
             raise Rejected(
                 "wrong-type", f"feature {_quoted(name)} must be a list of {expected}, all of a kind", pointer

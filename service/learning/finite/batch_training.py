@@ -176,8 +176,8 @@ def score_batch(batch: Batch, w: Vector) -> Vector:
     scores = np.tile(w[0], (len(lengths), 1))
     for j in range(int(lengths.max(initial=0))):
         events = np.flatnonzero(lengths > j)
-        places = starts[events] + j
-        scores[events] += w[columns[places]] * batch.values[places, None]
+        indices = starts[events] + j
+        scores[events] += w[columns[indices]] * batch.values[indices, None]
     return scores
 
 

@@ -30,7 +30,7 @@ class Certificate(NamedTuple):
     vector: Vector | None = None
     """w in the shape of the model's weights, with a 0 for each column that no event has."""
     combination: list[tuple[int, float]] | None = None
-    """(i, λ_i) of each λ_i > 0, largest first; i is the place of z_i among the extended vectors."""
+    """(i, λ_i) of each λ_i > 0, largest first; i is the index of z_i among the extended vectors."""
     residual: float = 0.0
     """The largest |part| of Σ λ_i z_i, with columns scaled to a largest |value| of 1; at most `ZERO_TOLERANCE`."""
     unknown: str | None = None
@@ -52,10 +52,10 @@ def extended(batch: Batch, classes: int = 2) -> Any:
     if classes == 2:
         return csr_array((values * labels, (rows, columns)))
     own, wrong = labels.astype(np.intp)[:, None], np.arange(classes - 1)
-    places = np.stack(np.broadcast_arrays(own, wrong + (wrong >= own))) + classes * columns[:, None]
+    class_columns = np.stack(np.broadcast_arrays(own, wrong + (wrong >= own))) + classes * columns[:, None]
     signed = np.stack([values, -values])[..., None] * np.ones(classes - 1)
     own_rows = np.tile(((classes - 1) * rows[:, None] + wrong).ravel(), 2)
-    return csr_array((signed.ravel(), (own_rows, places.ravel())))
+    return csr_array((signed.ravel(), (own_rows, class_columns.ravel())))
 
 
 def separate(batch: Batch, shape: tuple[int, ...], classes: int = 2, seconds: float = SOLVER_SECONDS) -> Certificate:

@@ -53,11 +53,11 @@ class Learned(NamedTuple):
     squared_norms: Vector
     """‖x‖², the bias included."""
     truth: NDArray[np.intp]
-    """The place of the event's label, from 0 on."""
+    """The index of the event's label, from 0 on."""
     predicted: NDArray[np.intp]
-    """The place of the label that was predicted before the update."""
+    """The index of the label that was predicted before the update."""
     averaged: NDArray[np.intp]
-    """The place of the label that the average of the weights predicted; empty if there is no average."""
+    """The index of the label that the average of the weights predicted; empty if there is no average."""
     along: Vector
     """The product of each event with the reference, if there is one."""
     reach: float
@@ -87,13 +87,13 @@ def _learn(
     averaging, referring = state.shape[1] > 1, len(reference) > 1  # a reference of one part has only the bias
     forgetting, age = len(ages) > 1, ages[0]
     for i in range(len(labels)):
-        s, late, squared, r = state[0, 0], state[0, -1], 1.0, reference[0]
+        s, accumulated, squared, r = state[0, 0], state[0, -1], 1.0, reference[0]
         # All sums in one loop: while one waits for its last term, the others go on. A loop for each case: a test that
         # is always false makes a loop a third slower (measured).
         if referring and averaging:
             for j in range(starts[i], starts[i + 1]):
                 s += state[columns[j], 0] * values[j]
-                late += state[columns[j], 1] * values[j]
+                accumulated += state[columns[j], 1] * values[j]
                 squared += values[j] * values[j]
                 r += reference[columns[j]] * values[j]
         elif referring:
@@ -104,7 +104,7 @@ def _learn(
         elif averaging:
             for j in range(starts[i], starts[i + 1]):
                 s += state[columns[j], 0] * values[j]
-                late += state[columns[j], 1] * values[j]
+                accumulated += state[columns[j], 1] * values[j]
                 squared += values[j] * values[j]
         else:
             for j in range(starts[i], starts[i + 1]):
@@ -113,10 +113,10 @@ def _learn(
         along[i] = r
         if averaging:
             part = 1.0 / max(age, 1.0)
-            a = s - late * part
-            # If s and late·part are nearly equal, or one overflows since ages reach 2^900, the terms are summed one by
-            # one, as for an answer: a tie must give the same label.
-            if not abs(a) > _NEAR_TIE * (abs(s) + abs(late * part)):
+            a = s - accumulated * part
+            # If s and accumulated·part are nearly equal, or one overflows since ages reach 2^900, the terms are summed
+            # one by one, as for an answer: a tie must give the same label.
+            if not abs(a) > _NEAR_TIE * (abs(s) + abs(accumulated * part)):
                 a = state[0, 0] - state[0, 1] * part
                 for j in range(starts[i], starts[i + 1]):
                     a += (state[columns[j], 0] - state[columns[j], 1] * part) * values[j]
@@ -223,7 +223,7 @@ def learn(
 ) -> Learned:  # fmt: skip
     """Learn the batch in order, changing `state` in place.
 
-    `state` has the shape (columns, 1), or (columns, 2) if there is an average: w, and then `late` (see `averaging`).
+    `state` has the shape (columns, 1), or (columns, 2) if there is an average: w and its accumulator (see `averaging`).
     With three labels or more the shape ends with the number of classes, and `reference` is not used. `before` is the
     number of events learned before, `reach` an upper limit of ‖w‖.
     """

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.monitoring.metrics import Metrics
 from service.serving.http import openapi, problems, swagger_ui, v1
-from service.serving.http.auth import METRICS_PATH, Auth, BearerTokens
+from service.serving.http.auth import BearerTokens, bearer_token
 from service.serving.http.limits import Limits
 from service.serving.http.request_bodies import InFlight
 from service.serving.models import Models
@@ -27,8 +27,9 @@ from service.serving.page.page_state import PageState
 from service.serving.scoring import Predictor
 from service.snapshots.ports import Store
 
-PROBES = ("/livez", "/readyz")
-"""Paths that need no token: an orchestrator has none."""
+PROBES, METRICS_PATH = ("/livez", "/readyz"), "/metrics"
+OPEN_PATHS = {*PROBES, *routes.OPEN}
+"""Paths that need no token: an orchestrator has none, and the page's files hold no data."""
 
 
 class Live(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,7 +72,7 @@ class Application:
         options: HttpOptions,
     ) -> None:
         self._metrics, self._stopping, self._root_path = metrics, stopping, options.root_path
-        self._auth = Auth(options.tokens, options.metrics_tokens, {*PROBES, *routes.OPEN})
+        self._tokens, self._metrics_tokens = options.tokens, options.metrics_tokens or options.tokens
         self._timed: dict[tuple[str, str, str], Histogram] = {}  # faster than `labels`
         self.api = FastAPIOffline(
             title="Perceptron Service",
@@ -116,8 +117,9 @@ class Application:
                 status = str(message["status"])
             return send(message)
 
+        tokens = self._metrics_tokens if path == METRICS_PATH else self._tokens
         try:
-            if not self._auth.allows(path, scope["headers"]):
+            if tokens and path not in OPEN_PATHS and not tokens.accept(bearer_token(scope["headers"])):
                 detail = "send a token, with the header authorization: Bearer TOKEN"
                 await problems.response(401, detail)(scope, receive, send_answer)
             elif path == self._root_path:  # the pages' links are relative to a path that ends with a slash

@@ -1,15 +1,14 @@
-"""Bearer tokens (RFC 6750): which requests need one, and the files that list them."""
+"""Bearer tokens (RFC 6750): the files that list them, and the token of a request."""
 
 import hashlib
 import hmac
 import re
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from service.credentials.reloading import Reloaded, read_text
 from service.errors import ConfigurationError
 
-METRICS_PATH = "/metrics"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 
 
@@ -49,21 +48,7 @@ class BearerTokens:
         return tokens
 
 
-class Auth(NamedTuple):
-    """Requires a valid bearer token for each path that has tokens set and is not open."""
-
-    tokens: BearerTokens | None
-    metrics_tokens: BearerTokens | None
-    """The only tokens that `/metrics` accepts; None if it accepts the same tokens as all other paths."""
-    open_paths: Collection[str]
-
-    def allows(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether a request to this path with these headers is allowed."""
-        tokens = (path == METRICS_PATH and self.metrics_tokens) or self.tokens
-        return tokens is None or path in self.open_paths or tokens.accept(_bearer_token(headers))
-
-
-def _bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The token of a request; empty if it has no token, or more than one."""
     values = [value for name, value in headers if name == b"authorization"]
     scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")

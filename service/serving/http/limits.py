@@ -80,8 +80,8 @@ class Connections:
 class Connection(HttpToolsProtocol):
     """uvicorn's connection, which ends if its client takes too much or too long."""
 
-    def __init__(self, connections: Connections, **of_uvicorn: Any) -> None:
-        super().__init__(**of_uvicorn)
+    def __init__(self, connections: Connections, **uvicorn_arguments: Any) -> None:
+        super().__init__(**uvicorn_arguments)
         self._connections = connections
         self.unanswered = deque[RequestResponseCycle]()
         """Requests without a whole answer: the first one is being answered. Empty if the connection is idle."""

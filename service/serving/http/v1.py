@@ -195,7 +195,7 @@ def _label_index(identity: Identity, label: str | None) -> int | None:
         if label is None:
             return None
         raise Rejected("unknown-label", "the model's two labels have the same weights: leave ?label= out", "?label")
-    index = None if label is None else identity.place(label)
+    index = None if label is None else identity.label_index(label)
     if index is None:
         reason = "missing-field" if label is None else "unknown-label"
         labels = listed(identity.labels or ())

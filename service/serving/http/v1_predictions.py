@@ -248,12 +248,12 @@ def read_pieces(
 ) -> Iterator[tuple[FeatureRows | Sequence[Features], str]]:
     """The result of `read_instances` for a large body, in pieces; `by_rows` allows compiled rows. Raises Rejected."""
     identity, commas = flattener.identity, np.empty(max_instances, np.int64)
-    scanned = scan(body, _PATHS, commas)
-    if scanned.end == TOO_DEEP:
+    scan_end, spans, repeated_path = scan(body, _PATHS, commas)
+    if scan_end == TOO_DEEP:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
-    members = dict(zip(_INPUT_FIELDS, scanned.members, strict=True))
+    members = dict(zip(_INPUT_FIELDS, spans, strict=True))
     name, many = next(((name, members[name]) for name in LIST_FIELDS if members[name]), ("", None))
-    listed = many and many.items and scanned.repeated is None and _LIST.fullmatch(body, many.begin, many.end)
+    listed = many and many.items and repeated_path is None and _LIST.fullmatch(body, many.begin, many.end)
     if many is None or not listed:
         _check_size(len(body), identity, "")
         yield _read_carefully(body, flattener, max_instances)
@@ -280,7 +280,7 @@ def read_pieces(
             yield [careful(i) for i in range(first, last)], name
         else:
             values = ValueBuffer(data, begins[first:last], ends[first:last])
-            yield reader.read(values, lambda i, n=first: Event(careful(n + i), 0.0, 1.0, None)).features, name  # type: ignore[misc]
+            yield reader.read(values, lambda i, n=first: Event(careful(n + i), 0.0, 1.0)).features, name  # type: ignore[misc]
         first = last
     if reader is not None and flattener.patterns is None:  # with patterns a reader keeps names
         idle[name] = reader

@@ -115,7 +115,8 @@ class History:
 
 def point(learner: Learner, now: float, lag: int | None) -> Point:
     """The figures of a model at this time."""
-    counts, (bound, _), accuracy = learner.main.counts, learner.main.observations.bound, Accuracy.of_predictors(learner)
+    counts, (bound, _) = learner.main.counts, learner.main.observations.bound
+    accuracy = Accuracy.from_predictors(learner)
     every: dict[str, Share] = {**accuracy, "baseline": baseline(learner)}
     shares = {name: (_rounded(share.recent), _rounded(share.all)) for name, share in every.items()}
     interval = accuracy[answering_name(learner)].all_interval

@@ -35,28 +35,21 @@ class MemberSpan(NamedTuple):
     """Members or elements of the value itself."""
 
 
-class Scan(NamedTuple):
-    """The result of a scan; it is right if the text is JSON."""
+def scan(
+    raw: bytes, paths: Paths, commas: NDArray[np.int64] | None = None
+) -> tuple[int, list[MemberSpan | None], Path | None]:
+    """Find the values at these paths of an object; the result is right if the text is JSON.
 
-    end: int
-    """The end of the text's first list or object; -1 if there is none, or TOO_DEEP."""
-    members: list[MemberSpan | None]
-    """The value at each path, the first one if a name is repeated."""
-    repeated: Path | None
-    """The first path that the text has twice."""
-
-
-def scan(raw: bytes, paths: Paths, commas: NDArray[np.int64] | None = None) -> Scan:
-    """Find the values at these paths of an object.
-
-    Fills `commas` with the positions of the commas between the items of the outermost members that are on a path.
+    Returns the end of the text's first list or object (-1 if there is none, or TOO_DEEP), the value at each path (the
+    first one if a name is repeated), and the first path that the text has twice. Fills `commas` with the offsets of the
+    commas between the items of the outermost members that are on a path.
     """
     tree, nodes = _tree(paths)
     spans = np.empty((len(tree.nodes), 4), np.int64)
     end, twice = _scan(raw, tree.nodes, tree.names, spans, _NO_COMMAS if commas is None else commas)
     rows = [*spans.tolist(), (-1, -1, 0, 0)]
     members = [MemberSpan(*rows[node]) if rows[node][_END] >= 0 else None for node in nodes]
-    return Scan(end, members, tree.paths[twice] if twice >= 0 else None)
+    return end, members, tree.paths[twice] if twice >= 0 else None
 
 
 @cache
@@ -74,7 +67,7 @@ _STRING, _LIST, _OBJECT, _LIST_END, _OBJECT_END, _AFTER_NAME, _NEXT, _SPACE = ra
 
 @compiled
 def _scan(raw: bytes, nodes: Any, names: Any, spans: Any, commas: Any) -> tuple[int, int]:  # noqa: PLR0915
-    """Scan a text to the end of its first list or object in one pass; returns the end, and the node of `Scan.repeated`.
+    """Scan a text to the end of its first list or object in one pass; returns the end, and the node of a repeated path.
 
     Fills in a row of `spans` for each node: begin, end, values, items.
     """

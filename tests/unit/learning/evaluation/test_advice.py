@@ -11,7 +11,6 @@ from service.learning.evaluation.prequential import PrequentialWindow
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from tests.checks import learner_of
 
 
 def advise(wrong: int, positive: int, averaged: int | None = None, events: int = 200, **fields: Any) -> dict[str, str]:
@@ -72,19 +71,3 @@ AVERAGED = {"rule": "logistic-delta", "average": True}
 def test_a_poor_model_is_told_what_to_try(kind: str, model: dict[str, Any], suggestion: str) -> None:
     """One model is below its baseline, and one misses a rare label."""
     assert suggestion in advise(**model)[kind]
-
-
-@pytest.mark.parametrize(
-    ("features", "expected"),
-    [
-        (['{"w1":1}', '{"w2":1,"n":3}', '{"n":5}'], "2 of the 3"),
-        (['{"w1":1}', '{"w2":1,"n":3,"m":7}', '{"n":5,"m":8}'], ""),  # half of the numbers
-        (['{"w1":true,"a":2}', '{"w2":true,"a":2}'], ""),  # booleans, and a number that each event has
-    ],
-)
-def test_features_that_scaling_turns_into_zero_are_reported(features: list[str], expected: str) -> None:
-    records = [f'{{"features":{members},"label":{i % 2}}}'.encode() for i, members in enumerate(features)]
-    scaled, plain = (learner_of(Identity(scale=scale), records * 10) for scale in ("standard", "none"))
-    assert "scale" not in advice(plain)
-    assert ("scale" in advice(scaled)) == bool(expected)
-    assert expected in advice(scaled).get("scale", "")

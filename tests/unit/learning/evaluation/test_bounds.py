@@ -9,22 +9,22 @@ from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
+from tests.bound_segments import THEOREM, Check, random_stream, random_stream_of_classes
 from tests.checks import learner_of
 from tests.conftest import event
 from tests.partitions import P0
-from tests.stretches import THEOREM, Check, random_stream, random_stream_of_classes
 
 REFERENCE = Options(reference=WeightsFile([1.0], 0.0, ["a"]))
 
 
 def test_short_steps_count_after_long_ones() -> None:
-    """A stretch has its own sum of squares: in the difference of two sums of 2e30 a step of 1 would be lost."""
+    """A segment has its own sum of squares: in the difference of two sums of 2e30 a step of 1 would be lost."""
     learner = learner_of(Identity(), [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)])
     learner.main.begin_segment()
     learner.apply(P0, Records.from_values(3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)]))
     assert learner.main.observations.failed_check(learner.main.squared_norm) is None
-    assert learner.main.observations.stretch is not None
-    assert learner.main.observations.stretch.sums.squared_steps > 10.0
+    assert learner.main.observations.bound_segment is not None
+    assert learner.main.observations.bound_segment.sums.squared_steps > 10.0
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-150, 1.0, 1e6])

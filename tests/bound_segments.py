@@ -36,7 +36,7 @@ Vector = dict[Any, float]
 
 
 class Oracle:
-    """The theorem's quantities for one stretch, computed only from the events."""
+    """The theorem's quantities for one segment, computed only from the events."""
 
     def __init__(self, w: Vector, u: Vector, before: int) -> None:
         """`u` is the reference before it is rounded to single precision."""
@@ -71,8 +71,8 @@ class Oracle:
 
     def compare(self, learner: Learner, k: int) -> None:
         """Assert that the service's sums are equal, `k` is within its bound and the bound is the largest possible."""
-        assert learner.main.observations.stretch is not None
-        sums, gammas = learner.main.observations.stretch.sums, self.gammas
+        assert learner.main.observations.bound_segment is not None
+        sums, gammas = learner.main.observations.bound_segment.sums, self.gammas
         assert gammas is not None
         start_squared = sum(v * v for v in self.start.values())
         along = sum(self.u.get(name, 0.0) * v for name, v in self.start.items())
@@ -182,7 +182,7 @@ class Run:
         return min(bound, self.learner.main.counts.events)
 
     def begin_segment(self) -> None:
-        """Begin a stretch whose reference is the present weights or their average, unless these are 0."""
+        """Begin a segment whose reference is the present weights or their average, unless these are 0."""
         self.learner.main.begin_segment()
         mean = self.learner.main.average
         u = self.w if mean is None else dict(zip(self.w, mean.ravel().tolist(), strict=True))
@@ -207,7 +207,7 @@ class ClassRun(Run):
         return dict(zip([(n, k) for n in self.names for k in self.classes], array.ravel().tolist(), strict=True))
 
     def set_reference(self, u: Any) -> None:
-        """Begin a stretch with this reference, which settings cannot do for classes."""
+        """Begin a segment with this reference, which settings cannot do for classes."""
         self.updates = self.learner.main.counts.updates
         self.learner.main.observations._begin_segment(u, "given", u, self.learner.main.weights, self.updates)
         self.oracle = Oracle(self.w, self._vector(u), self.updates)
@@ -246,7 +246,7 @@ def _features(rng: random.Random, sparse: bool) -> Features:
 
 
 def _learn_random_events(run: Run, rng: random.Random, sparse: bool, truth: Callable[[Features], list[float]]) -> int:
-    """Let a run learn random events, labelled by the scores of `truth`, with restores and new stretches in between.
+    """Let a run learn random events, labelled by the scores of `truth`, with restores and new segments in between.
 
     `truth` returns a score for each class, for two labels (0, s). Returns the number of events.
     """
