@@ -1,9 +1,10 @@
 """Mutated events through the decoder and the learner, against the judge: `python -m tests.fuzz.events 1000000 [SEED]`.
 
 Each seed is one stream under one identity. It asserts: no exception; a record is accepted if and only if the judge
-accepts it, with its features, label and weight bit for bit; a rejected record has one of its faults as the
+accepts it, with its features, label and weight bit for bit, and its id; a rejected record has one of its faults as the
 reason and changes only its counter, never a column; nothing depends on the division of the stream into slices; weights
-stay within their limit, and learning stops before they exceed it; every record is counted once.
+stay within their limit, and learning stops before they exceed it; every record is counted once. A second stream has
+events without labels, for a reader that does not require them.
 """
 
 import copy
@@ -78,16 +79,16 @@ def shaped(texts: Texts, places: Places, parts: list[tuple[str, str]]) -> list[t
     return [nested(texts, feature_names, features), *members] if feature_names else [("", features), *members]
 
 
-def record(texts: Texts, identity: Identity) -> bytes | None:
+def record(texts: Texts, identity: Identity, labelled: bool = True) -> bytes | None:
     """The value of a record: an event for this model, sometimes mutated."""
     if texts.chance(0.005):
         odd = (None, b"", b" ", b"{}", b"[]", b"null", b'"', texts.random.randbytes(20))
         return texts.random.choice(odd)
-    return texts.mutate(event(texts, identity))
+    return texts.mutate(event(texts, identity, labelled))
 
 
-def event(texts: Texts, identity: Identity) -> bytes:
-    """An event for this model, sometimes with an unusual part."""
+def event(texts: Texts, identity: Identity, labelled: bool = True) -> bytes:
+    """An event for this model, sometimes with an unusual part. If not `labelled`, its label is absent or null."""
     random, chance = texts.random, texts.chance
     places = identity.event
     members = [(places.features, texts.features(identity.features == "positional", identity.dimension or 3))]
@@ -95,11 +96,15 @@ def event(texts: Texts, identity: Identity) -> bytes:
     members.append((places.label, random.choice(model_labels if model_labels and chance(0.9) else LABELS)))
     if chance(0.03):
         members[-1] = (places.label, texts.value())
+    if not labelled:
+        members[1:] = [(places.label, "null")] if chance(0.5) else []
     if chance(0.25):
         weight = texts.number() if chance(0.6) else random.choice(("1", "0.5", "2", "1e6", '"1"'))
         members.append((places.weight or "/weight", weight))
     if chance(0.2):
         members.append((places.id or "/id", texts.string(texts.name()) if chance(0.95) else texts.value()))
+    elif not labelled:
+        members.append((places.id or "/id", texts.number()))
     for pointer, values in places.where.items():
         if pointer != places.label and chance(0.95):
             members.append((pointer, json.dumps(random.choice(values)) if chance(0.8) else texts.value()))
@@ -181,23 +186,23 @@ def bits(values: Any) -> bytes:
 
 
 class JudgedRecords:
-    """Records, and what the judge says about them."""
+    """Records, and what the judge says about them. If not `labelled`, their events need no label."""
 
-    def __init__(self, name: str, identity: Identity, records: list[bytes | None]) -> None:
-        self.name, self.identity, self.records = name, identity, records
-        self.verdicts = [judge.event(raw, identity) for raw in records]
+    def __init__(self, name: str, identity: Identity, records: list[bytes | None], labelled: bool = True) -> None:
+        self.name, self.identity, self.records, self.labelled = name, identity, records, labelled
+        self.verdicts = [judge.event(raw, identity, labelled) for raw in records]
 
     def hold(self, condition: Any, message: str, row: int | None = None) -> None:
         if not condition:
             record = "" if row is None else f": {self.records[row]!r}"
-            raise AssertionError(f"{self.name}, {self.identity}: {message}{record}")
+            raise AssertionError(f"{self.name}, {self.identity}, labelled={self.labelled}: {message}{record}")
 
 
 def read_slices(stream: JudgedRecords, slices: Iterable[tuple[int, int]]) -> Counter[str]:
     """Read the records slice by slice; returns how many were accepted, skipped, and rejected for each reason."""
     identity, hold = stream.identity, stream.hold
     columns, judged, totals = columns_for(identity), JudgedStream(identity), Counter[str]()
-    reader = EventReader(identity)
+    reader = EventReader(identity, stream.labelled)
     for start, end in slices:
         column_count = len(columns.names)
         events = reader.read(stream.records[start:end])
@@ -230,6 +235,7 @@ def read_slices(stream: JudgedRecords, slices: Iterable[tuple[int, int]]) -> Cou
             if identity.scale == "standard":
                 hold(batch.numbers[span].tolist() == [isinstance(v, float) for _, v in pairs], "other numbers", row)
             hold(bits([batch.labels[i], batch.weights[i]]) == bits([event.y, event.weight]), "other label, weight", row)
+            hold(events.ids[i] == event.id, f"id {events.ids[i]!r} instead of {event.id!r}", row)
         hold(len(batch.ignored) == judged.ignored - ignored_before, "ignored features", start)
         hold(columns.names == judged.names, f"names {columns.names}, judged {judged.names}", end - 1)
     hold(totals.total() == len(stream.records), "records lost")
@@ -247,6 +253,11 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     stream = JudgedRecords(f"seed {seed}", identity, records)
     verdicts, hold = stream.verdicts, stream.hold
     totals = read_slices(stream, cuts(random, length))
+
+    # Events without labels between others.
+    source = Random(f"unlabelled {seed}")
+    others = [record(Texts(source), identity, labelled=source.random() < 0.3) for _ in range(length // 5)]
+    read_slices(JudgedRecords(f"seed {seed}", identity, others, labelled=False), cuts(source, len(others)))
 
     # The learner, with two divisions into slices.
     learner, stops = learn_slices(identity, records, [(i, i + 1) for i in range(length)])

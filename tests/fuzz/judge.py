@@ -32,7 +32,9 @@ Features = list[tuple[str, float]] | list[float]
 class Event(NamedTuple):
     features: Features
     y: float
+    """NaN without a label."""
     weight: float
+    id: str | None
 
 
 def is_number(value: Any) -> bool:
@@ -188,18 +190,30 @@ def is_same(value: Any, other: Any) -> bool:
     return bool(same_type and other == value)
 
 
-def event(raw: bytes | None, identity: Identity) -> tuple[Event | None, set[str]]:
-    """The event in a record, or the rules that the record breaks; neither if the record is skipped."""
+def event_id(raw: bytes, pointer: str | None) -> str | None:
+    """The id of an event: a string, or a number as it is written."""
+    decoder = json.JSONDecoder(object_pairs_hook=Object, parse_int=str, parse_float=str)
+    value = decoder.raw_decode(raw.decode().lstrip(WHITESPACE))[0]
+    return next(iter(values_at(value, pointer)), None) if pointer is not None else None
+
+
+def event(raw: bytes | None, identity: Identity, labelled: bool = True) -> tuple[Event | None, set[str]]:
+    """The event in a record, or the rules that the record breaks; neither if the record is skipped.
+
+    If not `labelled`, an event need not have a label.
+    """
     if not raw:
         return None, set() if identity.event.where else {"empty"}
     if len(raw) > identity.max_record_bytes:
         return None, {"too-large"}
     value, faults = parse(raw)
-    event, event_faults = _parse_event(value, identity)
+    event, event_faults = _parse_event(value, identity, labelled)
+    if event and not faults:
+        event = event._replace(id=event_id(raw, identity.event.id))
     return (None, faults | event_faults) if faults else (event, event_faults)
 
 
-def _parse_event(value: Any, identity: Identity) -> tuple[Event | None, set[str]]:
+def _parse_event(value: Any, identity: Identity, labelled: bool) -> tuple[Event | None, set[str]]:
     if not isinstance(value, Object):
         return None, {"wrong-type"}
     places = identity.event
@@ -211,12 +225,14 @@ def _parse_event(value: Any, identity: Identity) -> tuple[Event | None, set[str]
         faults.add("duplicate-feature")
     if not all(any(is_same(a, v) for v in places.where[p] for a in actual) for p, actual in conditions.items()):
         return None, faults
-    if not found_values[0] or not found_values[1]:
+    if not found_values[0] or (labelled and not found_values[1]):
         return None, faults | {"missing-field"}
     features, feature_faults = read_features(found_values[0][0], identity)
     faults |= feature_faults
-    label, y = found_values[1][0], None
-    if not is_number(label) and not isinstance(label, bool | str):
+    label, y = found_values[1][0] if found_values[1] else None, None
+    if label is None and not labelled:
+        y = math.nan
+    elif not is_number(label) and not isinstance(label, bool | str):
         faults.add("wrong-type")
     elif (y := sign(label, identity.labels)) is None:
         faults.add("unknown-label")
@@ -229,7 +245,7 @@ def _parse_event(value: Any, identity: Identity) -> tuple[Event | None, set[str]
         faults.add("wrong-type")
     if faults or y is None:
         return None, faults
-    return Event(features, y, float(weight)), set()
+    return Event(features, y, float(weight), None), set()
 
 
 def request(raw: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool, set[str]]:

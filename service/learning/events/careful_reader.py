@@ -1,5 +1,6 @@
 """The careful reader: one value by every rule of docs/events.md. Only this reader words a rejection."""
 
+import math
 from typing import Any
 
 from msgspec import UNSET
@@ -10,7 +11,7 @@ from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, WEIG
 from service.learning.events.flatten import Flattener
 from service.learning.events.json_pointer import parse_pointer, quoted_name
 from service.learning.events.read_events import Event
-from service.learning.events.value_formats import JSON, ValueFormat
+from service.learning.events.value_formats import JSON, ParsedValues, ValueFormat
 from service.learning.identity import MAX_WEIGHT, Identity, listed
 
 
@@ -19,15 +20,17 @@ class CarefulReader:
 
     >>> reader = CarefulReader(Identity())
     >>> reader.read(b'{"features": {"a": true}, "label": 0, "time": [12, 30]}')
-    Event(features={'a': 1}, label=-1.0, weight=1.0)
+    Event(features={'a': 1}, label=-1.0, weight=1.0, id=None)
     >>> reader.read(b'{"features": {"a": 1}, "label": 2}')
     Traceback (most recent call last):
     ...
     service.errors.Rejected: 'label' must be one of -1, 0, false, 1, true
     """
 
-    def __init__(self, identity: Identity) -> None:
-        self.identity, self.flattener = identity, Flattener(identity)
+    def __init__(self, identity: Identity, labelled: bool = True) -> None:
+        """`labelled` requires that each event has a label. Without it an absent or null label is read as NaN."""
+        self.identity, self._labelled = identity, labelled
+        self.flattener = Flattener(identity)
         self.signs = label_signs(identity)
         event = identity.event
         pointers = [event.features, event.label, event.weight, event.id, *event.where]
@@ -45,19 +48,22 @@ class CarefulReader:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self.identity.max_record_bytes}")
         values, event = value_format.parse(raw, self.paths, self.identity), None
         if all(any(same_value(values.scalar(i), v) for v in allowed) for i, allowed in self._where):
-            for part, pointer in ((FEATURES, pointers.features), (LABEL, pointers.label)):
+            required = ((FEATURES, pointers.features), (LABEL, pointers.label))
+            for part, pointer in required if self._labelled else required[:1]:
                 if values.scalar(part) is UNSET:
                     raise Rejected("missing-field", f"{quoted_name(pointer)} is missing", pointer)
             whole = values.whole(FEATURES, self.identity.max_features, pointers.features)
             features = self.flattener.flatten(whole, pointers.features)
-            event = Event(features, self._label(values.scalar(LABEL)), self._weight(values.scalar(WEIGHT)))
-            self._check_id(values.scalar(ID))
+            label, weight = self._label(values.scalar(LABEL)), self._weight(values.scalar(WEIGHT))
+            event = Event(features, label, weight, self._id(values))
         if values.not_finite is not None:
             raise values.not_finite
         return event
 
     def _label(self, label: Any) -> float:
         pointer = self.identity.event.label
+        if not self._labelled and (label is UNSET or label is None):
+            return math.nan
         if not isinstance(label, bool | int | float | str):
             raise json_values.wrong_type(label, "a number, boolean or string", pointer)
         if (isinstance(label, bool), label) not in self.signs:
@@ -75,9 +81,13 @@ class CarefulReader:
             raise Rejected("bad-weight", f"{quoted_name(pointer)} must be in (0, {MAX_WEIGHT:g}]", pointer)
         return float(weight)
 
-    def _check_id(self, value: Any) -> None:
-        if value is not UNSET and (isinstance(value, bool) or not isinstance(value, str | int | float)):
-            raise json_values.wrong_type(value, "a string or a number", self.identity.event.id or "")
+    def _id(self, values: ParsedValues) -> str | None:
+        value, pointer = values.scalar(ID), self.identity.event.id or ""
+        if value is UNSET:
+            return None
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise json_values.wrong_type(value, "a string or a number", pointer)
+        return value if isinstance(value, str) else values.number_text(ID)
 
 
 def same_value(value: Any, expected: Any) -> bool:

@@ -47,8 +47,8 @@ class EventReader:
 
     >>> reader = EventReader(Identity())
     >>> events = reader.read([b'{"features": {"a": 1e99}, "label": 1}', b'{"features": {"b": 3}, "label": 0, "id": 7}'])
-    >>> events.features, events.labels, events.records
-    ([{'b': 3.0}], array([-1.]), [1])
+    >>> events.features, events.labels, events.ids, events.records
+    ([{'b': 3.0}], array([-1.]), ['7'], [1])
     >>> events.rejects[0].reason, events.rejects[0].detail
     ('out-of-range', 'feature "a" is beyond ±1e+30')
     """
@@ -56,14 +56,15 @@ class EventReader:
     compiled = False
     """Whether this process uses the compiled reader."""
 
-    def __init__(self, identity: Identity) -> None:
-        self._careful = CarefulReader(identity)
+    def __init__(self, identity: Identity, labelled: bool = True) -> None:
+        """`labelled` requires that each event has a label. Without it an absent or null label is read as NaN."""
+        self._careful = CarefulReader(identity, labelled)
         self.flattener = self._careful.flattener
         self._compiled_readers: dict[str, RowReader | VectorReader] = {}
         self._slices_without = 0
         paths, signs = self._careful.paths, self._careful.signs
         with suppress(UnsupportedError):
-            self._compiled_readers["rows"] = RowReader.for_events(self.flattener, paths, signs)
+            self._compiled_readers["rows"] = RowReader.for_events(self.flattener, paths, signs, labelled)
             if identity.features == "positional":
                 self._compiled_readers["vectors"] = VectorReader(identity, signs)
 
@@ -97,5 +98,5 @@ class EventReader:
             if time_is_up is not None and time_is_up():
                 break
         labels, weights = (np.array([event[part] for event in events.values()]) for part in (1, 2))
-        features = [event.features for event in events.values()]
-        return ReadEvents(features, labels, weights, [*events], skipped, rejects)
+        features, ids = [event.features for event in events.values()], [event.id for event in events.values()]
+        return ReadEvents(features, labels, weights, ids, [*events], skipped, rejects)

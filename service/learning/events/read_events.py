@@ -1,7 +1,8 @@
-"""Events as a reader returns them: without columns."""
+"""Events as a reader returns them: without columns. The join of events with labels works on these."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from ctypes import string_at
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,10 @@ class Event(NamedTuple):
 
     features: Features
     label: float
-    """±1, or the number of the label's class."""
+    """±1, or the number of the label's class; NaN if the event has no label."""
     weight: float
+    id: str | None
+    """A string as it is, or a number as its text in the record: "7" and 7 are one id. None if the event has no id."""
 
 
 class FeatureRows(NamedTuple):
@@ -61,12 +64,28 @@ class FeatureRows(NamedTuple):
         return Utf8Names(text, ends, len(names))[:]
 
 
+class EventIds(Sequence[str | None]):
+    """The ids of events in the buffers of their `FeatureRows`. A string is made when it is read."""
+
+    def __init__(self, address: int, buffers: Sequence[NDArray[np.uint8]], spans: NDArray[np.int64]) -> None:
+        """Column i of `spans` has the offset from `address` and the size of id i; -1 as the size if there is none."""
+        self._address, self._buffers, self._spans = address, buffers, spans
+
+    def __len__(self) -> int:
+        return len(self._spans[0])
+
+    def __getitem__(self, i: Any) -> Any:
+        offset, size = self._spans[:, i].tolist()
+        return None if size < 0 else string_at(self._address + offset, size).decode()
+
+
 class ReadEvents(NamedTuple):
     """The events of a slice of records, in order. A record that was read is an event, or is skipped or rejected."""
 
     features: FeatureRows | Sequence[Features]
     labels: NDArray[np.float64]
     weights: NDArray[np.float64]
+    ids: Sequence[str | None]
     records: list[int]
     """The index of each event in the slice."""
     skipped: list[int]

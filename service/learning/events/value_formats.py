@@ -57,6 +57,11 @@ class ParsedValues:
         text = self._raw[value.begin : value.end].strip(WHITE)
         return [] if text[:1] == b"[" else Pairs() if text[:1] == b"{" else json_values.parse_checked(text)
 
+    def number_text(self, i: int) -> str:
+        """The number at path i as it is written in a text, or else in decimal."""
+        span = self.values[i]
+        return self._raw[span.begin : span.end].strip(WHITE).decode() if span.__class__ is MemberSpan else str(span)
+
 
 class ValueFormat(NamedTuple):
     """A format of record values."""

@@ -280,7 +280,7 @@ def read_pieces(
             yield [careful(i) for i in range(first, last)], name
         else:
             values = ValueBuffer(data, begins[first:last], ends[first:last])
-            yield reader.read(values, lambda i, n=first: Event(careful(n + i), 0.0, 1.0)).features, name  # type: ignore[misc]
+            yield reader.read(values, lambda i, n=first: Event(careful(n + i), 0.0, 1.0, None)).features, name  # type: ignore[misc]
         first = last
     if reader is not None and flattener.patterns is None:  # with patterns a reader keeps names
         idle[name] = reader

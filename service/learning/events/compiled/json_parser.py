@@ -14,7 +14,7 @@ import numpy as np
 from service.learning.columns.name_table import PADDING_BYTES, copy_bytes, find, hash_of, probes, same_bytes
 from service.learning.events.compiled import json_tokens, path_tree
 from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
-from service.learning.events.compiled.path_tree import FEATURES, LABEL, PART, WEIGHT, WHERE
+from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, PART, WEIGHT, WHERE
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
 from service.learning.jit.intrinsics import byte_at
 from service.learning.jit.jit import compiled, inlined
@@ -26,6 +26,8 @@ MAX_MEMBERS = 1024
 
 ABSENT = -math.inf
 """The code of a part that a value does not have."""
+REQUIRED, OPTIONAL, IGNORED = -1.0, ABSENT, math.nan
+"""The least code of a label: if a value must have one, if it may lack one, and if it is read without a label."""
 USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
 """How a call of `parse_values` ended: all values are read; the next one is declined; a name is new."""
 _VALUE, _NAME, _AFTER = range(3)
@@ -112,14 +114,14 @@ def _parse_numbers(
 @compiled
 def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
     data: int, begins: Any, ends: Any, max_bytes: int, max_values: int, max_name: int, dimension: int, text: int,
-    patterns: bool, labelled: bool, seed: np.uint64, paths: Any, expected: Any, keys: Any, selected: Any, table: Any,
+    patterns: bool, min_label: float, seed: np.uint64, paths: Any, expected: Any, keys: Any, selected: Any, table: Any,
     state: Any, scratch: Any, features: Any, events: Any,
 ) -> None:  # fmt: skip
     """Read values from `state[NEXT]` on, until all are read or one is declined, which changes nothing.
 
-    `data` is the address of a buffer that ends with PADDING_BYTES zeros. Offsets of names count from there,
-    also of those in `scratch`. `events` is a pair of tables: labels (ABSENT if there is none) and weights; the ends of
-    features, and the indices of events and of skipped values. With `labelled` each event must have a label.
+    `data` is the address of a buffer that ends with PADDING_BYTES zeros. Offsets of names and ids count from there,
+    also of names in `scratch`. `events` is a pair of tables: labels (ABSENT if there is none) and weights; the ends of
+    features, the indices of events and of skipped values, and the offsets and sizes of ids (-1 if there is none).
     """
     nodes, path_names = paths[0], paths[1].ctypes.data
     firsts, numbers, string_ends, string_codes, literals, texts = expected
@@ -137,7 +139,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
         state[GENERATION] += 1
         generation = np.uint64(state[GENERATION])
         n = state[EVENTS]
-        state[STATUS] = UNUSUAL
+        state[STATUS], positions[4, n] = UNUSUAL, -1
         if i < 0 or end - i > max_bytes:
             return
         codes[:] = ABSENT
@@ -263,6 +265,8 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 if i < 0 or part == WEIGHT or (is_feature and text == _REJECTED):
                     break
                 text_size = i - 1 - start
+                if part == ID:
+                    positions[3, n], positions[4, n] = start, text_size
                 if part == LABEL or part >= WHERE:
                     codes[part] = path_tree.code_of_string(
                         part, data, start, text_size, firsts, string_ends, strings, string_codes
@@ -305,6 +309,8 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 if literal >= 0 or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
                     break
                 codes[part] = value
+                if part == ID:
+                    positions[3, n], positions[4, n] = start, i - start
             if is_feature and literal != NULL:
                 if not abs(value) <= MAX_VALUE or count == len(values):
                     break
@@ -321,7 +327,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
         if passed_over:
             positions[2, state[SKIPPED]] = record
             state[SKIPPED] += 1
-        elif has_features and (codes[LABEL] >= -1.0 or not labelled):
+        elif has_features and (codes[LABEL] >= min_label or math.isnan(min_label)):
             positions[0, n + 1], positions[1, n] = count, record
             figures[0, n], figures[1, n] = codes[LABEL], 1.0 if codes[WEIGHT] == ABSENT else codes[WEIGHT]
             state[EVENTS], state[VALUES], state[SCRATCH] = n + 1, count, used

@@ -3,6 +3,7 @@
 If the parser declines a value, the careful reader reads it, and the pass goes on after it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from ctypes import string_at
 from typing import Any, Self
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from service.learning.columns import name_table
 from service.learning.columns.name_table import PADDING_BYTES, SEED, NameTable
 from service.learning.events.compiled import json_parser, path_tree
+from service.learning.events.compiled.json_parser import ABSENT, IGNORED, OPTIONAL, REQUIRED
 from service.learning.events.compiled.path_tree import WHERE, Codes, Paths, UnsupportedError
 from service.learning.events.flatten import Flattener
 from service.learning.events.json_pointer import Path
-from service.learning.events.read_events import Event, FeatureRows, ReadEvents, TimeBudget
+from service.learning.events.read_events import Event, EventIds, FeatureRows, ReadEvents, TimeBudget
 from service.learning.events.value_buffer import ValueBuffer
 
 MAX_KEPT_FEATURES = 600_000
@@ -37,11 +39,11 @@ class RowReader:
     """Reads the events or the instances of one model; raises UnsupportedError if only the careful reader can."""
 
     def __init__(
-        self, flattener: Flattener, paths: Sequence[Path | None], expected: list[Codes], max_bytes: int, labelled: bool
+        self, flattener: Flattener, paths: Sequence[Path | None], expected: list[Codes], max_bytes: int, label: float
     ) -> None:
         """`paths` lead to the parts of a value, from FEATURES on; `expected` has the values allowed at each part.
 
-        `labelled` requires that each value has a label.
+        `label` is REQUIRED, OPTIONAL or IGNORED, see `json_parser`.
         """
         identity, parts = flattener.identity, [path for path in paths if path is not None]
         nested = any(path[: len(part)] == part for part in parts[1:] for path in parts if path != part)
@@ -50,7 +52,7 @@ class RowReader:
         tree = path_tree.path_tree(paths)
         self._paths, self._expected = (tree.nodes, tree.names), path_tree.expected_values(expected)
         self._identity, self._patterns = identity, flattener.patterns
-        self._max_bytes, self._labelled = max_bytes, labelled
+        self._max_bytes, self._min_label = max_bytes, label
         self._dimension = (identity.dimension or 0) if identity.features == "positional" else -1
         self._text = ("category", "ignore", "reject").index(identity.text)
         self._keys, self._selected = NameTable(), np.zeros(64, np.bool_)
@@ -59,18 +61,22 @@ class RowReader:
         self._features, self._scratch = _NO_FEATURES, NO_BYTES
 
     @classmethod
-    def for_events(cls, flattener: Flattener, paths: Paths, signs: Codes) -> Self:
-        """A reader of a model's records; `paths` lead to an event's parts, `signs` has each label's sign."""
+    def for_events(cls, flattener: Flattener, paths: Paths, signs: Codes, labelled: bool) -> Self:
+        """A reader of a model's records; `paths` lead to an event's parts, `signs` has each label's sign.
+
+        With `labelled` each event must have a label.
+        """
         identity = flattener.identity
         where = identity.event.where.values()
         allowed = [{(value.__class__ is bool, value): 1.0 for value in values} for values in where]
-        return cls(flattener, paths, [{}, signs, {}, {}, *allowed], identity.max_record_bytes, labelled=True)
+        labels, min_label = (signs, REQUIRED) if labelled else (signs | {(True, None): ABSENT}, OPTIONAL)
+        return cls(flattener, paths, [{}, labels, {}, {}, *allowed], identity.max_record_bytes, min_label)
 
     @classmethod
     def for_instances(cls, flattener: Flattener, path: Path, max_bytes: int) -> Self:
         """A reader of instances with features at `path`. Label, weight and id in them are not features."""
         paths = [path, *((*path, *part) for part in flattener.excluded)]
-        return cls(flattener, paths, [{}] * WHERE, max_bytes, labelled=False)
+        return cls(flattener, paths, [{}] * WHERE, max_bytes, IGNORED)
 
     def read(self, values: ValueBuffer, read_carefully: ReadCarefully, time_is_up: TimeBudget = None) -> ReadEvents:
         """The events among these values. `read_carefully` reads each value that the parser declines.
@@ -87,12 +93,12 @@ class RowReader:
         self._scratch = name_table.room(self._scratch, 0, 2 * size + 4096 + PADDING_BYTES)
         data, begins, ends = _with_padding(values)
         address, buffers = data.ctypes.data, [data, self._scratch]
-        events = np.empty((2, count)), np.zeros((3, count + 1), np.int64)
+        events = np.empty((2, count)), np.zeros((5, count + 1), np.int64)
         while state[json_parser.NEXT] < count:
             keys = self._keys.table[:4]
             json_parser.parse_values(
                 address, begins, ends, self._max_bytes, identity.max_features, identity.max_name_bytes, self._dimension,
-                self._text, self._patterns is not None, self._labelled, SEED, self._paths, self._expected, keys,
+                self._text, self._patterns is not None, self._min_label, SEED, self._paths, self._expected, keys,
                 self._selected, self._table, state, self._scratch, self._features, events,
             )  # fmt: skip
             if state[json_parser.STATUS] == json_parser.USUAL:
@@ -107,15 +113,19 @@ class RowReader:
             if time_is_up is not None and time_is_up():
                 break
         n, skipped, end = (int(state[i]) for i in (json_parser.EVENTS, json_parser.SKIPPED, json_parser.VALUES))
-        (labels, weights), (starts, records, passed_over) = events
+        (labels, weights), (starts, records, passed_over, *_) = events
+        if self._min_label == OPTIONAL:
+            labels[labels == ABSENT] = math.nan
         names, hashes, features, is_number = (part[:end] for part in self._features)
         feature_rows = FeatureRows(
             address, buffers, names, hashes, features, is_number, starts[: n + 1].astype(np.uint64)
         )
+        ids = EventIds(address, buffers, events[1][3:, :n])
         if len(self._features[0]) > MAX_KEPT_FEATURES:
             self._features, self._scratch = _NO_FEATURES, NO_BYTES
-        skips = passed_over[:skipped].tolist()
-        return ReadEvents(feature_rows, labels[:n], weights[:n], records[:n].tolist(), skips, [])
+        return ReadEvents(
+            feature_rows, labels[:n], weights[:n], ids, records[:n].tolist(), passed_over[:skipped].tolist(), []
+        )
 
     def _remember(self, key: bytes) -> None:
         """Remember whether the patterns select a name."""
@@ -128,16 +138,18 @@ class RowReader:
     def _append(
         self, event: Event, record: int, events: Sequence[NDArray[Any]], buffers: list[NDArray[np.uint8]]
     ) -> None:
-        """Add an event from the careful reader, and the array with its names."""
+        """Add an event from the careful reader, and the array with its names and its id."""
         state, features = self._state, event.features
         n, begin = int(state[json_parser.EVENTS]), int(state[json_parser.VALUES])
         end = begin + len(features)
         self._make_room(end)
         names, hashes, values, is_number = (part[begin:end] for part in self._features)
+        texts = name_table.encode_names([*(features if isinstance(features, dict) else ()), event.id or ""])
+        address = buffers[0].ctypes.data
+        buffers.append(texts.text)
+        offsets, sizes = texts.text.ctypes.data - address + texts.ends[:-1], np.diff(texts.ends)
         if isinstance(features, dict):
-            texts, address = name_table.encode_names([*features]), buffers[0].ctypes.data
-            buffers.append(texts.text)
-            names[:, 0], names[:, 1] = texts.text.ctypes.data - address + texts.ends[:-1], np.diff(texts.ends)
+            names[:, 0], names[:, 1] = offsets[:-1], sizes[:-1]
             name_table.hash_each(address, names, hashes, SEED)
             values[:] = [*features.values()]
             is_number[:] = [value.__class__ is float for value in features.values()]
@@ -145,6 +157,7 @@ class RowReader:
             values[:] = features
         figures, positions = events
         figures[:, n], positions[0, n + 1], positions[1, n] = (event.label, event.weight), end, record
+        positions[3:, n] = offsets[-1], -1 if event.id is None else sizes[-1]
         state[json_parser.EVENTS], state[json_parser.VALUES] = n + 1, end
 
     def _make_room(self, count: int) -> None:

@@ -34,7 +34,9 @@ class VectorReader:
         starts, no_names = np.arange(count + 1, dtype=np.uint64) * np.uint64(width), np.empty((0, 2), np.int64)
         values_, is_number = features[:count].ravel(), np.ones(count * width, np.bool_)
         feature_rows = FeatureRows(0, (), no_names, np.empty(0, np.uint64), values_, is_number, starts)
-        return ReadEvents(feature_rows, labels[:count], np.ones(count), records[:count].tolist(), [], [])
+        return ReadEvents(
+            feature_rows, labels[:count], np.ones(count), [None] * count, records[:count].tolist(), [], []
+        )
 
 
 def _is_double(label: Any) -> bool:

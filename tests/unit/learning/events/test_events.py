@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 
+from service.learning.events.event_reader import EventReader
 from service.learning.events.read_events import REASONS
 from service.learning.identity import Identity
 from tests.checks import decode
@@ -39,6 +40,23 @@ def test_good_events_are_accepted() -> None:
     for raw in GOOD_NAMED:
         batch, events = decode(NAMED, [raw])
         assert (len(batch.labels), events.rejects) == (1, []), raw
+
+
+def test_ids_are_text_and_labels_may_be_absent() -> None:
+    """A number's id is its text in the record."""
+    ids = ('"7"', "7", "7.0", "-1e2", "12345678901234567890", '""', '"é"', '"\\u00e9"', None)
+    labels = ("1", "0", "null", None, "2")
+    records = [
+        f'{{"features": {{}}{_member("label", label)}{_member("id", id_)}}}'.encode() for label in labels for id_ in ids
+    ]
+    events = EventReader(NAMED, labelled=False).read(records)
+    assert [*events.ids] == ["7", "7", "7.0", "-1e2", "12345678901234567890", "", "é", "é", None] * 4
+    assert [str(y) for y in events.labels.tolist()[:: len(ids)]] == ["1.0", "-1.0", "nan", "nan"]
+    assert {reject.reason for reject in events.rejects} == {"unknown-label"}
+
+
+def _member(name: str, text: str | None) -> str:
+    return "" if text is None else f', "{name}": {text}'
 
 
 @given(

@@ -34,8 +34,8 @@ def assert_same(first: tuple[Batch, ReadEvents], second: tuple[Batch, ReadEvents
             assert actual.tobytes() == expected.tobytes(), name
         else:
             assert list(actual) == list(expected), name
-    rejects, other_rejects = ([reject[:2] for reject in events.rejects] for _, events in (first, second))
-    assert rejects == other_rejects
+    (ids, rejects), (other_ids, other_rejects) = (([*e.ids], [r[:2] for r in e.rejects]) for _, e in (first, second))
+    assert (ids, rejects) == (other_ids, other_rejects)
 
 
 def choose(source: random.Random, *records: tuple[Sequence[bytes | None], ValueFormat]) -> ValueBuffer:
