@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.columns.hashing import ColumnMerger, hash_to_columns
-from service.learning.columns.name_table import NameTable, find_each
+from service.learning.columns.name_table import NameTable, find_each, number_each
 from service.learning.events.flatten import Features
 from service.learning.events.read_events import FeatureRows, ReadEvents
 from service.learning.identity import Identity
@@ -133,6 +133,11 @@ class Named(Columns):
     def __len__(self) -> int:
         return len(self.names) + 1
 
+    @property
+    def _free(self) -> int:
+        """How many names can still get a column; initial weights may have more names than the cap."""
+        return max(0, self._cap - len(self.names))
+
     def _assign(self, events: Sequence[Mapping[str, float]]) -> Batch:
         names = [*chain.from_iterable(events)]
         values = [*chain.from_iterable(features.values() for features in events)]
@@ -144,20 +149,34 @@ class Named(Columns):
 
     def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
         columns, table = np.empty(len(feature_rows.values), np.uint32), self.names.table
-        missing = find_each(*table[:4], feature_rows.address, feature_rows.names, feature_rows.hashes, columns)
+        missing, unsure = find_each(*table[:4], feature_rows.address, feature_rows.names, feature_rows.hashes, columns)
         numbers = feature_rows.is_number.copy() if self._scaled else _NO_FLAGS
         batch = Batch(feature_rows.starts, columns, feature_rows.values.copy(), numbers=numbers)
         if not missing:
             return batch
         unknown = np.flatnonzero(columns == 0)
-        return self._with_new(batch, unknown, feature_rows.names_of(unknown))
+        slots = np.zeros(2 << missing.bit_length(), np.uint64)
+        firsts = np.empty(min(missing, self._free), np.int64)
+        if not unsure:
+            new = number_each(
+                feature_rows.address,
+                feature_rows.names,
+                feature_rows.hashes,
+                unknown,
+                slots,
+                firsts,
+                len(self),
+                columns,
+            )
+            if new >= 0 and columns.all():
+                return batch._replace(names=feature_rows.names_of(firsts[:new]))
+        return self._with_new(batch, unknown, feature_rows.names_of(unknown)[:])
 
     def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:
-        """The batch with new columns, within the cap, for the features at the indices `unknown` by these names."""
+        """The batch with new columns, at most `_free`, for the features at the indices `unknown` by these names."""
         starts, columns, values, numbers = batch.starts, batch.columns, batch.values, batch.numbers
         slotless = self.names.table.slotless
-        free = max(0, self._cap - len(self.names))  # initial weights may have more names than the cap
-        new = [*dict.fromkeys(name for name in names if name not in slotless)][:free]
+        new = [*dict.fromkeys(name for name in names if name not in slotless)][: self._free]
         next_columns = dict(zip(new, count(len(self)), strict=False))
         columns[unknown] = [next_columns.get(name) or slotless.get(name, 0) for name in names]
         ignored = np.flatnonzero(columns == 0)

@@ -106,7 +106,7 @@ class NameTable(Utf8Names):
 
     def add(self, names: Sequence[str]) -> None:
         """Give new names the next numbers."""
-        more = encode_names(names)
+        more = names if isinstance(names, Utf8Names) else encode_names(names)
         before, begin, slots, slotless = self._count, int(self.ends[self._count]), self.table.slots, self.table.slotless
         ends = begin + more.ends[: len(more) + 1]
         count, end = before + len(more), int(ends[-1])
@@ -126,12 +126,13 @@ class NameTable(Utf8Names):
 
     def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint32]:
         """The number of each name, 0 for an unknown one."""
-        table, numbers = self.table, np.zeros(len(names), np.uint32)
+        table, numbers, unsure = self.table, np.zeros(len(names), np.uint32), len(names)
         if ENABLED:
             utf8 = encode_names(names)
-            _find_all(*table[:4], utf8.text.ctypes.data, utf8.ends, SEED, numbers)
-        for i in np.flatnonzero(numbers == 0).tolist() if table.slotless else ():
-            numbers[i] = table.slotless.get(names[i], 0)
+            unsure = _find_all(*table[:4], utf8.text.ctypes.data, utf8.ends, SEED, numbers)
+        if unsure:
+            missing = np.flatnonzero(numbers == 0)
+            numbers[missing] = [table.slotless.get(names[i], 0) for i in missing.tolist()]
         return numbers
 
 
@@ -177,7 +178,7 @@ def probes(slots: Any) -> int:
 
 @compiled
 def find(slots: Any, ends: Any, text: int, last: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
-    """The number of the name with the hash `h` at `begin`; 0 if it is unknown or has no slot.
+    """The number of the name with the hash `h` at `begin`; 0 if it is unknown, -1 if that is not certain.
 
     The first four arguments are the first four members of a `Table`.
     """
@@ -194,7 +195,7 @@ def find(slots: Any, ends: Any, text: int, last: int, address: int, begin: int, 
                 if ends[number] - start == size and same_bytes(address, begin, text, start, size):
                     return number
         index = (index + _ONE) & mask
-    return 0
+    return -1
 
 
 @compiled
@@ -239,19 +240,59 @@ def gather_names(address: int, names: Any, into: Any) -> None:
 
 
 @compiled
-def find_each(slots: Any, ends: Any, text: int, last: int, address: int, names: Any, hashes: Any, into: Any) -> int:
-    """The number of each name, 0 for one that is unknown or has no slot; returns how many are 0."""
-    unknown = 0
+def find_each(slots: Any, ends: Any, text: int, last: int, address: int, names: Any, hashes: Any, into: Any) -> Any:
+    """The number of each name, 0 for an unknown one; returns how many are 0, and how many of these are not certain."""
+    unknown, unsure = 0, 0
     for i in range(len(hashes)):
         number = find(slots, ends, text, last, address, names[i, 0], names[i, 1], hashes[i])
-        unknown += number == 0
-        into[i] = number
-    return unknown
+        unknown += number <= 0
+        unsure += number < 0
+        into[i] = max(number, 0)
+    return unknown, unsure
 
 
 @compiled
-def _find_all(slots: Any, ends: Any, text: int, last: int, address: int, cuts: Any, seed: np.uint64, into: Any) -> None:
-    """As `find_each`, for names without hashes that end at `cuts`."""
+def _find_all(slots: Any, ends: Any, text: int, last: int, address: int, cuts: Any, seed: np.uint64, into: Any) -> int:
+    """As `find_each`, for names without hashes that end at `cuts`; returns how many are not certain."""
+    unsure = 0
     for i in range(len(into)):
         h = hash_of(address, cuts[i], cuts[i + 1], seed)
-        into[i] = find(slots, ends, text, last, address, cuts[i], cuts[i + 1] - cuts[i], h)
+        number = find(slots, ends, text, last, address, cuts[i], cuts[i + 1] - cuts[i], h)
+        unsure += number < 0
+        into[i] = max(number, 0)
+    return unsure
+
+
+@compiled
+def number_each(
+    address: int, names: Any, hashes: Any, unnumbered: Any, slots: Any, firsts: Any, number: int, into: Any
+) -> int:
+    """Number the names at the indices `unnumbered`, from `number` on, at most as many as `firsts` has room for.
+
+    Fills `firsts` with the index at which each new name comes first. `slots` are zeros, at least twice as many as
+    indices. Returns how many names got a number, or -1 if too many collide to be certain.
+    """
+    mask, count = np.uint64(len(slots) - 1), 0
+    for i in unnumbered:
+        begin, size, upper, index = names[i, 0], names[i, 1], hashes[i] >> _UPPER, hashes[i] & mask
+        for _ in range(probes(slots)):
+            slot = slots[index]
+            if slot == 0:
+                if count < len(firsts):
+                    firsts[count], into[i] = i, number + count
+                    count += 1
+                    slots[index] = upper << _UPPER | np.uint64(count)
+                break
+            new = np.int64(slot & _NUMBER) - 1
+            j = firsts[new]
+            if (
+                slot >> _UPPER == upper
+                and names[j, 1] == size
+                and same_bytes(address, begin, address, names[j, 0], size)
+            ):
+                into[i] = number + new
+                break
+            index = (index + _ONE) & mask
+        else:
+            return -1
+    return count

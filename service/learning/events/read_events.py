@@ -55,13 +55,13 @@ class FeatureRows(NamedTuple):
     is_number: NDArray[np.bool_]
     starts: NDArray[np.uint64]
 
-    def names_of(self, features: NDArray[np.int64]) -> list[str]:
+    def names_of(self, features: NDArray[np.int64]) -> Utf8Names:
         """The names of these features."""
         names = self.names[features]
         ends = np.concatenate([[0], names[:, 1].cumsum()])
         text = np.empty(ends[-1] + PADDING_BYTES, np.uint8)
         gather_names(self.address, names, text)
-        return Utf8Names(text, ends, len(names))[:]
+        return Utf8Names(text, ends, len(names))
 
 
 class EventIds(Sequence[str | None]):
