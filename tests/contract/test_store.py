@@ -136,6 +136,18 @@ async def test_blobs_that_are_put_can_be_read_and_make_no_head(store: Store, raw
     assert len(await raw.get()) == 40
 
 
+async def test_after_a_reset_the_first_head_needs_the_identity_that_it_left(store: Store, raw: Raw, topic: str) -> None:
+    """A candidate's identity is not the head's."""
+    identity, (_, rest) = b'{"eta":2.0}', head(1, "a")
+    candidates, own = (b'"candidates":{"c":{"identity":%b}}' % identity, b'"identity":%b,"state_digest":""' % identity)
+    await raw.put("identity", identity)
+    assert await store.required_identity(topic) == identity
+    for members, verdict in ((candidates, "CONFLICT"), (own, "OK")):
+        data = b"{%b,%b" % (members, rest[1:])
+        assert await save(store, topic, "", (hashlib.sha256(data).hexdigest(), data), "a") == verdict
+    assert await store.required_identity(topic) is None
+
+
 async def test_a_first_head_has_no_parent_and_a_later_one_the_current(store: Store, raw: Raw, topic: str) -> None:
     first, second = head(1, "a"), head(2, "b")
     assert await save(store, topic, "0" * 64, first, "a") == "CONFLICT"
