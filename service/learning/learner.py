@@ -1,8 +1,8 @@
 """A model's state and how it changes: `Learner.apply` learns records, `Learner.amend` changes settings.
 
-The learner does no I/O: it takes record bytes and offsets, and returns what happened. State is what `snapshots.head`
-puts into the state digest: identity, amendments, covered ranges, names, arrays, counts, candidates. Observations (the
-recent window, the limit of the norm) and runs are stored next to the state and are not part of it.
+The learner does no I/O: it takes record bytes and offsets, and returns what happened. State is what
+`snapshots.content.digest_of` hashes: identity, amendments, covered ranges, names, arrays, counts, candidates.
+Observations (the recent window, the limit of the norm) and runs are stored next to the state and are not part of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

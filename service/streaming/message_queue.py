@@ -51,7 +51,7 @@ class MessageQueue:
 
     @property
     def full(self) -> bool:
-        """Whether the messages take so much memory that the caller must wait before it adds more."""
+        """Whether the messages take so much memory that the caller must wait, or drop, before it adds more."""
         return self._bytes > MAX_MESSAGE_BYTES
 
     async def flush(self) -> None:

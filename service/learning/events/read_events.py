@@ -1,4 +1,4 @@
-"""Events as a reader returns them: without columns. The join of events with labels works on these."""
+"""Events as a reader returns them: without columns. A join of events with labels would work on these."""
 
 from collections.abc import Callable, Sequence
 from ctypes import string_at
