@@ -12,11 +12,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what 
 
 
 def inspect(
-    ctx: typer.Context,
-    model: Model = None,
-    bootstrap: Bootstrap = None,
-    redis: RedisUrl = None,
-    json: AsJson = False,
+    ctx: typer.Context, model: Model = None, bootstrap: Bootstrap = None, redis: RedisUrl = None, json: AsJson = False
 ) -> None:
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.stored.inspect import inspect_model
@@ -57,12 +53,7 @@ def rollback(
     _run(rollback_model(*settings_and_model(ctx), to, resume_at, yes))
 
 
-def amend(
-    ctx: typer.Context,
-    model: Model = None,
-    redis: RedisUrl = None,
-    yes: Yes = False,
-) -> None:
+def amend(ctx: typer.Context, model: Model = None, redis: RedisUrl = None, yes: Yes = False) -> None:
     """Change eta, outputs, slope, margin, tie or half_life of a stored model to what the settings say."""
     from service.tools.stored.amend import amend_model
 
@@ -70,11 +61,7 @@ def amend(
 
 
 def verify(
-    ctx: typer.Context,
-    model: Model = None,
-    bootstrap: Bootstrap = None,
-    redis: RedisUrl = None,
-    json: AsJson = False,
+    ctx: typer.Context, model: Model = None, bootstrap: Bootstrap = None, redis: RedisUrl = None, json: AsJson = False
 ) -> None:
     """Learn the records of a model's newest snapshot again, and compare: exit 4 if the state differs."""
     from service.tools.stored.verify import verify_model

@@ -152,10 +152,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A model: counts and offsets of the state that answers; version and digests of its accepted head."""
 
     model: Name
-    identity: Annotated[
-        Identity,
-        Meta(examples=[{"fold": 2, "rule": "perceptron", "eta": 1.0, "features": "named"}]),
-    ]
+    identity: Annotated[Identity, Meta(examples=[{"fold": 2, "rule": "perceptron", "eta": 1.0, "features": "named"}])]
     version: Annotated[int, Meta(examples=[42])]
     ahead: Annotated[int, Meta(examples=[0])]
     order: Annotated[str, Meta(examples=["log"])]

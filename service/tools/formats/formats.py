@@ -39,13 +39,7 @@ class Events:
     """The events of `file` ('-' is standard input), in its order, read once."""
 
     def __init__(
-        self,
-        file: str,
-        form: Format,
-        identity: Identity,
-        *,
-        check: bool,
-        value_format: ValueFormat = JSON,
+        self, file: str, form: Format, identity: Identity, *, check: bool, value_format: ValueFormat = JSON
     ) -> None:
         """The values are in `value_format`. Raises ConfigurationError if no event of the model can be."""
         self._form: Any = form
