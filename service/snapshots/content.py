@@ -17,7 +17,7 @@ from service.learning.classifier import Classifier
 from service.learning.learner import Learner
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
-from service.snapshots.head import Array, CandidateState, Head, Source, StoredObservations
+from service.snapshots.head import Array, CandidateState, Head, StoredObservations, TopicIdentity
 
 
 class Stored(NamedTuple):
@@ -70,7 +70,7 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         identity=learner.identity,
         state_digest="",
         order="log" if len(learner.covered) <= 1 else "arrival",
-        source=Source(),
+        source=TopicIdentity(),
         next={},
         covered={partition: list(ranges) for partition, ranges in learner.covered.items()},
         counts=learner.main.counts.copy(),

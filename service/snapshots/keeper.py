@@ -25,7 +25,7 @@ from service.learning.records import PartitionId
 from service.learning.weights_file import WeightsFile
 from service.snapshots import blobs, codec, restore
 from service.snapshots.content import NOTHING_STORED, Content, Stored, snapshot_content
-from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, Source, Writer
+from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, TopicIdentity, Writer
 from service.snapshots.ports import Clock, Commit, ModelStore, Offload
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ class Keeper:
         finally:
             self.budget.under_way -= 1
 
-    async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | None:
+    async def save(self, learner: Learner, fingerprints: Fingerprints, source: TopicIdentity) -> AcceptedSave | None:
         """Save the learner's state as the child of the head it goes on from; None if that head is not current any more.
 
         Raises DependencyError if the store did not answer. The next save then includes this one.
@@ -306,7 +306,7 @@ class Keeper:
         return abs(self.clock.time() - self.head.kept[-1].saved_at) >= self.keep_every
 
     def _compose(
-        self, learner: Learner, content: Content, fingerprints: Fingerprints, source: Source, keep: bool
+        self, learner: Learner, content: Content, fingerprints: Fingerprints, source: TopicIdentity, keep: bool
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
         before, now = self.head, self.clock.time()

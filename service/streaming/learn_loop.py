@@ -23,7 +23,7 @@ from service import errors
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import PartitionId
-from service.snapshots.head import Fingerprint, Source
+from service.snapshots.head import Fingerprint, TopicIdentity
 from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
@@ -62,7 +62,7 @@ class _Model:
     """The state of the current model. A lost head replaces all of it."""
 
     learner: Learner
-    source: Source
+    source: TopicIdentity
     """The identity of the topics that it is learned from."""
     last: dict[PartitionId, Fingerprint] = field(default_factory=dict)
     """The last record learned from each partition, so that it is recognised later."""
@@ -220,7 +220,7 @@ class LearnLoop:
             self._observer.outside_writer(head.writer)
         self._displaced = False
 
-    async def _begin(self, bounds: Bounds, source: Source) -> _Model | None:
+    async def _begin(self, bounds: Bounds, source: TopicIdentity) -> _Model | None:
         """Begin a new model and save its first head; None if another process began it first."""
         settings_of_reset(self._log.model, await self._keeper.required_identity(), self._identity)
         began = self._began or self._followed()

@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 
 from service.errors import DependencyError
 from service.learning.records import PartitionId
-from service.snapshots.head import Source
+from service.snapshots.head import TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic, truncate
 from service.streaming.kafka.clients import KafkaClients
 from service.streaming.kafka.cluster import ANSWER_SECONDS
@@ -102,10 +102,10 @@ class ModelLog:
     def topic_of(self, partition: PartitionId) -> str:
         return partition.topic or self.topics[0]
 
-    async def source(self) -> Source:
+    async def source(self) -> TopicIdentity:
         async with self._clients.cluster.errors():
             ids = [await topic_id(self._clients.query_client, topic) for topic in self.topics]
-        return Source(self._clients.cluster_id, " ".join(ids))
+        return TopicIdentity(self._clients.cluster_id, " ".join(ids))
 
     async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
         async with self._clients.cluster.errors():
