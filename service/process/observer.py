@@ -15,8 +15,8 @@ from service.process.memory import release_memory
 from service.serving.models import Model, ServedModel
 from service.snapshots.head import Head, Writer
 from service.snapshots.keeper import AcceptedSave
-from service.streaming.message import Message
 from service.streaming.ports import Gap
+from service.streaming.records import Message
 
 REWINDS = {
     "refused": "the store's snapshot is not the one that ours was built on",

@@ -8,8 +8,7 @@ from service.learning.learner import Learner
 from service.learning.records import PartitionId
 from service.snapshots.head import Head, TopicIdentity, Writer
 from service.snapshots.keeper import AcceptedSave
-from service.streaming.message import Message
-from service.streaming.records import KafkaRecord, KafkaRecords
+from service.streaming.records import KafkaRecord, KafkaRecords, Message
 
 Bounds = Mapping[PartitionId, tuple[int, int]]
 """The first offset and the last stable offset, by partition."""

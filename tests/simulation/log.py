@@ -8,9 +8,8 @@ from service.errors import DependencyError, LogGap
 from service.learning.records import PartitionId
 from service.snapshots.head import TopicIdentity
 from service.streaming.kafka.fetching.offset_sequence import OffsetDamage, OffsetSequence
-from service.streaming.message import Message
 from service.streaming.ports import Gap
-from service.streaming.records import KafkaRecord, KafkaRecords
+from service.streaming.records import KafkaRecord, KafkaRecords, Message
 from tests.batches import join_records
 from tests.simulation.world import Record, Step, Topic, World
 
