@@ -195,10 +195,6 @@ class Keeper:
         await self._resolve()
         return await self.store.digest(self.model) == self.digest
 
-    async def stored_digest(self) -> str:
-        """The digest of the store's head, or ''."""
-        return await self.store.digest(self.model)
-
     async def required_identity(self) -> Identity | None:
         """The identity that a reset requires of the next model; None if it may have any."""
         stored = await self.store.required_identity(self.model)

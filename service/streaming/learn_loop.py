@@ -128,7 +128,7 @@ class LearnLoop:
             try:
                 if isinstance(reason, UNREADABLE_ERRORS) or not self._keeper.digest:
                     return
-                if await self._keeper.stored_digest() != self._keeper.digest:
+                if await self._keeper.store.digest(self._log.model) != self._keeper.digest:
                     return
             except errors.DependencyError as error:
                 self._observer.unavailable(error)

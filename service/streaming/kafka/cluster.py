@@ -152,13 +152,9 @@ class Cluster:
     @asynccontextmanager
     async def connected(self, right: str = "Read") -> AsyncIterator[AIOKafkaClient]:
         """A short-lived client on a fresh connection; raises DependencyError."""
-        async with self.errors(right=right):
-            client = self.client(ANSWER_SECONDS)
-            try:
-                await find_brokers(client)
-                yield client
-            finally:
-                await client.close()
+        client = self.client(ANSWER_SECONDS)
+        async with self.errors(right=right), self.open_clients(client, close_seconds=ANSWER_SECONDS):
+            yield client
 
     async def ask(self, request: Any, right: str = "Read") -> Any:
         """The answer of any broker, over a fresh connection, to a request that needs this right.

@@ -58,8 +58,8 @@ class GroupMember(ConsumerRebalanceListener):
         `matches` says which other topics are learned too, once they exist: each is a model.
         """
         cluster, session = clients.cluster, int(session_timeout * 1000)
-        self._requested = RequestedTopics(clients, models, matches, create, logger)
-        self._assignor: Any = whole_topics(self._requested.models)
+        self.requested = RequestedTopics(clients, dict(models), matches, create, logger)
+        self._assignor: Any = whole_topics(self.requested.models)
         # It fetches nothing.
         self._consumer = cluster.group_consumer(
             session_timeout,
@@ -81,20 +81,11 @@ class GroupMember(ConsumerRebalanceListener):
         self._session_timeout = session_timeout
         self._committed: dict[TopicPartition, int] = {}
         self._warn_once, self._inform_once = cache(logger.warning), cache(logger.info)
-        self._health = Health(clients, self._consumer, self._fetcher, group, logger, session_timeout, watchdog)
-
-    @property
-    def missing_since(self) -> float:
-        """Since when Kafka does not answer (seconds since 1970); 0 while it does."""
-        return self._health.missing_since
+        self.health = Health(clients, self._consumer, self._fetcher, group, logger, session_timeout, watchdog)
 
     def awaits_assignment(self, model: str) -> bool:
         """Whether a model is ours or may become ours: the group has not assigned it to another member."""
-        return not self._health.joined or bool(self.logs[model].assigned)
-
-    def missing_resource(self, model: str) -> str:
-        """A sentence that says what is missing before this model can be learned; "" if nothing is."""
-        return self._requested.missing_resource(model)
+        return not self.health.joined or bool(self.logs[model].assigned)
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Self]:
@@ -126,7 +117,7 @@ class GroupMember(ConsumerRebalanceListener):
                 add(log)
             tasks.create_task(self._subscribe(add))
             tasks.create_task(self._commit_and_poll())
-            tasks.create_task(self._health.run(self.logs))
+            tasks.create_task(self.health.run(self.logs))
             tasks.create_task(self._fetcher.run())
             tasks.create_task(self._end_logs())
 
@@ -139,19 +130,19 @@ class GroupMember(ConsumerRebalanceListener):
     async def _subscribe(self, add: Callable[[ModelLog], None]) -> None:
         """Subscribe to the requested topics as they come to exist."""
         subscribed = set[str]()
-        while self._requested.matches or subscribed < self._requested.topics:
-            pause = TOPIC_SECONDS if subscribed < self._requested.topics else METADATA_SECONDS
+        while self.requested.matches or subscribed < self.requested.topics:
+            pause = TOPIC_SECONDS if subscribed < self.requested.topics else METADATA_SECONDS
             try:
                 async with self._clients.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
-                    existing = await self._requested.find()
-                    for model, topics in self._requested.models.items():
+                    existing = await self.requested.find()
+                    for model, topics in self.requested.models.items():
                         if model not in self.logs:
                             self.logs[model] = self._new_log(model, topics)
                             add(self.logs[model])
                     if existing - subscribed:
                         subscribed |= existing
                         self._consumer.subscribe(sorted(subscribed), listener=self)
-                    if await self._requested.provide_missing():
+                    if await self.requested.provide_missing():
                         pause = 0.1
             except DependencyError as error:
                 self._warn_once(str(error))
@@ -159,7 +150,7 @@ class GroupMember(ConsumerRebalanceListener):
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
         """Wait until the loops have saved and released their logs. The store refuses a later save on an old head."""
-        self._health.joined = False
+        self.health.joined = False
         logs = [log for log in self.logs.values() if not {tp.topic for tp in revoked}.isdisjoint(log.topics)]
         for log in logs:
             log.assign([])
@@ -173,15 +164,9 @@ class GroupMember(ConsumerRebalanceListener):
         for tp in assigned:
             self._consumer.seek(tp, 0)
         self._consumer.pause(*assigned)
-        self._health.joined = True
-        topics = {tp.topic for tp in assigned}
+        self.health.joined = True
         for log in self.logs.values():
             log.assign(assigned)
-            if not log.assigned and not topics.isdisjoint(log.topics):
-                self._warn_once(
-                    "waiting for the other topics of this model: a member of an older release leads the group",
-                    model=log.model,
-                )
         for model in self._assignor.lacking:
             self._warn_once(
                 "waiting: other members of the group learn this model too from a topic that is set here; set it here "
@@ -196,7 +181,7 @@ class GroupMember(ConsumerRebalanceListener):
             with contextlib.suppress(KafkaError, OSError):
                 await self._commit()
             await asyncio.sleep(POLL_SECONDS)
-            if consumer.subscription() and not self._health.joined:
+            if consumer.subscription() and not self.health.joined:
                 self._inform_once(
                     "waiting for the group: a member that left without a word is waited for up to "
                     f"kafka.session_timeout ({self._session_timeout:g} s)"
