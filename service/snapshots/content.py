@@ -17,7 +17,7 @@ from service.learning.classifier import Classifier
 from service.learning.learner import Learner
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
-from service.snapshots.head import Array, CandidateState, Head, StoredObservations, TopicIdentity
+from service.snapshots.head import Array, CandidateState, Head, StoredObservations
 
 
 class Stored(NamedTuple):
@@ -63,21 +63,13 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
     new |= more
     stored = Stored(arrays, reference, names, runs)
     head = Head(
-        model="",
-        version=0,
-        parent="",
-        saved_at=0.0,
         identity=learner.identity,
-        state_digest="",
         order="log" if len(learner.covered) <= 1 else "arrival",
-        source=TopicIdentity(),
-        next={},
         covered={partition: list(ranges) for partition, ranges in learner.covered.items()},
         counts=learner.main.counts.copy(),
         observations=replace(observations(learner.main), gaps=learner.gaps.copy()),
         runs=rest,
         run_blobs=runs,
-        kept=[],
         columns=len(learner.columns),
         arrays={name: _named(array) for name, array in arrays.items()},
         reference=_named(reference) if reference else None,

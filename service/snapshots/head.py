@@ -128,23 +128,23 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     schema: int = SCHEMA
-    model: str
-    version: int
-    parent: str
-    saved_at: float
+    model: str = ""
+    version: int = 0
+    parent: str = ""
+    saved_at: float = 0.0
     identity: Identity
-    state_digest: str
+    state_digest: str = ""
     order: Literal["log", "arrival"]
-    source: TopicIdentity
+    source: TopicIdentity = TopicIdentity()
     writer: Writer = UNKNOWN_WRITER
-    next: dict[PartitionId, Position]
+    next: dict[PartitionId, Position] = {}
     covered: dict[PartitionId, list[tuple[int, int]]]
     counts: Counts
     observations: StoredObservations
     runs: blobs.Runs
     """The last runs since the last kept version. The earlier ones are in `run_blobs`."""
     run_blobs: list[str]
-    kept: list[KeptVersion]
+    kept: list[KeptVersion] = []
     columns: int
     arrays: dict[str, Array]
     reference: Array | None

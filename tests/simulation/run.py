@@ -527,7 +527,7 @@ class Simulation:
             for process in self.processes:
                 process.log.stopping = True
         for process in self.processes[:]:
-            if process.learning._identity != self.identity or process.log.stopping or process.foreign:
+            if process.learning.identity != self.identity or process.log.stopping or process.foreign:
                 self.processes.remove(process)
                 process.coroutine.close()
         if not self.processes or self.world.rng.random() < 0.3:
@@ -547,13 +547,13 @@ class Simulation:
             return False
         digest = world.redis.current
         waiting = self.last.waiting
-        if self.last.learning._keeper.digest != digest or waiting is None or waiting.name != "sleep":
+        if self.last.learning.keeper.digest != digest or waiting is None or waiting.name != "sleep":
             return False  # a process without the topic saved meanwhile: this process checks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         justified: Any = False
         if isinstance(reason, IdentityChanged) and not digest:
             required = world.redis.state.get("identity")
-            justified = required not in (None, msgspec.json.encode(self.last.learning._identity))
+            justified = required not in (None, msgspec.json.encode(self.last.learning.identity))
         elif isinstance(reason, IdentityChanged):
             justified = self.judge.heads[digest].settings[-1][1] != json.loads(msgspec.json.encode(self.identity))
         elif isinstance(reason, Diverged) and digest:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Self
 
@@ -36,34 +37,33 @@ TOPIC_SECONDS = 1.0
 """How often this process looks for topics that do not exist yet."""
 
 
+@dataclass(eq=False, repr=False)
 class GroupMember(ConsumerRebalanceListener):
     """This process in its consumer group."""
 
-    def __init__(
-        self,
-        clients: KafkaClients,
-        group: str,
-        models: Mapping[str, Sequence[str]],
-        logger: Any,
-        stopping: asyncio.Event,
-        *,
-        create: bool = False,
-        session_timeout: float = 10.0,
-        watchdog: float = 60.0,
-        matches: Callable[[str], bool] | None = None,
-        predictions_wait: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`models` has the topics of each model. Once `stopping` is set, the logs end.
+    clients: KafkaClients
+    group: str
+    models: Mapping[str, Sequence[str]]
+    """The topics of each model."""
+    logger: Any
+    stopping: asyncio.Event
+    """Once it is set, the logs end."""
+    create: bool = False
+    """Whether missing topics are created."""
+    session_timeout: float = 10.0
+    watchdog: float = 60.0
+    matches: Callable[[str], bool] | None = None
+    """Says which other topics are learned too, once they exist: each is a model."""
+    predictions_wait: Callable[[], bool] = lambda: False
 
-        `matches` says which other topics are learned too, once they exist: each is a model.
-        """
-        cluster, session = clients.cluster, int(session_timeout * 1000)
-        self.requested = RequestedTopics(clients, dict(models), matches, create, logger)
+    def __post_init__(self) -> None:
+        clients, cluster, session = self.clients, self.clients.cluster, int(self.session_timeout * 1000)
+        self.requested = RequestedTopics(clients, dict(self.models), self.matches, self.create, self.logger)
         self._assignor: Any = whole_topics(self.requested.models)
         # It fetches nothing.
         self._consumer = cluster.group_consumer(
-            session_timeout,
-            group_id=group,
+            self.session_timeout,
+            group_id=self.group,
             partition_assignment_strategy=(self._assignor,),
             enable_auto_commit=False,
             auto_offset_reset="none",
@@ -75,13 +75,12 @@ class GroupMember(ConsumerRebalanceListener):
         )
         self._fetch_client = cluster.client()
         self._fetcher = Fetcher(self._fetch_client, cluster.max_batch_bytes)
-        self._new_log = partial(ModelLog, clients, self._fetcher, stopping, predictions_wait)
-        self.logs = {model: self._new_log(model, topics) for model, topics in models.items()}
-        self._clients, self._group, self._logger, self._stopping = clients, group, logger, stopping
-        self._session_timeout = session_timeout
+        self._new_log = partial(ModelLog, clients, self._fetcher, self.stopping, self.predictions_wait)
+        self.logs = {model: self._new_log(model, topics) for model, topics in self.models.items()}
         self._committed: dict[TopicPartition, int] = {}
-        self._warn_once, self._inform_once = cache(logger.warning), cache(logger.info)
-        self.health = Health(clients, self._consumer, self._fetcher, group, logger, session_timeout, watchdog)
+        self._warn_once, self._inform_once = cache(self.logger.warning), cache(self.logger.info)
+        checked = clients, self._consumer, self._fetcher
+        self.health = Health(*checked, self.group, self.logger, self.session_timeout, self.watchdog)
 
     def awaits_assignment(self, model: str) -> bool:
         """Whether a model is ours or may become ours: the group has not assigned it to another member."""
@@ -94,7 +93,7 @@ class GroupMember(ConsumerRebalanceListener):
         Raises DependencyError.
         """
         clients = self._consumer, self._fetch_client
-        async with self._clients.cluster.open_clients(*clients, close_seconds=LEAVE_SECONDS):
+        async with self.clients.cluster.open_clients(*clients, close_seconds=LEAVE_SECONDS):
             try:
                 yield self
             finally:
@@ -123,7 +122,7 @@ class GroupMember(ConsumerRebalanceListener):
 
     async def _end_logs(self) -> None:
         """Wake all loops when the process stops, so that they save and release their logs."""
-        await self._stopping.wait()
+        await self.stopping.wait()
         for log in self.logs.values():
             log.wake()
 
@@ -133,7 +132,7 @@ class GroupMember(ConsumerRebalanceListener):
         while self.requested.matches or subscribed < self.requested.topics:
             pause = TOPIC_SECONDS if subscribed < self.requested.topics else METADATA_SECONDS
             try:
-                async with self._clients.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+                async with self.clients.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
                     existing = await self.requested.find()
                     for model, topics in self.requested.models.items():
                         if model not in self.logs:
@@ -155,7 +154,7 @@ class GroupMember(ConsumerRebalanceListener):
         for log in logs:
             log.assign([])
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._session_timeout / 2):
+            async with asyncio.timeout(self.session_timeout / 2):
                 for log in logs:
                     await log.released.wait()
 
@@ -184,9 +183,9 @@ class GroupMember(ConsumerRebalanceListener):
             if consumer.subscription() and not self.health.joined:
                 self._inform_once(
                     "waiting for the group: a member that left without a word is waited for up to "
-                    f"kafka.session_timeout ({self._session_timeout:g} s)"
+                    f"kafka.session_timeout ({self.session_timeout:g} s)"
                 )
-            async with self._clients.cluster.errors(f"group {self._group}"):
+            async with self.clients.cluster.errors(f"group {self.group}"):
                 try:
                     async with asyncio.timeout(POLL_SECONDS):  # it waits during a rebalance
                         await consumer.getmany(timeout_ms=0)
