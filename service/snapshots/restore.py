@@ -25,7 +25,7 @@ from service.snapshots.head import Array, Head, StoredObservations
 
 def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
     """The blobs to fetch for a reader who has `before`; all of them if that is nothing."""
-    parts = [blobs.missing_name_blobs(head.names, before.names), blobs.missing_runs(head.run_blobs, before.runs)]
+    parts = [blobs.later_blobs(head.names, before.names.blobs), blobs.later_blobs(head.run_blobs, before.runs)]
     for name, array in head.arrays.items():
         parts.append(blobs.missing_array_blobs(array.base, array.deltas, before.arrays.get(name, blobs.NO_ARRAY)))
     if r := head.reference:
@@ -128,7 +128,7 @@ def _decode(head: Head, parts: Mapping[str, bytes], learner: Learner, stored: St
         size = head.columns * (head.identity.classes if head.identity.multiclass else 1)
         whole = blobs.decode_array(r.base, r.deltas, parts, size, _like(r, stored))
         reference = whole._replace(values=whole.values.astype(np.float32))
-    names = blobs.decode_name_blobs(head.names, parts, stored.names, learner.columns.names)
+    names = blobs.decode_name_blobs(head.names, parts, stored.names.blobs, learner.columns.names)
     count = stored.names.total + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
         raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")

@@ -63,11 +63,9 @@ class LogReader:
 
         A read that starts where the previous one ended fetches nothing twice.
         """
-        own, rest = self._partitions[partition], self._rest.get(partition)
-        if rest is not None:
-            rest = rest[rest.find(start) :]
-        if rest is None or (not len(rest) and self._fetcher.partitions[own].position != start):
-            rest = RecordsBuilder().build()
+        own, rest = self._partitions[partition], self._rest.get(partition) or RecordsBuilder().build()
+        rest, buffer = rest[rest.find(start) :], self._fetcher.partitions.get(own)
+        if not len(rest) and (buffer is None or buffer.position != start):
             self._fetcher.seek(own, start)
         while True:
             count = rest.find(end)

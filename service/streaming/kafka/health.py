@@ -11,6 +11,7 @@ A failure is logged once, and a metric says since when it lasts.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -112,11 +113,10 @@ class Health:
             return ends
 
     async def _has_coordinator(self) -> bool:
-        try:
+        with suppress(KafkaError, OSError):
             await self.clients.query_client.coordinator_lookup(CoordinationType.GROUP, self.group)
-        except (KafkaError, OSError):
-            return False
-        return True
+            return True
+        return False
 
     async def _why_outside(self, seconds: float) -> DependencyError | None:
         """Why we are not in the group; None if the coordinator answers, so that we must wait."""

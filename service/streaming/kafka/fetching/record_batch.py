@@ -76,11 +76,6 @@ class FetchedBatches:
     cut_size: int = 0
     """The size in bytes of that batch; HEAD.size if not even its length is in the response."""
 
-    @property
-    def bytes_with_next_head(self) -> int:
-        """The size of a response with all of these batches and the beginning of another."""
-        return sum(len(batch.data) for batch in self.batches) + self.cut_size + HEAD.size
-
 
 def parse_batches(data: bytes | memoryview, aborted: Sequence[tuple[int, int]] = ()) -> FetchedBatches:
     """Split a response into batches and check their checksums; records stay compressed.
