@@ -158,22 +158,15 @@ def _block(array: NDArray[Any], i: int) -> bytes:
     return array[i * BLOCK_COLUMNS : (i + 1) * BLOCK_COLUMNS].astype("<f8", copy=False).tobytes()
 
 
-class EncodedNames(NamedTuple):
-    """Names as the store has them: their number, and the digest of each blob."""
-
-    total: int
-    blobs: list[str]
-
-
-def encode_name_blobs(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
-    """Names as blobs, and the blobs that a store with `before` lacks. Only the last blob of `before` may get longer."""
-    if len(names) == before.total:
+def encode_name_blobs(names: Sequence[str], before: list[str], count: int) -> tuple[list[str], dict[str, bytes]]:
+    """Names as blobs, and the blobs that a store lacks which has the first `count` names in the blobs `before`."""
+    if len(names) == count:
         return before, {}
-    full = before.total // BLOCK_NAMES
+    full = count // BLOCK_NAMES
     begins = range(full * BLOCK_NAMES, len(names), BLOCK_NAMES)
     new = [msgspec.json.encode(names[begin : begin + BLOCK_NAMES]) for begin in begins]
     digests = [digest(blob) for blob in new]
-    return EncodedNames(len(names), before.blobs[:full] + digests), dict(zip(digests, new, strict=True))
+    return before[:full] + digests, dict(zip(digests, new, strict=True))
 
 
 def decode_name_blobs(

@@ -85,18 +85,17 @@ async def fetch_newest(
         try:
             return await read_snapshot(store, model, current, digest, offload, options, before)
         except SnapshotDamaged as error:
-            damage = error
-        if isinstance(damage, BlobMissing):
-            newest = await store.head(model)
-            if newest is None or newest[0] != digest:
-                continue  # the head has moved on, and took the blob away
-        elif before is not None:
-            before = None  # another history, such as a rollback: decode all of it
-            continue
-        raise SnapshotDamaged(
-            f"model {model}: {damage}: go back with `perceptron rollback -m {model} --to VERSION --yes`, or start "
-            f"again with `perceptron reset -m {model} --yes`"
-        ) from damage
+            if isinstance(error, BlobMissing):
+                newest = await store.head(model)
+                if newest is None or newest[0] != digest:
+                    continue  # the head has moved on, and took the blob away
+            elif before is not None:
+                before = None  # another history, such as a rollback: decode all of it
+                continue
+            raise SnapshotDamaged(
+                f"model {model}: {error}: go back with `perceptron rollback -m {model} --to VERSION --yes`, or start "
+                f"again with `perceptron reset -m {model} --yes`"
+            ) from error
     return None
 
 
@@ -178,8 +177,7 @@ class Keeper:
             learner.reconcile()
             return learner
 
-        learner: Learner = make() if identity.features == "named" else await self.offload(make)
-        return learner
+        return make() if identity.features == "named" else await self.offload(make)
 
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None if there is no head."""
@@ -295,7 +293,12 @@ class Keeper:
         return abs(self.clock.time() - self.head.kept[-1].saved_at) >= self.keep_every
 
     def _compose(
-        self, learner: Learner, content: Content, fingerprints: Fingerprints, source: TopicIdentity, keep: bool
+        self,
+        learner: Learner,
+        content: Content,
+        fingerprints: Fingerprints,
+        source: TopicIdentity,
+        keep: bool,
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
         before, now = self.head, self.clock.time()

@@ -18,14 +18,14 @@ from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.snapshots import blobs
-from service.snapshots.blobs import Encoded, EncodedNames
+from service.snapshots.blobs import Encoded
 from service.snapshots.content import NOTHING_STORED, Stored, digest_of
 from service.snapshots.head import Array, Head, StoredObservations
 
 
 def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
     """The blobs to fetch for a reader who has `before`; all of them if that is nothing."""
-    parts = [blobs.later_blobs(head.names, before.names.blobs), blobs.later_blobs(head.run_blobs, before.runs)]
+    parts = [blobs.later_blobs(head.names, before.names), blobs.later_blobs(head.run_blobs, before.runs)]
     for name, array in head.arrays.items():
         parts.append(blobs.missing_array_blobs(array.base, array.deltas, before.arrays.get(name, blobs.NO_ARRAY)))
     if r := head.reference:
@@ -68,9 +68,8 @@ def restore_learner(
     decoded, names = _decode(head, parts, learner, stored)
     weights = _weights(head.identity, decoded)
     candidates = {name: _weights(saved.identity, decoded, name) for name, saved in head.candidate_states.items()}
-    scaler: StandardScaler | None = None
-    if head.identity.scale == "standard":
-        scaler = StandardScaler.from_sums(head.identity, [decoded.arrays[name].values for name in SUMS])
+    scaled = head.identity.scale == "standard"
+    scaler = StandardScaler.from_sums(head.identity, [decoded.arrays[name].values for name in SUMS]) if scaled else None
     sums, segment = head.observations.bound_segment, None
     if decoded.reference is not None and sums is not None:
         vector = decoded.reference.values
@@ -128,11 +127,11 @@ def _decode(head: Head, parts: Mapping[str, bytes], learner: Learner, stored: St
         size = head.columns * (head.identity.classes if head.identity.multiclass else 1)
         whole = blobs.decode_array(r.base, r.deltas, parts, size, _like(r, stored))
         reference = whole._replace(values=whole.values.astype(np.float32))
-    names = blobs.decode_name_blobs(head.names, parts, stored.names.blobs, learner.columns.names)
-    count = stored.names.total + len(names)
+    names = blobs.decode_name_blobs(head.names, parts, stored.names, learner.columns.names)
+    count = stored.name_count + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
         raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")
-    decoded = Stored(arrays, reference, EncodedNames(count, head.names), head.run_blobs)
+    decoded = Stored(arrays, reference, head.names, count, head.run_blobs)
     if digest_of(head, decoded) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
     return decoded, names

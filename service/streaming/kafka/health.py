@@ -97,7 +97,6 @@ class Health:
             elif self.missing_since:
                 self.logger.warning("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
                 self.missing_since = 0.0
-                self._warn_once.cache_clear()
             for each in assigned:
                 await self._watch_partition(each, ends.get(each.tp, 0))
             await asyncio.sleep(CHECK_SECONDS)
