@@ -134,7 +134,7 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     """The learner that a reader restores from this learner's snapshot."""
     content = snapshot_content(learner)
     following = {p: heads.Position(offset) for p, offset in learner.next.items()}
-    source = heads.Source("c")
+    source = heads.TopicIdentity("c")
     head = msgspec.structs.replace(content.head, model="m", version=1, source=source, next=following)
     data = codec.encode_head(head)
     return restore.restore_learner(codec.decode_head(data, blobs.digest(data)), content.blobs, options)[1]()

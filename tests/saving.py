@@ -53,7 +53,7 @@ def learn(learner: Learner, *names: str) -> None:
 
 
 async def save(k: Keeper, learner: Learner) -> AcceptedSave:
-    result = await k.save(learner, {P0: Fingerprint(learner.next[P0] - 1, 7, 9)}, heads.Source("cluster"))
+    result = await k.save(learner, {P0: Fingerprint(learner.next[P0] - 1, 7, 9)}, heads.TopicIdentity("cluster"))
     assert isinstance(result, AcceptedSave)
     return result
 

@@ -127,7 +127,6 @@ class Process:
         server = self._server(history)
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
-        failed: PerceptronError | None = None
         try:
             async with SupervisedTasks() as tasks:
                 tasks.create_task(server.serve(sockets=[listening]))
@@ -142,12 +141,11 @@ class Process:
                 server.should_exit = True
                 for task in background:
                     task.cancel()
-        except* PerceptronError as errors:
-            failed = _first(errors)  # before Python 3.11.4 an error raised here comes out as a group
+        except BaseExceptionGroup as errors:
+            _, others = errors.split(PerceptronError)
+            raise others or _first(errors) from None
         finally:
             await self._connections.aclose()
-        if failed is not None:
-            raise failed
         self._log.info("stopped")
         return self._signal
 
@@ -291,7 +289,7 @@ class Process:
         if self._settings.learn and not alias:
             status = ModelStatus(
                 lambda: self._member is None or self._member.awaits_assignment(topic),
-                lambda: self._member.missing_resource(topic) if self._member else "",
+                lambda: self._member.requested.missing_resource(topic) if self._member else "",
             )
         own = self._settings.model_settings(alias if topic == before_reset(alias) else topic)
         model, options = Model(topic, status), own.options()
@@ -372,7 +370,7 @@ class Process:
 
     @property
     def _kafka_missing_since(self) -> float:
-        return self._member.missing_since if self._member else self._connecting_since
+        return self._member.health.missing_since if self._member else self._connecting_since
 
     def _missing(self) -> dict[str, float]:
         """Since when each dependency does not answer, or 0."""
@@ -435,7 +433,7 @@ def _settle() -> None:
     asyncio.get_running_loop().run_in_executor(None, release_memory)
 
 
-def _first(error: PerceptronError | BaseExceptionGroup[PerceptronError]) -> PerceptronError:
+def _first(error: BaseException) -> BaseException:
     return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 

@@ -33,6 +33,12 @@ Runs = list[tuple[int, int, int]]
 _names = msgspec.json.Decoder(list[str])
 
 
+def later_blobs(names: list[str], before: list[str]) -> list[str]:
+    """The blobs of a list from its first difference to `before` on: a reader who has `before` fetches these."""
+    pairs = zip(names, before, strict=False)
+    return names[len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))) :]
+
+
 def digest(blob: bytes) -> str:
     """The name of a blob or head: SHA-256, hexadecimal."""
     return hashlib.sha256(blob).hexdigest()
@@ -64,8 +70,6 @@ def encode_array(array: NDArray[Any], before: Encoded) -> tuple[Encoded, dict[st
     that failed needs no merging back: its changes are still changes.
     """
     changed, dirty, blocks = _compare(array, before)
-    if len(array) == len(before.values) and not len(changed):
-        return before._replace(values=array), {}
     deltas, columns = list(before.deltas), changed
     while deltas and len(deltas[-1][1]) <= len(columns):
         columns = np.union1d(deltas.pop()[1], columns)
@@ -147,44 +151,29 @@ def _rows(blob: bytes, kind: np.dtype[Any]) -> NDArray[Any]:
 
 def common_deltas(deltas: list[str], before: Encoded) -> int:
     """The number of deltas that `before` begins with too. Later ones cover the rest of it (see `encode_array`)."""
-    pairs = zip(deltas, before.deltas, strict=False)
-    return len(list(takewhile(lambda pair: pair[0] == pair[1][0], pairs)))
+    return len(deltas) - len(later_blobs(deltas, [name for name, _ in before.deltas]))
 
 
 def _block(array: NDArray[Any], i: int) -> bytes:
     return array[i * BLOCK_COLUMNS : (i + 1) * BLOCK_COLUMNS].astype("<f8", copy=False).tobytes()
 
 
-class EncodedNames(NamedTuple):
-    """Names as the store has them: their number, and the digest of each blob."""
-
-    total: int
-    blobs: list[str]
-
-
-def encode_name_blobs(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
-    """Names as blobs, and the blobs that a store with `before` lacks. Only the last blob of `before` may get longer."""
-    if len(names) == before.total:
+def encode_name_blobs(names: Sequence[str], before: list[str], count: int) -> tuple[list[str], dict[str, bytes]]:
+    """Names as blobs, and the blobs that a store lacks which has the first `count` names in the blobs `before`."""
+    if len(names) == count:
         return before, {}
-    full = before.total // BLOCK_NAMES
+    full = count // BLOCK_NAMES
     begins = range(full * BLOCK_NAMES, len(names), BLOCK_NAMES)
     new = [msgspec.json.encode(names[begin : begin + BLOCK_NAMES]) for begin in begins]
     digests = [digest(blob) for blob in new]
-    return EncodedNames(len(names), before.blobs[:full] + digests), dict(zip(digests, new, strict=True))
-
-
-def missing_name_blobs(names: list[str], before: EncodedNames) -> list[str]:
-    """The blobs of names that a reader with `before` has to fetch: none, the last ones, or all."""
-    if names == before.blobs:
-        return []
-    return missing_runs(names, before.blobs[: before.total // BLOCK_NAMES])
+    return before[:full] + digests, dict(zip(digests, new, strict=True))
 
 
 def decode_name_blobs(
-    names: list[str], parts: Mapping[str, bytes], before: EncodedNames, held: Sequence[str]
+    names: list[str], parts: Mapping[str, bytes], before: list[str], held: Sequence[str]
 ) -> list[str]:
-    """The names after the `held` ones, which `before` has; raises SnapshotDamaged if they do not go on from these."""
-    fetched = missing_name_blobs(names, before)
+    """The names after the `held` ones, which are in the blobs `before`; raises SnapshotDamaged if they do not go on."""
+    fetched = later_blobs(names, before)
     try:
         joined = [name for digest in fetched for name in _names.decode(parts[digest])]
     except msgspec.DecodeError as error:
@@ -206,13 +195,8 @@ def encode_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[st
     return before + digests, runs[full * BLOCK_RUNS :], dict(zip(digests, new, strict=True))
 
 
-def missing_runs(names: list[str], before: list[str]) -> list[str]:
-    """The blobs of runs that a reader with the blobs `before` has to fetch: the later ones, or all."""
-    return names[len(before) :] if names[: len(before)] == before else names
-
-
 def decode_runs(names: list[str], rest: Runs, parts: Mapping[str, bytes], before: list[str], held: Runs) -> Runs:
     """All runs of a head. The `held` runs begin with the runs in the blobs `before`."""
-    fetched = missing_runs(names, before)
+    fetched = later_blobs(names, before)
     fresh = (run for name in fetched for run in _rows(parts[name], RUN).tolist())
     return [*held[: (len(names) - len(fetched)) * BLOCK_RUNS], *fresh, *rest]

@@ -53,11 +53,6 @@ def decode_head(data: bytes, digest: str) -> Head:
     return head
 
 
-def encode_identity(identity: Identity) -> bytes:
-    """An identity's bytes, as heads contain them."""
-    return msgspec.json.encode(identity)
-
-
 def decode_identity(data: bytes) -> Identity:
     """The identity with these bytes; raises SnapshotForeign."""
     try:

@@ -16,8 +16,8 @@ from service.learning.candidates import Candidate
 from service.learning.classifier import Classifier
 from service.learning.learner import Learner
 from service.snapshots import blobs
-from service.snapshots.blobs import Encoded, EncodedNames
-from service.snapshots.head import Array, CandidateState, Head, Source, StoredObservations
+from service.snapshots.blobs import Encoded
+from service.snapshots.head import Array, CandidateState, Head, StoredObservations
 
 
 class Stored(NamedTuple):
@@ -25,11 +25,12 @@ class Stored(NamedTuple):
 
     arrays: dict[str, Encoded]
     reference: Encoded | None
-    names: EncodedNames
+    names: list[str]
+    name_count: int
     runs: list[str]
 
 
-NOTHING_STORED = Stored({}, None, EncodedNames(0, []), [])
+NOTHING_STORED = Stored({}, None, [], 0, [])
 
 
 class Content(NamedTuple):
@@ -57,31 +58,23 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         values = learner.main.observations.bound_segment.reference[: len(learner.columns)].ravel()
         reference, more = blobs.encode_array(values, like)
         new |= more
-    names, more = blobs.encode_name_blobs(learner.columns.names, before.names)
+    names, more = blobs.encode_name_blobs(learner.columns.names, before.names, before.name_count)
     new |= more
     runs, rest, more = blobs.encode_runs(learner.runs, before.runs)
     new |= more
-    stored = Stored(arrays, reference, names, runs)
+    stored = Stored(arrays, reference, names, len(learner.columns.names), runs)
     head = Head(
-        model="",
-        version=0,
-        parent="",
-        saved_at=0.0,
         identity=learner.identity,
-        state_digest="",
         order="log" if len(learner.covered) <= 1 else "arrival",
-        source=Source(),
-        next={},
         covered={partition: list(ranges) for partition, ranges in learner.covered.items()},
         counts=learner.main.counts.copy(),
         observations=replace(observations(learner.main), gaps=learner.gaps.copy()),
         runs=rest,
         run_blobs=runs,
-        kept=[],
         columns=len(learner.columns),
         arrays={name: _named(array) for name, array in arrays.items()},
         reference=_named(reference) if reference else None,
-        names=names.blobs,
+        names=names,
         candidates={name: _candidate(candidate) for name, candidate in learner.candidates.items()} or msgspec.UNSET,
         amendments=list(learner.amendments) or msgspec.UNSET,
     )

@@ -38,18 +38,18 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fingerprint: Fingerprint | None = None
 
 
-class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The topic that records come from: another one may have the same name."""
+class TopicIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The topic that records come from, in heads `source`: another topic may have the same name."""
 
     cluster: str = ""
     topic_id: str = ""
     """Empty if Kafka gives no ids."""
 
-    def elsewhere(self, now: "Source") -> bool:
+    def elsewhere(self, now: "TopicIdentity") -> bool:
         """Whether `now` is in another cluster. An unknown cluster is no difference."""
         return bool(self.cluster and now.cluster and self.cluster != now.cluster)
 
-    def recreated(self, now: "Source") -> bool:
+    def recreated(self, now: "TopicIdentity") -> bool:
         """Whether `now` is another topic. An unknown id is no difference."""
         return bool(self.topic_id and now.topic_id and self.topic_id != now.topic_id)
 
@@ -124,27 +124,27 @@ class CandidateState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The head of a snapshot. `saved_at` is in seconds since 1970. Partitions are written as text.
 
-    A member that a later release adds has a default, so that older heads can be read. Older releases refuse it.
+    Every new field of a head has a default, so that older heads can be read. Older releases refuse it.
     """
 
     schema: int = SCHEMA
-    model: str
-    version: int
-    parent: str
-    saved_at: float
+    model: str = ""
+    version: int = 0
+    parent: str = ""
+    saved_at: float = 0.0
     identity: Identity
-    state_digest: str
+    state_digest: str = ""
     order: Literal["log", "arrival"]
-    source: Source
+    source: TopicIdentity = TopicIdentity()
     writer: Writer = UNKNOWN_WRITER
-    next: dict[PartitionId, Position]
+    next: dict[PartitionId, Position] = {}
     covered: dict[PartitionId, list[tuple[int, int]]]
     counts: Counts
     observations: StoredObservations
     runs: blobs.Runs
     """The last runs since the last kept version. The earlier ones are in `run_blobs`."""
     run_blobs: list[str]
-    kept: list[KeptVersion]
+    kept: list[KeptVersion] = []
     columns: int
     arrays: dict[str, Array]
     reference: Array | None

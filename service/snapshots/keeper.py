@@ -9,8 +9,7 @@ Rules that hold whatever crashes:
 The keeper has no asyncio and no clock of its own. It gets `Clock` and `offload`, so that a test can step every await.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -25,7 +24,7 @@ from service.learning.records import PartitionId
 from service.learning.weights_file import WeightsFile
 from service.snapshots import blobs, codec, restore
 from service.snapshots.content import NOTHING_STORED, Content, Stored, snapshot_content
-from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, Source, Writer
+from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, TopicIdentity, Writer
 from service.snapshots.ports import Clock, Commit, ModelStore, Offload
 
 T = TypeVar("T")
@@ -86,18 +85,17 @@ async def fetch_newest(
         try:
             return await read_snapshot(store, model, current, digest, offload, options, before)
         except SnapshotDamaged as error:
-            damage = error
-        if isinstance(damage, BlobMissing):
-            newest = await store.head(model)
-            if newest is None or newest[0] != digest:
-                continue  # the head has moved on, and took the blob away
-        elif before is not None:
-            before = None  # another history, such as a rollback: decode all of it
-            continue
-        raise SnapshotDamaged(
-            f"model {model}: {damage}: go back with `perceptron rollback -m {model} --to VERSION --yes`, or start "
-            f"again with `perceptron reset -m {model} --yes`"
-        ) from damage
+            if isinstance(error, BlobMissing):
+                newest = await store.head(model)
+                if newest is None or newest[0] != digest:
+                    continue  # the head has moved on, and took the blob away
+            elif before is not None:
+                before = None  # another history, such as a rollback: decode all of it
+                continue
+            raise SnapshotDamaged(
+                f"model {model}: {error}: go back with `perceptron rollback -m {model} --to VERSION --yes`, or start "
+                f"again with `perceptron reset -m {model} --yes`"
+            ) from error
     return None
 
 
@@ -124,7 +122,10 @@ class SaveBudget:
     """The saves of one process, which share its time."""
 
     def __init__(self, models: Callable[[], int] = lambda: 1) -> None:
-        """`models` returns the number of models that the process learns now."""
+        """`models` returns the number of models that the process learns now.
+
+        Whoever saves counts it in `under_way`, from the first look at Kafka on.
+        """
         self.models, self.under_way = models, 0
 
 
@@ -176,8 +177,7 @@ class Keeper:
             learner.reconcile()
             return learner
 
-        learner: Learner = make() if identity.features == "named" else await self.offload(make)
-        return learner
+        return make() if identity.features == "named" else await self.offload(make)
 
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None if there is no head."""
@@ -195,10 +195,6 @@ class Keeper:
         await self._resolve()
         return await self.store.digest(self.model) == self.digest
 
-    async def stored_digest(self) -> str:
-        """The digest of the store's head, or ''."""
-        return await self.store.digest(self.model)
-
     async def required_identity(self) -> Identity | None:
         """The identity that a reset requires of the next model; None if it may have any."""
         stored = await self.store.required_identity(self.model)
@@ -215,16 +211,7 @@ class Keeper:
         back = self._missed and not self.store.missing_since
         return (back or self.clock.now() >= self._next_save) and self.ahead(learner)
 
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Count a save as under way, from its first look at Kafka on."""
-        self.budget.under_way += 1
-        try:
-            yield
-        finally:
-            self.budget.under_way -= 1
-
-    async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | None:
+    async def save(self, learner: Learner, fingerprints: Fingerprints, source: TopicIdentity) -> AcceptedSave | None:
         """Save the learner's state as the child of the head it goes on from; None if that head is not current any more.
 
         Raises DependencyError if the store did not answer. The next save then includes this one.
@@ -306,7 +293,12 @@ class Keeper:
         return abs(self.clock.time() - self.head.kept[-1].saved_at) >= self.keep_every
 
     def _compose(
-        self, learner: Learner, content: Content, fingerprints: Fingerprints, source: Source, keep: bool
+        self,
+        learner: Learner,
+        content: Content,
+        fingerprints: Fingerprints,
+        source: TopicIdentity,
+        keep: bool,
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
         before, now = self.head, self.clock.time()

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 Verdict = Literal["OK", "CONFLICT", "MISSING"]
@@ -42,7 +41,7 @@ class Commit(NamedTuple):
     """The version to keep the head as, or ''."""
     evict: str = ""
     """The kept version to remove, or ''."""
-    blobs: Mapping[str, bytes] = MappingProxyType({})
+    blobs: Mapping[str, bytes] = {}
     """The blobs that are uploaded with the head."""
 
 

@@ -1,10 +1,8 @@
 """A learner from a head and its blobs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +18,14 @@ from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.snapshots import blobs
-from service.snapshots.blobs import Encoded, EncodedNames
+from service.snapshots.blobs import Encoded
 from service.snapshots.content import NOTHING_STORED, Stored, digest_of
 from service.snapshots.head import Array, Head, StoredObservations
 
 
 def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
     """The blobs to fetch for a reader who has `before`; all of them if that is nothing."""
-    parts = [blobs.missing_name_blobs(head.names, before.names), blobs.missing_runs(head.run_blobs, before.runs)]
+    parts = [blobs.later_blobs(head.names, before.names), blobs.later_blobs(head.run_blobs, before.runs)]
     for name, array in head.arrays.items():
         parts.append(blobs.missing_array_blobs(array.base, array.deltas, before.arrays.get(name, blobs.NO_ARRAY)))
     if r := head.reference:
@@ -58,23 +56,6 @@ def _recent(figures: StoredObservations, options: Options, classes: int) -> Preq
     return recent
 
 
-class _Weights(NamedTuple):
-    """The weights of one classifier as the kernel uses them, and ‖w‖²."""
-
-    state: NDArray[np.float64]
-    squared_norm: float
-
-
-class _Parts(NamedTuple):
-    """The parts of a learner that take long to make, ready to be used by it."""
-
-    main: _Weights
-    candidates: dict[str, _Weights]
-    scaler: StandardScaler | None
-    segment: BoundSegment | None
-    runs: blobs.Runs
-
-
 def restore_learner(
     head: Head, parts: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
@@ -85,11 +66,49 @@ def restore_learner(
     """
     learner, stored = before or (Learner(head.identity, options=options), NOTHING_STORED)
     decoded, names = _decode(head, parts, learner, stored)
-    ready = _make_parts(head, decoded, blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs))
+    weights = _weights(head.identity, decoded)
+    candidates = {name: _weights(saved.identity, decoded, name) for name, saved in head.candidate_states.items()}
+    scaled = head.identity.scale == "standard"
+    scaler = StandardScaler.from_sums(head.identity, [decoded.arrays[name].values for name in SUMS]) if scaled else None
+    sums, segment = head.observations.bound_segment, None
+    if decoded.reference is not None and sums is not None:
+        vector = decoded.reference.values
+        segment = BoundSegment(vector.reshape(head.columns, -1) if head.identity.multiclass else vector, deepcopy(sums))
+    runs = blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs)
     if before is None:
         learner.columns.extend(names)
         names = []
-    return decoded, partial(_finish, learner, head, names, ready)
+
+    def finish() -> Learner:
+        """Put all parts into the learner, which lacks these names."""
+        figures, classes = head.observations, head.identity.classes
+        learner.columns.extend(names)
+        learner.candidates = {}
+        for name, saved in head.candidate_states.items():
+            own_options = learner.options.candidate_options(name)
+            candidate = Candidate(saved.identity, learner.columns, own_options, saved.since)
+            recent = _recent(saved.observations, learner.options, classes)
+            candidate.observations.restore(recent, saved.observations.squared_steps, None)
+            candidate.restore(*candidates[name], saved.counts.copy())
+            if saved.diverged_at is not None:
+                candidate.stop(*saved.diverged_at)
+            learner.candidates[name] = candidate
+        learner.scaler, learner.runs, learner.gaps = scaler, runs, figures.gaps.copy()
+        learner.amendments = list(head.amendments or ())
+        learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
+        learner.main.observations.restore(_recent(figures, learner.options, classes), figures.squared_steps, segment)
+        learner.main.restore(*weights, head.counts.copy(), figures.diverged)
+        learner.make_room(len(learner.columns))
+        return learner
+
+    return decoded, finish
+
+
+def _weights(identity: Identity, decoded: Stored, candidate: str = "") -> tuple[NDArray[np.float64], float]:
+    """The weights of the model or of one candidate as the kernel uses them, and ‖w‖²."""
+    stored = {name: stored_as(candidate, name) if candidate else name for name in identity.weight_arrays}
+    state = state_of(identity, {name: decoded.arrays[array].values for name, array in stored.items()})
+    return state, squared_norm(state[:, 0])
 
 
 def _decode(head: Head, parts: Mapping[str, bytes], learner: Learner, stored: Stored) -> tuple[Stored, list[str]]:
@@ -109,50 +128,10 @@ def _decode(head: Head, parts: Mapping[str, bytes], learner: Learner, stored: St
         whole = blobs.decode_array(r.base, r.deltas, parts, size, _like(r, stored))
         reference = whole._replace(values=whole.values.astype(np.float32))
     names = blobs.decode_name_blobs(head.names, parts, stored.names, learner.columns.names)
-    count = stored.names.total + len(names)
+    count = stored.name_count + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
         raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")
-    decoded = Stored(arrays, reference, EncodedNames(count, head.names), head.run_blobs)
+    decoded = Stored(arrays, reference, head.names, count, head.run_blobs)
     if digest_of(head, decoded) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
     return decoded, names
-
-
-def _make_parts(head: Head, decoded: Stored, runs: blobs.Runs) -> _Parts:
-    values = {name: array.values for name, array in decoded.arrays.items()}
-
-    def weights(identity: Identity, candidate: str = "") -> _Weights:
-        stored = {name: stored_as(candidate, name) if candidate else name for name in identity.weight_arrays}
-        state = state_of(identity, {name: values[array] for name, array in stored.items()})
-        return _Weights(state, squared_norm(state[:, 0]))
-
-    candidates = {name: weights(saved.identity, name) for name, saved in head.candidate_states.items()}
-    scaled = head.identity.scale == "standard"
-    scaler = StandardScaler.from_sums(head.identity, [values[name] for name in SUMS]) if scaled else None
-    sums, segment = head.observations.bound_segment, None
-    if decoded.reference is not None and sums is not None:
-        vector = decoded.reference.values
-        segment = BoundSegment(vector.reshape(head.columns, -1) if head.identity.multiclass else vector, deepcopy(sums))
-    return _Parts(weights(head.identity), candidates, scaler, segment, runs)
-
-
-def _finish(learner: Learner, head: Head, names: Sequence[str], ready: _Parts) -> Learner:
-    """Put the parts into the learner, which lacks these names."""
-    figures, options, classes = head.observations, learner.options, head.identity.classes
-    learner.columns.extend(names)
-    learner.candidates = {}
-    for name, saved in head.candidate_states.items():
-        candidate = Candidate(saved.identity, learner.columns, options.candidate_options(name), saved.since)
-        recent = _recent(saved.observations, options, classes)
-        candidate.observations.restore(recent, saved.observations.squared_steps, None)
-        candidate.restore(*ready.candidates[name], saved.counts.copy())
-        if saved.diverged_at is not None:
-            candidate.stop(*saved.diverged_at)
-        learner.candidates[name] = candidate
-    learner.scaler, learner.runs, learner.gaps = ready.scaler, ready.runs, figures.gaps.copy()
-    learner.amendments = list(head.amendments or ())
-    learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
-    learner.main.observations.restore(_recent(figures, options, classes), figures.squared_steps, ready.segment)
-    learner.main.restore(*ready.main, head.counts.copy(), figures.diverged)
-    learner.make_room(len(learner.columns))
-    return learner

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from service.streaming.message import Message
-from service.streaming.records import Headers, KafkaRecords
+from service.streaming.records import Headers, KafkaRecords, Message
 
 RETRIED_HEADER = "retried"
 """The header of a marker: the letter with the same key was sent again, as the record that this header names."""

@@ -23,7 +23,7 @@ from service import errors
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import PartitionId
-from service.snapshots.head import Fingerprint, Source
+from service.snapshots.head import Fingerprint, TopicIdentity
 from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
@@ -62,35 +62,30 @@ class _Model:
     """The state of the current model. A lost head replaces all of it."""
 
     learner: Learner
-    source: Source
+    source: TopicIdentity
     """The identity of the topics that it is learned from."""
     last: dict[PartitionId, Fingerprint] = field(default_factory=dict)
     """The last record learned from each partition, so that it is recognised later."""
 
 
+@dataclass(eq=False, repr=False)
 class LearnLoop:
     """Learns one model for as long as the process runs."""
 
-    def __init__(
-        self,
-        log: Log,
-        keeper: Keeper,
-        clock: Clock,
-        observer: Observer,
-        identity: Identity,
-        start_at: StartAt = None,
-        followed: Callable[[], bool] = lambda: False,
-        seen_digest: Callable[[], str | None] = lambda: None,
-        aim: Callable[[], float] = lambda: AIM_SECONDS,
-    ) -> None:
-        """`followed` says whether this process served the model before, as a standby of another learner.
+    log: Log
+    keeper: Keeper
+    clock: Clock
+    observer: Observer
+    identity: Identity
+    start_at: StartAt = None
+    followed: Callable[[], bool] = lambda: False
+    """Says whether this process served the model before, as a standby of another learner."""
+    seen_digest: Callable[[], str | None] = lambda: None
+    """The digest of the store's head when this process last read it, or None if it did not."""
+    aim: Callable[[], float] = lambda: AIM_SECONDS
+    """How many seconds a slice should take now."""
 
-        `seen_digest` is the digest of the store's head when this process last read it, or None if it did not. `aim` is
-        how many seconds a slice should take now.
-        """
-        self._log, self._keeper, self._clock, self._observer = log, keeper, clock, observer
-        self._identity, self._start_at, self._followed, self._aim = identity, start_at, followed, aim
-        self._seen_digest = seen_digest
+    def __post_init__(self) -> None:
         self._model: _Model | None = None
         self._began = False
         """Whether we ever learned this model. If the store later has no head of it, the head was lost."""
@@ -103,17 +98,17 @@ class LearnLoop:
 
     async def run(self) -> None:
         """Learn the log whenever it is ours, until the log says that the process is stopping."""
-        while await self._log.acquire():
+        while await self.log.acquire():
             try:
-                while self._log.held:
+                while self.log.held:
                     if model := await self._restore():
                         await self._learn(model)
             except (errors.DataError, errors.ConfigurationError) as error:
                 self._model = None
                 await self._watch_stopped(error)
             finally:
-                self._observer.released()
-                self._log.release()
+                self.observer.released()
+                self.log.release()
 
     async def _watch_stopped(self, reason: Exception) -> None:
         """Step 8: wait until the log is lost, or the stored model is another one, as after a reset or rollback.
@@ -121,17 +116,17 @@ class LearnLoop:
         A head that could not be read is read again a little later, since somebody may have repaired it; so is a missing
         one, since only a reset changes what it requires.
         """
-        self._observer.stopped(reason)
-        self._observer.released()
-        while self._log.held:
-            await self._clock.sleep(1.0)
+        self.observer.stopped(reason)
+        self.observer.released()
+        while self.log.held:
+            await self.clock.sleep(1.0)
             try:
-                if isinstance(reason, UNREADABLE_ERRORS) or not self._keeper.digest:
+                if isinstance(reason, UNREADABLE_ERRORS) or not self.keeper.digest:
                     return
-                if await self._keeper.stored_digest() != self._keeper.digest:
+                if await self.keeper.store.digest(self.log.model) != self.keeper.digest:
                     return
             except errors.DependencyError as error:
-                self._observer.unavailable(error)
+                self.observer.unavailable(error)
             except errors.DataError:
                 return  # the next restore says why
 
@@ -139,118 +134,118 @@ class LearnLoop:
         """Steps 4 to 7, until the log is lost or the state is dropped."""
         learner, reason = model.learner, None
         try:
-            while self._log.held and self._model is not None:
-                polled = await self._log.poll(not self._keeper.ahead(learner))  # 4
+            while self.log.held and self._model is not None:
+                polled = await self.log.poll(not self.keeper.ahead(learner))  # 4
                 for partition, records in polled.items():
                     await self._learn_records(model, partition, records)
-                if self._log.held and self._model is not None:
+                if self.log.held and self._model is not None:
                     self._skip_markers(learner)
-                if self._model is not None and self._keeper.due(learner):
+                if self._model is not None and self.keeper.due(learner):
                     await self._save(model)  # 5
-                    await self._clock.sleep(0)  # the next poll gets a turn of its own
+                    await self.clock.sleep(0)  # the next poll gets a turn of its own
                 elif not polled:
                     await self._confirm()
         except errors.DependencyError as error:
-            self._observer.unavailable(error)
-            await self._clock.sleep(0.5)
+            self.observer.unavailable(error)
+            await self.clock.sleep(0.5)
         except errors.DataError as error:
             reason = error  # records before the error are learned, and saved if possible
         # 7. Never save on top of a head that could not be read, even if it was repaired meanwhile: restore it again.
-        if self._model is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE_ERRORS):
+        if self._model is not None and self.keeper.ahead(learner) and not isinstance(reason, UNREADABLE_ERRORS):
             await self._save(model)
         if reason is not None:
             raise reason
 
     async def _confirm(self) -> None:
         """While no records arrive, check that our head is still current: the model may have been reset."""
-        now, digest = self._clock.now(), self._seen_digest()
+        now, digest = self.clock.now(), self.seen_digest()
         if digest == self._confirmed[1] and now - self._confirmed[0] < CONFIRM_SECONDS:
             return
         self._confirmed = now, digest
         try:
             # The digest may have been read before our last save, so another digest than ours proves nothing.
-            if digest != self._keeper.digest and not await self._keeper.current():
+            if digest != self.keeper.digest and not await self.keeper.current():
                 self._drop("replaced")
-            self._observer.answered()
+            self.observer.answered()
         except errors.DependencyError as error:
-            self._observer.unavailable(error)  # learning does not need the store now
+            self.observer.unavailable(error)  # learning does not need the store now
 
     async def _restore(self) -> _Model | None:
         """Steps 2 and 3, until the log is at the offset where the current head stops; None if the log is lost."""
         pause = 0.1
-        while self._log.held:
+        while self.log.held:
             try:
-                source = await self._log.source()
+                source = await self.log.source()
                 # If a rebalance gave the log back to us, our head is still current and our state is good.
-                if self._model is None or self._model.source != source or not await self._keeper.current():
+                if self._model is None or self._model.source != source or not await self.keeper.current():
                     self._model = None
-                    learner = await self._keeper.restore()
+                    learner = await self.keeper.restore()
                     self._model = _Model(learner, source) if learner is not None else None
                 self._name_outside_writer()
-                bounds = await self._log.bounds()
-                if not self._log.held:  # the bounds may lack partitions
+                bounds = await self.log.bounds()
+                if not self.log.held:  # the bounds may lack partitions
                     continue
                 if self._model is None:
                     self._model = await self._begin(bounds, source)
                 else:
                     await self._check(self._model, bounds)
-                if self._model is None or not self._log.held:
+                if self._model is None or not self.log.held:
                     continue
                 learner = self._model.learner
-                self._log.seek(learner.next)  # 3
-                assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
-                self._observer.learning(learner, self._keeper.head, self._keeper.digest)
+                self.log.seek(learner.next)  # 3
+                assert self.keeper.head is not None  # noqa: S101 - a restored or begun model has a head
+                self.observer.learning(learner, self.keeper.head, self.keeper.digest)
                 self._began = True
                 return self._model
             except errors.DependencyError as error:
-                self._observer.unavailable(error)
-                await self._clock.sleep(pause)
+                self.observer.unavailable(error)
+                await self.clock.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
         return None
 
     def _drop(self, cause: str) -> None:
         """Step 6: drop the state, because another process's head is current."""
         self._model, self._displaced = None, True
-        self._observer.rewound(cause)
+        self.observer.rewound(cause)
 
     def _name_outside_writer(self) -> None:
         """Report a writer outside our consumer group: the group cannot stop it from taking our place repeatedly."""
-        head, ours = self._keeper.head, self._keeper.writer.group
+        head, ours = self.keeper.head, self.keeper.writer.group
         if self._displaced and head is not None and head.writer.group not in ("", ours):
-            self._observer.outside_writer(head.writer)
+            self.observer.outside_writer(head.writer)
         self._displaced = False
 
-    async def _begin(self, bounds: Bounds, source: Source) -> _Model | None:
+    async def _begin(self, bounds: Bounds, source: TopicIdentity) -> _Model | None:
         """Begin a new model and save its first head; None if another process began it first."""
-        settings_of_reset(self._log.model, await self._keeper.required_identity(), self._identity)
-        began = self._began or self._followed()
-        learner = await self._keeper.new_learner(self._identity)
+        settings_of_reset(self.log.model, await self.keeper.required_identity(), self.identity)
+        began = self._began or self.followed()
+        learner = await self.keeper.new_learner(self.identity)
         if began:
-            self._observer.snapshot_lost()
+            self.observer.snapshot_lost()
         # `start_at` is meant for new models. A model that was lost is learned again from offset 0, or not at all.
-        learner.begin(self._starts(bounds, None if began else self._start_at))
-        saved = await self._keeper.save(learner, {}, source)
+        learner.begin(self._starts(bounds, None if began else self.start_at))
+        saved = await self.keeper.save(learner, {}, source)
         if saved is None:
             return None
-        self._observer.saved(saved)
+        self.observer.saved(saved)
         return _Model(learner, source)
 
     async def _check(self, model: _Model, bounds: Bounds) -> None:
         """Raise DataError or ConfigurationError if the log or the settings no longer fit the model."""
-        head, learner = self._keeper.head, model.learner
+        head, learner = self.keeper.head, model.learner
         assert head is not None  # noqa: S101 - the learner was restored from it
         recreated = head.source.recreated(model.source)
-        same_settings(self._log.model, head, self._identity, model.source)
-        check_offsets(self._log, recreated, learner.next, bounds)
-        await check_last_records(self._log, head, recreated, self._observer)
+        same_settings(self.log.model, head, self.identity, model.source)
+        check_offsets(self.log, recreated, learner.next, bounds)
+        await check_last_records(self.log, head, recreated, self.observer)
         if learner.main.diverged:
-            raise errors.Diverged(self._log.model, learner.main.diverged)
+            raise errors.Diverged(self.log.model, learner.main.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
-        learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
+        learner.begin(self._starts(added, None if self.start_at == "latest" else self.start_at))
         began, dropped = learner.reconcile()
         if began or dropped:
-            self._observer.reconciled(began, dropped, learner.next)
+            self.observer.reconciled(began, dropped, learner.next)
 
     def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[PartitionId, int]:
         """The offset where each partition of a new model, or each new partition, begins."""
@@ -261,7 +256,7 @@ class LearnLoop:
             offset = chosen.get(partition, 0)
             if not begin <= offset <= end:
                 raise errors.LogLost(
-                    f"topic {self._log.topic_of(partition)}: learning would begin at offset {offset} of partition "
+                    f"topic {self.log.topic_of(partition)}: learning would begin at offset {offset} of partition "
                     f"{partition.number}, which holds {begin} to {end}: say where with --start-at earliest, latest or "
                     f"{partition}:OFFSET"
                 )
@@ -274,70 +269,72 @@ class LearnLoop:
             start = 0
             while start < len(run):
                 while learner.readers:
-                    await self._clock.sleep(SLICE_SECONDS)
-                if not self._log.held or self._model is None:
+                    await self.clock.sleep(SLICE_SECONDS)
+                if not self.log.held or self._model is None:
                     return
                 start += await self._apply(model, partition, run[start : start + min(self._slice, MAX_SLICE_RECORDS)])
-                await self._clock.sleep(0)
+                await self.clock.sleep(0)
 
     def _skip_markers(self, learner: Learner) -> None:
         """Cover offsets without records after the polled ones: transaction markers, aborted or compacted records."""
-        for partition, position in self._log.positions().items():
+        for partition, position in self.log.positions().items():
             if position > learner.next[partition]:
                 learner.cover(partition, position)
-        if gaps := self._log.take_gaps():
+        if gaps := self.log.take_gaps():
             for gap in gaps:
                 learner.add_gap(gap.partition, (gap.start, gap.end))
-            self._observer.gaps_accepted(gaps)
+            self.observer.gaps_accepted(gaps)
 
     async def _apply(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> int:
         """Learn the first records, up to one slice; returns how many."""
-        now, started = self._clock.now, self._clock.now()
+        now, started = self.clock.now, self.clock.now()
         slice_ = records[: records.within(SLICE_BYTES)]
         outcome = model.learner.apply(partition, slice_, lambda: now() - started >= SLICE_SECONDS)
         took = now() - started
-        self._slice = max(MIN_SLICE_RECORDS, int(outcome.consumed * self._aim() / max(took, 1e-6)))
+        self._slice = max(MIN_SLICE_RECORDS, int(outcome.consumed * self.aim() / max(took, 1e-6)))
         for reject in outcome.rejects:
-            topic = self._log.topic_of(partition)
+            topic = self.log.topic_of(partition)
             letter = dead_letter(topic, partition.number, records, reject.record, reject.reason, reject.detail)
-            await self._log.publish(letter)
-            self._observer.set_aside(letter)
+            await self.log.publish(letter)
+            self.observer.set_aside(letter)
         if outcome.consumed:
             model.last[partition] = fingerprint(records.record(outcome.consumed - 1))
-        delay = self._clock.time() - int(records.timestamps[max(outcome.consumed, 1) - 1]) / 1000
-        self._observer.learned(outcome.consumed, self._clock.now() - started, delay)
+        delay = self.clock.time() - int(records.timestamps[max(outcome.consumed, 1) - 1]) / 1000
+        self.observer.learned(outcome.consumed, self.clock.now() - started, delay)
         if outcome.diverged:
             await self._save(model)
             if self._model is None:
                 return 0
-            raise errors.Diverged(self._log.model, outcome.diverged)
+            raise errors.Diverged(self.log.model, outcome.diverged)
         return outcome.consumed
 
     async def _save(self, model: _Model) -> None:
         learner = model.learner
-        if broken := await self._keeper.compute(
+        if broken := await self.keeper.compute(
             learner, lambda: learner.main.observations.failed_check(learner.main.squared_norm)
         ):
             # Learning cannot reach a state that the theorem excludes: memory or program are at fault. Save nothing.
             raise errors.DataError(
-                f"model {self._log.model} is corrupt: {broken}; its last good version answers. A restart continues "
-                f"from that version, and `perceptron verify -m {self._log.model}` compares it with the log"
+                f"model {self.log.model} is corrupt: {broken}; its last good version answers. A restart continues "
+                f"from that version, and `perceptron verify -m {self.log.model}` compares it with the log"
             )
+        self.keeper.budget.under_way += 1
         try:
-            with self._keeper.saving():
-                await self._log.flush()
-                if await self._log.source() != model.source:
-                    # Some records may be from another topic of the same name: check again what the head covers.
-                    self._model = None
-                    self._observer.rewound("recreated")
-                    return
-                saved = await self._keeper.save(learner, dict(model.last), model.source)
+            await self.log.flush()
+            if await self.log.source() != model.source:
+                # Some records may be from another topic of the same name: check again what the head covers.
+                self._model = None
+                self.observer.rewound("recreated")
+                return
+            saved = await self.keeper.save(learner, dict(model.last), model.source)
         except errors.DependencyError as error:
-            self._keeper.postpone()
-            self._observer.save_failed(error)
+            self.keeper.postpone()
+            self.observer.save_failed(error)
             return
+        finally:
+            self.keeper.budget.under_way -= 1
         if saved is None:
             self._drop("refused")
             return
-        self._observer.saved(saved)
-        self._log.commit(learner.next)
+        self.observer.saved(saved)
+        self.log.commit(learner.next)

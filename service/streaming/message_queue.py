@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 from service.errors import DependencyError
 from service.streaming.kafka.clients import MAX_MESSAGE_BYTES, KafkaClients
 from service.streaming.kafka.failures import kafka_failure
-from service.streaming.message import Message
+from service.streaming.records import Message
 
 BATCH_MESSAGES = 500
 """The most messages that are sent at the same time."""

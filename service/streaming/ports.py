@@ -6,10 +6,9 @@ from typing import NamedTuple, Protocol
 from service.errors import DependencyError
 from service.learning.learner import Learner
 from service.learning.records import PartitionId
-from service.snapshots.head import Head, Source, Writer
+from service.snapshots.head import Head, TopicIdentity, Writer
 from service.snapshots.keeper import AcceptedSave
-from service.streaming.message import Message
-from service.streaming.records import KafkaRecord, KafkaRecords
+from service.streaming.records import KafkaRecord, KafkaRecords, Message
 
 Bounds = Mapping[PartitionId, tuple[int, int]]
 """The first offset and the last stable offset, by partition."""
@@ -42,7 +41,7 @@ class Log(Protocol):
     def release(self) -> None:
         """Say that learning has stopped, after a last save if that was possible: another process may have the log."""
 
-    async def source(self) -> Source:
+    async def source(self) -> TopicIdentity:
         """The identity of the topics. A topic that was deleted and created again has another, whatever its offsets."""
 
     async def bounds(self) -> Bounds:

@@ -1,9 +1,13 @@
-"""Records of one partition with keys and headers, in one buffer; a single record becomes an object only on request."""
+"""Records of one partition with keys and headers, in one buffer; a single record becomes an object only on request.
+
+Also a message, which becomes a record.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import decode_varint
 from numpy.typing import NDArray
 
@@ -27,6 +31,19 @@ class KafkaRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+class Message(NamedTuple):
+    """A message to send to a topic, with the headers in order."""
+
+    key: bytes
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+    @property
+    def wire_size(self) -> int:
+        """The most bytes of a batch that has only this message: the client and the broker limit this number."""
+        return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(self.key, self.value, self.headers))
 
 
 class KafkaRecords(Records):

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from service.errors import AnotherCluster, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import AMENDABLE, OF_A_CANDIDATE, Identity
 from service.learning.records import PartitionId
-from service.snapshots.head import Fingerprint, Head, Source
+from service.snapshots.head import Fingerprint, Head, TopicIdentity
 from service.streaming.ports import Bounds, Log, Observer
 from service.streaming.records import KafkaRecord
 
 
-def same_settings(model: str, head: Head, identity: Identity, source: Source) -> None:
+def same_settings(model: str, head: Head, identity: Identity, source: TopicIdentity) -> None:
     """Raise AnotherCluster or IdentityChanged if the model was learned elsewhere, or under other settings.
 
     The cluster is checked first: a model of another cluster means nothing here, and is not ours to reset.

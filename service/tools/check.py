@@ -16,7 +16,7 @@ from service.learning.events.value_formats import ValueFormat
 from service.settings.load import Settings
 from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
-from service.snapshots.head import Source
+from service.snapshots.head import TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import missing_right
@@ -113,7 +113,7 @@ async def _check_stored(report: _Report, settings: Settings, models: Iterable[st
         for model in models:
             with report.failing():
                 if stored := await store.head(model):
-                    head, here = readable(model, *stored), Source(await settings.kafka.cluster.id())
+                    head, here = readable(model, *stored), TopicIdentity(await settings.kafka.cluster.id())
                     same_settings(model, head, settings.model_settings(model).identity(), here)
                     report.say("ok", f"model {model}: goes on with version {head.version}")
 

@@ -10,9 +10,8 @@ import pytest
 
 from service.errors import DependencyError, LogGap
 from service.learning.records import PartitionId
-from service.streaming.message import Message
 from service.streaming.ports import Log
-from service.streaming.records import KafkaRecord
+from service.streaming.records import KafkaRecord, Message
 from tests.contract.sides import SESSION_SECONDS, Content, Side, SimulatedSide, kafka_side, plain_contents, until
 from tests.partitions import P0, P1, P2
 

@@ -54,7 +54,7 @@ class Member:
 
     def is_well(self) -> bool:
         """Whether it holds a topic and Kafka answers."""
-        return bool(self.holds) and not self.kafka.missing_since
+        return bool(self.holds) and not self.kafka.health.missing_since
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
@@ -149,7 +149,7 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
                 (text,) = member.reports_with("no answer in time")
                 place = " at broker 1" if name == "JoinGroup" else ""
                 assert f"group {name}-{topic} cannot be joined{place}: no answer in time" in text
-                assert member.kafka.missing_since
+                assert member.kafka.health.missing_since
             # `check` calls the same function.
             checks = [
                 find_coordinator(Cluster(kafka_proxy.address), f"{name}-{topic}", SESSION_SECONDS) for name in members
@@ -183,10 +183,10 @@ async def test_a_member_without_a_topic_reports_an_outage(kafka: Server, kafka_p
             await asyncio.sleep(SESSION_SECONDS)  # longer than a member may be out of its group
             assert [m.reports for m in members] == [[], [], []]
             kafka_proxy.refuse()
-            await until(lambda: all(m.kafka.missing_since for m in members), "each notices")
+            await until(lambda: all(m.kafka.health.missing_since for m in members), "each notices")
             assert [len(m.reports_with(f"Kafka at {kafka_proxy.address}: ")) for m in members] == [1, 1, 1]
             kafka_proxy.heal()
-            await until(lambda: not any(m.kafka.missing_since for m in members), "each notices that it is back")
+            await until(lambda: not any(m.kafka.health.missing_since for m in members), "each notices that it is back")
             assert all(m.reports_with("Kafka answers again") for m in members)
     finally:
         kafka_proxy.heal()
@@ -218,7 +218,7 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
             (text,) = member.reports
             assert took > SESSION_SECONDS, "waiting this long for a killed member is normal"
             assert "it is PreparingRebalance, in Kafka's words, so another member is slow" in text
-            assert member.kafka.missing_since == 0
+            assert member.kafka.health.missing_since == 0
             go_on.set()
             await until(lambda: member.holds or not member.kafka.awaits_assignment(topic), "it is in its group")
             assert len(member.reports) == 1
@@ -251,11 +251,11 @@ async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, kafka
         async with member.running() as task:
             await until(lambda: member.holds, "it holds the topic")
             kafka_proxy.hold({FETCH: b"", LIST_OFFSETS: b""})
-            await until(lambda: member.kafka.missing_since, "it is reported")
+            await until(lambda: member.kafka.health.missing_since, "it is reported")
             await asyncio.sleep(20.0)  # the fault itself: more than three times the watchdog's limit
             assert not task.done()
             assert member.reports == [f"Kafka at {kafka_proxy.address}: no answer in time"]
             kafka_proxy.heal()
-            await until(lambda: not member.kafka.missing_since, "its requests succeed")
+            await until(lambda: not member.kafka.health.missing_since, "its requests succeed")
     finally:
         kafka_proxy.heal()

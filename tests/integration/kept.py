@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.snapshots.head import Fingerprint, Source
+from service.snapshots.head import Fingerprint, TopicIdentity
 from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from tests.conftest import Running, event, perceptron
@@ -39,7 +39,7 @@ async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, 
     saver, learner = keeper(store, topic, clock), new_learner()
     for i in (0, 10, 20):
         learner.apply(P0, Records.from_values(i, events[i : i + 10]))
-        assert isinstance(await saver.save(learner, {P0: Fingerprint(i + 9, 7, i)}, Source("c")), AcceptedSave)
+        assert isinstance(await saver.save(learner, {P0: Fingerprint(i + 9, 7, i)}, TopicIdentity("c")), AcceptedSave)
         clock.seconds += 1
     return saver, learner, clock, events
 

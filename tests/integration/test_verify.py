@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.learning.identity import FOLD, Identity
 from service.learning.learner import Learner
-from service.snapshots.head import Source
+from service.snapshots.head import TopicIdentity
 from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
@@ -136,7 +136,7 @@ async def test_a_model_of_another_fold_is_not_compared(store: RedisStore, tool: 
     for fold, reason in ((0, f"it has fold 0, this one {FOLD}"), (99, f"it has fold 99, this release knows {FOLD}")):
         learner = Learner(Identity(fold=fold))
         learner.begin({P0: 0})
-        assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), AcceptedSave)
+        assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, TopicIdentity("c")), AcceptedSave)
         assert reason in await tool.expect_error(1, "verify")
         await store.reset(topic, b"", keep=False)
 

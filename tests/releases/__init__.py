@@ -9,7 +9,7 @@ from service import __version__
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.snapshots.head import Fingerprint, Source, Writer
+from service.snapshots.head import Fingerprint, TopicIdentity, Writer
 from service.snapshots.keeper import AcceptedSave
 from tests.conftest import event
 from tests.partitions import P0, P1
@@ -48,7 +48,7 @@ async def stored(identity: Identity) -> tuple[dict[str, bytes], str]:
         partition = (P0, P1)[i // 5 % 2]
         at = learner.next[partition]
         learner.apply(partition, Records.from_values(at, raws[i : i + 5]))
-        saved = await ours.save(learner, {partition: Fingerprint(at + 4, 7, i)}, Source("cluster", "topic"))
+        saved = await ours.save(learner, {partition: Fingerprint(at + 4, 7, i)}, TopicIdentity("cluster", "topic"))
         assert isinstance(saved, AcceptedSave)
         clock.seconds += 1
         last = saved.head.state_digest

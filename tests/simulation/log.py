@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 from service.errors import DependencyError, LogGap
 from service.learning.records import PartitionId
-from service.snapshots.head import Source
+from service.snapshots.head import TopicIdentity
 from service.streaming.kafka.fetching.offset_sequence import OffsetDamage, OffsetSequence
-from service.streaming.message import Message
 from service.streaming.ports import Gap
-from service.streaming.records import KafkaRecord, KafkaRecords
+from service.streaming.records import KafkaRecord, KafkaRecords, Message
 from tests.batches import join_records
 from tests.simulation.world import Record, Step, Topic, World
 
@@ -88,10 +87,14 @@ class SimulatedLog:
             raise DependencyError(f"{request}: no answer", "kafka")
         return self._topic
 
-    async def source(self) -> Source:
+    async def source(self) -> TopicIdentity:
         topic = await self._ask("source")
         await Step("source done")
-        return Source("elsewhere", "0") if self._foreign else Source("cluster", str(self._world.topics.index(topic)))
+        return (
+            TopicIdentity("elsewhere", "0")
+            if self._foreign
+            else TopicIdentity("cluster", str(self._world.topics.index(topic)))
+        )
 
     async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
         partitions = self.partitions

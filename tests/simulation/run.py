@@ -28,7 +28,6 @@ from service.learning.learner import Learner
 from service.learning.options import DEFAULT, CandidateOptions, Options
 from service.learning.records import PartitionId
 from service.snapshots import blobs, keeper
-from service.snapshots.codec import encode_identity
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch_newest
 from service.streaming import learn_loop
@@ -437,7 +436,7 @@ class Simulation:
     def reset_to_other_settings(self) -> None:
         """Reset the model, as an operator who changed eta does. Processes that run keep the settings that they have."""
         self.identity = replace(self.identity, eta=self.identity.eta * self.world.rng.choice((0.5, 2.0)))
-        self.world.redis.restore({"identity": encode_identity(self.identity)})
+        self.world.redis.restore({"identity": msgspec.json.encode(self.identity)})
         self.world.torn += 1
         self._note(f"reset: eta is {self.identity.eta}")
 
@@ -528,7 +527,7 @@ class Simulation:
             for process in self.processes:
                 process.log.stopping = True
         for process in self.processes[:]:
-            if process.learning._identity != self.identity or process.log.stopping or process.foreign:
+            if process.learning.identity != self.identity or process.log.stopping or process.foreign:
                 self.processes.remove(process)
                 process.coroutine.close()
         if not self.processes or self.world.rng.random() < 0.3:
@@ -548,13 +547,13 @@ class Simulation:
             return False
         digest = world.redis.current
         waiting = self.last.waiting
-        if self.last.learning._keeper.digest != digest or waiting is None or waiting.name != "sleep":
+        if self.last.learning.keeper.digest != digest or waiting is None or waiting.name != "sleep":
             return False  # a process without the topic saved meanwhile: this process checks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         justified: Any = False
         if isinstance(reason, IdentityChanged) and not digest:
             required = world.redis.state.get("identity")
-            justified = required not in (None, encode_identity(self.last.learning._identity))
+            justified = required not in (None, msgspec.json.encode(self.last.learning.identity))
         elif isinstance(reason, IdentityChanged):
             justified = self.judge.heads[digest].settings[-1][1] != json.loads(msgspec.json.encode(self.identity))
         elif isinstance(reason, Diverged) and digest:

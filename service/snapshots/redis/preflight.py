@@ -1,6 +1,7 @@
 """Checks of a Redis at the start: its version, eviction policy and AOF, and whether we may run scripts and write."""
 
 import re
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ReadOnlyError, ResponseError
@@ -25,7 +26,25 @@ async def check_server(redis: Redis, where: str, learn: bool) -> list[str]:
 
     `where` names the Redis in each line. Raises ConfigurationError, and what the client raises.
     """
-    warnings = await _server_warnings(redis, where)
+    warnings, info = list[str](), dict[str, Any]()
+    try:
+        info = await redis.info()
+    except ResponseError as error:
+        if not _REFUSED.search(str(error)):
+            raise
+        warnings.append(f"{where} does not show its settings (INFO): {error}")
+    version, policy = str(info.get("redis_version", "")), info.get("maxmemory_policy", "noeviction")
+    numbers = tuple(map(int, re.findall(r"\d+", version)))[:2]
+    if info.get("cluster_enabled"):
+        raise ConfigurationError(f"{where} is a node of a Redis Cluster: name one Redis that runs without cluster mode")
+    if numbers and numbers < MIN_VERSION:
+        raise ConfigurationError(f"{where} is version {version}: use at least {'.'.join(map(str, MIN_VERSION))}")
+    if policy.startswith("allkeys"):
+        raise ConfigurationError(f"{where} has maxmemory-policy {policy}, which would evict snapshots: set noeviction")
+    if policy != "noeviction":
+        warnings.append(f"{where} has maxmemory-policy {policy}: noeviction is safer for snapshots")
+    if info.get("aof_enabled") == 0:
+        warnings.append(f"{where} has no AOF: a restart loses snapshots (start it with --appendonly yes)")
     try:
         await redis.register_script(WRITE_SCRIPT if learn else READ_SCRIPT)(keys=[PROBE_KEY])
     except ResponseError as error:
@@ -37,28 +56,4 @@ async def check_server(redis: Redis, where: str, learn: bool) -> list[str]:
                 "give the user this right (docs/security.md lists what is needed)"
             ) from None
         warnings.append(f"{where}: a write fails, so saves will: {error}")
-    return warnings
-
-
-async def _server_warnings(redis: Redis, where: str) -> list[str]:
-    """Warnings about the settings that INFO shows, a line each; raises ConfigurationError if the server is not fit."""
-    try:
-        info = await redis.info()
-    except ResponseError as error:
-        if not _REFUSED.search(str(error)):
-            raise
-        return [f"{where} does not show its settings (INFO): {error}"]
-    version, policy = str(info.get("redis_version", "")), info.get("maxmemory_policy", "noeviction")
-    numbers = tuple(map(int, re.findall(r"\d+", version)))[:2]
-    if info.get("cluster_enabled"):
-        raise ConfigurationError(f"{where} is a node of a Redis Cluster: name one Redis that runs without cluster mode")
-    if numbers and numbers < MIN_VERSION:
-        raise ConfigurationError(f"{where} is version {version}: use at least {'.'.join(map(str, MIN_VERSION))}")
-    if policy.startswith("allkeys"):
-        raise ConfigurationError(f"{where} has maxmemory-policy {policy}, which would evict snapshots: set noeviction")
-    warnings = []
-    if policy != "noeviction":
-        warnings.append(f"{where} has maxmemory-policy {policy}: noeviction is safer for snapshots")
-    if info.get("aof_enabled") == 0:
-        warnings.append(f"{where} has no AOF: a restart loses snapshots (start it with --appendonly yes)")
     return warnings

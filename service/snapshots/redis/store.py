@@ -97,13 +97,9 @@ class RedisStore(Store):
         return (_text(digest), head) if digest else None
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
-        names, blobs = list(digests), dict[str, bytes]()
-        async with self._translated_errors(model):
-            for i in range(0, len(names), 16):
-                part = names[i : i + 16]
-                values = await self._redis.hmget(key(model), [f"b:{name}" for name in part])
-                blobs |= {name: blob for name, blob in zip(part, values, strict=True) if blob is not None}
-        return blobs
+        names = list(digests)
+        values = await self._fields(model, [f"b:{name}" for name in names])
+        return {name: blob for name, blob in zip(names, values, strict=True) if blob is not None}
 
     async def put(self, model: str, blobs: dict[str, bytes]) -> None:
         async with self._translated_errors(model):
@@ -121,19 +117,15 @@ class RedisStore(Store):
         blobs = chain.from_iterable(new.blobs.items())
         args: list[Any] = [new.parent, new.digest, new.head, new.keep, new.evict, len(new.refs), *new.refs, *blobs]
         async with self._translated_errors(model):
-            verdict = await self._commit(keys=[key(model)], args=args)
-        return cast(Verdict, verdict.decode())
+            return cast(Verdict, (await self._commit(keys=[key(model)], args=args)).decode())
 
     async def required_identity(self, model: str) -> bytes | None:
         async with self._translated_errors(model):
             return cast(bytes | None, await self._redis.hget(key(model), "identity"))
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
-        fields = [f"v:{version}" for version in versions]
-        if not fields:
-            return []
-        async with self._translated_errors(model):
-            return [data for data in await self._redis.hmget(key(model), fields) if data is not None]
+        heads = await self._fields(model, [f"v:{version}" for version in versions])
+        return [head for head in heads if head is not None]
 
     async def models(self) -> list[str]:
         async with self._translated_errors():
@@ -165,6 +157,14 @@ class RedisStore(Store):
 
     async def close(self) -> None:
         await self._redis.aclose()
+
+    async def _fields(self, model: str, names: Sequence[str]) -> list[bytes | None]:
+        """The values of fields of a model's hash, at most 16 by one command."""
+        values = list[bytes | None]()
+        for i in range(0, len(names), 16):
+            async with self._translated_errors(model):
+                values += await self._redis.hmget(key(model), names[i : i + 16])
+        return values
 
     @asynccontextmanager
     async def _translated_errors(self, model: str = "") -> AsyncIterator[None]:

@@ -63,11 +63,9 @@ class LogReader:
 
         A read that starts where the previous one ended fetches nothing twice.
         """
-        own, rest = self._partitions[partition], self._rest.get(partition)
-        if rest is not None:
-            rest = rest[rest.find(start) :]
-        if rest is None or (not len(rest) and self._fetcher.partitions[own].position != start):
-            rest = RecordsBuilder().build()
+        own, rest = self._partitions[partition], self._rest.get(partition) or RecordsBuilder().build()
+        rest, buffer = rest[rest.find(start) :], self._fetcher.partitions.get(own)
+        if not len(rest) and (buffer is None or buffer.position != start):
             self._fetcher.seek(own, start)
         while True:
             count = rest.find(end)
@@ -92,19 +90,15 @@ class Cluster:
     def __str__(self) -> str:
         return f"Kafka at {self.bootstrap}"
 
-    def group_consumer(self, session_timeout: float, **options: Any) -> AIOKafkaConsumer:
-        """A consumer with these options, not started. A JoinGroup may take as long as the session timeout."""
-        return AIOKafkaConsumer(**self._options(session_timeout + 15.0), **options)
-
     def producer(self, **options: Any) -> AIOKafkaProducer:
         """A producer with these options, not started. A record is acknowledged once all in-sync replicas have it."""
-        return AIOKafkaProducer(**self._options(REQUEST_SECONDS), acks="all", **options)
+        return AIOKafkaProducer(**self.options(REQUEST_SECONDS), acks="all", **options)
 
     def client(self, request_seconds: float = REQUEST_SECONDS) -> AIOKafkaClient:
         """A client for single requests, not bootstrapped."""
-        return AIOKafkaClient(**self._options(request_seconds))
+        return AIOKafkaClient(**self.options(request_seconds))
 
-    def _options(self, request_seconds: float) -> dict[str, Any]:
+    def options(self, request_seconds: float) -> dict[str, Any]:
         """The options of every client."""
         # aiokafka logs each retry and rebalance as a warning or error; we log ourselves what matters.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -124,13 +118,11 @@ class Cluster:
         where = f"{self}{what and ', '}{what}"
         try:
             yield
-        except (TimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
-            why = await connection_failure(self.bootstrap, self.security)
-            raise DependencyError(f"{where}: {why or kafka_failure(error, right)}", "kafka") from error
-        except (KafkaError, OSError, ValueError) as error:
-            # ValueError: an address that does not resolve
+        except (KafkaError, OSError, ValueError) as error:  # ValueError: an address that does not resolve
+            is_away = isinstance(error, TimeoutError | KafkaConnectionError | NodeNotReadyError)
+            why = await connection_failure(self.bootstrap, self.security) if is_away else ""
             kind = Unauthorised if isinstance(error, UNAUTHORISED) else DependencyError
-            raise kind(f"{where}: {kafka_failure(error, right)}", "kafka") from error
+            raise kind(f"{where}: {why or kafka_failure(error, right)}", "kafka") from error
 
     @asynccontextmanager
     async def open_clients(
@@ -152,13 +144,9 @@ class Cluster:
     @asynccontextmanager
     async def connected(self, right: str = "Read") -> AsyncIterator[AIOKafkaClient]:
         """A short-lived client on a fresh connection; raises DependencyError."""
-        async with self.errors(right=right):
-            client = self.client(ANSWER_SECONDS)
-            try:
-                await find_brokers(client)
-                yield client
-            finally:
-                await client.close()
+        client = self.client(ANSWER_SECONDS)
+        async with self.errors(right=right), self.open_clients(client, close_seconds=ANSWER_SECONDS):
+            yield client
 
     async def ask(self, request: Any, right: str = "Read") -> Any:
         """The answer of any broker, over a fresh connection, to a request that needs this right.

@@ -11,6 +11,8 @@ A failure is logged once, and a metric says since when it lasts.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -43,27 +45,25 @@ PROBE_MEMBER = "nobody"
 """A member that no group has: the coordinator refuses its request at once, and the group does not change."""
 
 
+@dataclass(eq=False, repr=False)
 class Health:
     """Checks that Kafka serves this process."""
 
-    def __init__(
-        self,
-        clients: KafkaClients,
-        consumer: AIOKafkaConsumer,
-        fetcher: Fetcher,
-        group: str,
-        logger: Any,
-        session_timeout: float,
-        watchdog: float,
-    ) -> None:
-        """`watchdog` is the limit in seconds without a record or an answer though the broker has one."""
+    clients: KafkaClients
+    consumer: AIOKafkaConsumer
+    fetcher: Fetcher
+    group: str
+    logger: Any
+    session_timeout: float
+    watchdog: float
+    """The limit in seconds without a record or an answer though the broker has one."""
+
+    def __post_init__(self) -> None:
         self.missing_since = 0.0
         """Since when Kafka or the group's coordinator does not answer (seconds since 1970); 0 while both do."""
         self.joined = False
         """Whether the group has told us which topics are ours, even if none, and has not revoked them."""
-        self._clients, self._consumer, self._fetcher, self._group = clients, consumer, fetcher, group
-        self._logger, self._session_timeout, self._watchdog = logger, session_timeout, watchdog
-        self._warn_once = cache(logger.warning)
+        self._warn_once = cache(self.logger.warning)
         """Logs a text only once until all is well."""
         self._silent_since: float | None = None
         """Since when our own requests fail although requests of fresh clients succeed."""
@@ -76,7 +76,7 @@ class Health:
             partitions = sorted({each.tp for each in assigned})
             ends, missing = dict[TopicPartition, int](), None
             try:
-                ends = await self._ends(self._clients.query_client, partitions)
+                ends = await self._ends(self.clients.query_client, partitions)
                 self._silent_since = None
             except DependencyError as error:
                 missing = error
@@ -88,23 +88,22 @@ class Health:
             inside = self.joined and await self._has_coordinator()
             if inside and not missing:
                 self._warn_once.cache_clear()
-            if inside or missing or not self._consumer.subscription():
+            if inside or missing or not self.consumer.subscription():
                 outside = time.monotonic()
             elif (seconds := time.monotonic() - outside) > OUTSIDE_SECONDS:
                 missing = await self._why_outside(seconds)
             if missing:
                 self.missing_since = self.missing_since or time.time()
             elif self.missing_since:
-                self._logger.warning("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
+                self.logger.warning("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
                 self.missing_since = 0.0
-                self._warn_once.cache_clear()
             for each in assigned:
                 await self._watch_partition(each, ends.get(each.tp, 0))
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _ends(self, client: AIOKafkaClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The ends of the partitions that have an answer; raises DependencyError if none has, or Kafka is away."""
-        async with self._clients.cluster.errors():
+        async with self.clients.cluster.errors():
             if not partitions:
                 await client.send(client.get_random_node(), MetadataRequest([]))
             ends, errors = await list_offsets(client, partitions, LATEST)
@@ -113,22 +112,21 @@ class Health:
             return ends
 
     async def _has_coordinator(self) -> bool:
-        try:
-            await self._clients.query_client.coordinator_lookup(CoordinationType.GROUP, self._group)
-        except (KafkaError, OSError):
-            return False
-        return True
+        with suppress(KafkaError, OSError):
+            await self.clients.query_client.coordinator_lookup(CoordinationType.GROUP, self.group)
+            return True
+        return False
 
     async def _why_outside(self, seconds: float) -> DependencyError | None:
         """Why we are not in the group; None if the coordinator answers, so that we must wait."""
         try:
-            broker, state = await find_coordinator(self._clients.cluster, self._group, self._session_timeout)
+            broker, state = await find_coordinator(self.clients.cluster, self.group, self.session_timeout)
         except DependencyError as error:
             self._warn_once(str(error))
             return error
-        if seconds > 1.5 * self._session_timeout:  # the group waits as long for a member that was killed
+        if seconds > 1.5 * self.session_timeout:  # the group waits as long for a member that was killed
             self._warn_once(
-                f"group {self._group} has not let this process in yet, though its coordinator, broker {broker}, "
+                f"group {self.group} has not let this process in yet, though its coordinator, broker {broker}, "
                 f"answers: it is {state}, in Kafka's words, so another member is slow to join again"
             )
         return None
@@ -136,7 +134,7 @@ class Health:
     async def _watch_silence(self, partitions: Sequence[TopicPartition]) -> None:
         """Raise Stuck if our questions have failed for a long time, and fresh clients got answers all that time."""
         try:
-            async with self._clients.cluster.connected() as client:
+            async with self.clients.cluster.connected() as client:
                 if partitions:
                     await client.set_topics({tp.topic for tp in partitions})
                 await self._ends(client, partitions)
@@ -144,9 +142,9 @@ class Health:
             self._silent_since = None
             return
         self._silent_since = self._silent_since or time.monotonic()
-        if (seconds := time.monotonic() - self._silent_since) > self._watchdog:
+        if (seconds := time.monotonic() - self._silent_since) > self.watchdog:
             raise Stuck(
-                f"{self._clients.cluster} answers a fresh connection, but not the client's own for "
+                f"{self.clients.cluster} answers a fresh connection, but not the client's own for "
                 f"{seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues"
             )
 
@@ -155,12 +153,12 @@ class Health:
 
         If that client gets none either, the log is damaged: only this model stops.
         """
-        buffer, tp = self._fetcher.partitions.get(partition), partition.tp
-        if buffer is None or (seconds := buffer.starving_seconds(end)) <= self._watchdog:
+        buffer, tp = self.fetcher.partitions.get(partition), partition.tp
+        if buffer is None or (seconds := buffer.starving_seconds(end)) <= self.watchdog:
             return
         offset = buffer.sequence.fetch_offset
         try:
-            async with self._clients.cluster.connected() as client:
+            async with self.clients.cluster.connected() as client:
                 await client.set_topics([tp.topic])
                 await refresh_unknown_leaders(client, [tp])
                 if (leader := leader_of(client, tp)) is None:
@@ -170,7 +168,7 @@ class Health:
             return
         if response.data:
             raise Stuck(
-                f"topic {tp.topic}: {self._clients.cluster} answers and has more records, but none came for "
+                f"topic {tp.topic}: {self.clients.cluster} answers and has more records, but none came for "
                 f"{seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues"
             )
         if response.error == 0 and (stable := response.last_stable_offset) > offset:

@@ -6,22 +6,22 @@ Snapshots have the offsets, so the loop seeks after every assignment.
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
 
 from service.errors import DependencyError
 from service.learning.records import PartitionId
-from service.snapshots.head import Source
+from service.snapshots.head import TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic, truncate
 from service.streaming.kafka.clients import KafkaClients
 from service.streaming.kafka.cluster import ANSWER_SECONDS
 from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, PartitionBuffer, partitions_of
 from service.streaming.kafka.log_queries import log_bounds, topic_id
-from service.streaming.message import Message
 from service.streaming.message_queue import MessageQueue
 from service.streaming.ports import Gap
-from service.streaming.records import KafkaRecord, KafkaRecords
+from service.streaming.records import KafkaRecord, KafkaRecords, Message
 
 SHORT_POLL_RECORDS, POLL_RECORDS = 2000, 4000
 """Records of a poll while predictions wait, and while none waits. Measured: larger polls cost more per record."""
@@ -33,24 +33,22 @@ POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 """The limit of a poll while there is something to save, and while there is nothing to do."""
 
 
+@dataclass(eq=False, repr=False)
 class ModelLog:
     """The log of one model as this process sees it, see `ports.Log`."""
 
-    def __init__(
-        self,
-        clients: KafkaClients,
-        fetcher: Fetcher,
-        stopping: asyncio.Event,
-        predictions_wait: Callable[[], bool],
-        model: str,
-        topics: Sequence[str],
-    ) -> None:
-        """`stopping` is set when the process stops. `predictions_wait` says whether a prediction waits for a turn."""
-        self.model, self.topics = model, topics
+    clients: KafkaClients
+    fetcher: Fetcher
+    stopping: asyncio.Event
+    """Set when the process stops."""
+    predictions_wait: Callable[[], bool]
+    """Says whether a prediction waits for a turn."""
+    model: str
+    topics: Sequence[str]
+
+    def __post_init__(self) -> None:
         self.released = asyncio.Event()
         self.released.set()
-        self._clients, self._fetcher, self._stopping = clients, fetcher, stopping
-        self._predictions_wait = predictions_wait
         self.assigned: Mapping[PartitionId, ModelPartition] = {}
         """The partitions that the group assigned to us: all of the model's topics, or none."""
         # Assignments are numbered, so that an assignment after a revocation differs from the one before.
@@ -61,17 +59,17 @@ class ModelLog:
         """The end of each partition at the last check of `health`."""
         self.committable: Mapping[TopicPartition, int] = {}
         """The next offsets of the last snapshot."""
-        letters = dead_letter_topic(model)
+        letters = dead_letter_topic(self.model)
         failure = f"dead letters cannot be written to {letters}, so saves wait"
-        self.dead_letters = MessageQueue(letters, clients, failure, truncate)
+        self.dead_letters = MessageQueue(letters, self.clients, failure, truncate)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Take what the group assigned to this process. A log of which it lacks a topic is not assigned."""
-        self._fetcher.drop(self.assigned.values())
+        self.fetcher.drop(self.assigned.values())
         own = partitions_of(self.model, self.topics, partitions)
         whole = {each.tp.topic for each in own} == set(self.topics)
         for topic in self.topics if whole else ():
-            self._clients.query_client.add_topic(topic)
+            self.clients.query_client.add_topic(topic)
         self.assigned = {each.partition: each for each in own} if whole else {}
         self._assignment += 1
         self.wake()
@@ -83,7 +81,7 @@ class ModelLog:
             self._polling.reschedule(0)
 
     async def acquire(self) -> bool:
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             if self.assigned:
                 self._acquired = self._assignment
                 self.released.clear()
@@ -94,7 +92,7 @@ class ModelLog:
 
     @property
     def held(self) -> bool:
-        return bool(self.assigned) and self._acquired == self._assignment and not self._stopping.is_set()
+        return bool(self.assigned) and self._acquired == self._assignment and not self.stopping.is_set()
 
     def release(self) -> None:
         self.released.set()
@@ -102,14 +100,14 @@ class ModelLog:
     def topic_of(self, partition: PartitionId) -> str:
         return partition.topic or self.topics[0]
 
-    async def source(self) -> Source:
-        async with self._clients.cluster.errors():
-            ids = [await topic_id(self._clients.query_client, topic) for topic in self.topics]
-        return Source(self._clients.cluster_id, " ".join(ids))
+    async def source(self) -> TopicIdentity:
+        async with self.clients.cluster.errors():
+            ids = [await topic_id(self.clients.query_client, topic) for topic in self.topics]
+        return TopicIdentity(self.clients.cluster_id, " ".join(ids))
 
     async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
-        async with self._clients.cluster.errors():
-            bounds = await log_bounds(self._clients.query_client, [each.tp for each in self.assigned.values()])
+        async with self.clients.cluster.errors():
+            bounds = await log_bounds(self.clients.query_client, [each.tp for each in self.assigned.values()])
         return {partition: bounds[each.tp] for partition, each in self.assigned.items() if each.tp in bounds}
 
     def positions(self) -> dict[PartitionId, int]:
@@ -120,36 +118,36 @@ class ModelLog:
 
     def _buffers(self) -> list[PartitionBuffer]:
         """The buffers of the partitions that are read: after an assignment none, until a seek."""
-        buffers = map(self._fetcher.partitions.get, self.assigned.values())
+        buffers = map(self.fetcher.partitions.get, self.assigned.values())
         return [buffer for buffer in buffers if buffer is not None]
 
     async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
-        clients, own = self._clients, self.assigned.get(partition)
+        clients, own = self.clients, self.assigned.get(partition)
         if not self.held or own is None:
             return None
         async with clients.cluster.errors():
             begin, end = (await log_bounds(clients.query_client, [own.tp]))[own.tp]
             if not begin <= offset < end:
                 return None
-            self._fetcher.seek(own, offset)
+            self.fetcher.seek(own, offset)
             async with asyncio.timeout(ANSWER_SECONDS):
-                polled = await self._fetcher.poll([own], 1)
+                polled = await self.fetcher.poll([own], 1)
         record = polled[partition].record(0) if partition in polled else None
         return record if record is not None and record.offset == offset else None
 
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         for partition, own in self.assigned.items():
             if partition in offsets:
-                self._fetcher.seek(own, offsets[partition])
+                self.fetcher.seek(own, offsets[partition])
 
     async def poll(self, idle: bool = False) -> dict[PartitionId, KafkaRecords]:
         if not self.held:
             return {}
-        max_records = SHORT_POLL_RECORDS if self._predictions_wait() else POLL_RECORDS
+        max_records = SHORT_POLL_RECORDS if self.predictions_wait() else POLL_RECORDS
         seconds = IDLE_SECONDS if idle else POLL_SECONDS
         try:
-            async with asyncio.timeout(seconds) as self._polling, self._clients.cluster.errors():
-                polled = await self._fetcher.poll([*self.assigned.values()], max_records)
+            async with asyncio.timeout(seconds) as self._polling, self.clients.cluster.errors():
+                polled = await self.fetcher.poll([*self.assigned.values()], max_records)
         except TimeoutError:
             return {}
         except DependencyError:
@@ -171,9 +169,9 @@ class ModelLog:
     async def publish(self, letter: Message) -> None:
         self.dead_letters.add(letter)
         while self.dead_letters.full and self.held:
-            self._fetcher.release(self.model)  # other models must not wait for its memory
+            self.fetcher.release(self.model)  # other models must not wait for its memory
             await asyncio.sleep(FULL_QUEUE_SECONDS)
 
     async def flush(self) -> None:
-        self._fetcher.release(self.model)  # all polled records are learned
+        self.fetcher.release(self.model)  # all polled records are learned
         await self.dead_letters.flush()

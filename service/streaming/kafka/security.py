@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote_plus, urlencode
 
@@ -125,31 +126,30 @@ class MskIam(TokenSource):
         return token, expires_ms / 1000 - time.time()
 
 
+@dataclass(eq=False, repr=False)
 class Security:
     """How clients log in. `protocol` is Kafka's: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. SASL prefers `tokens`.
 
     The files of `tls` are read once, here. Raises ConfigurationError.
     """
 
-    def __init__(
-        self,
-        protocol: str = "PLAINTEXT",
-        tls: Tls | None = None,
-        mechanism: str = "PLAIN",
-        username: str | None = None,
-        password: str | None = None,
-        tokens: TokenSource | None = None,
-    ) -> None:
-        self.protocol, self.tokens = protocol, tokens
-        self.mechanism = "OAUTHBEARER" if tokens else mechanism
-        self.see = tokens.see if tokens else "kafka.sasl_mechanism, kafka.sasl_username and its password"
+    protocol: str = "PLAINTEXT"
+    tls: Tls | None = None
+    mechanism: str = "PLAIN"
+    username: str | None = None
+    password: str | None = None
+    tokens: TokenSource | None = None
+
+    def __post_init__(self) -> None:
+        self.mechanism = "OAUTHBEARER" if self.tokens else self.mechanism
+        self.see = self.tokens.see if self.tokens else "kafka.sasl_mechanism, kafka.sasl_username and its password"
         """The settings to look at if a listener refuses us."""
         self.options: dict[str, Any] = {
-            "security_protocol": protocol,
-            "ssl_context": tls.load() if tls else None,
+            "security_protocol": self.protocol,
+            "ssl_context": self.tls.load() if self.tls else None,
             "sasl_mechanism": self.mechanism,
-            "sasl_plain_username": username or "",
-            "sasl_plain_password": password or "",
-            "sasl_oauth_token_provider": tokens,
+            "sasl_plain_username": self.username or "",
+            "sasl_plain_password": self.password or "",
+            "sasl_oauth_token_provider": self.tokens,
         }
         """The options of a client."""

@@ -1,10 +1,10 @@
 """`perceptron reset`: forget a model."""
 
+import msgspec
 import typer
 
 from service.errors import ConfigurationError, DataError
 from service.settings.load import Settings
-from service.snapshots import codec
 from service.snapshots.ports import before_reset
 from service.snapshots.rollback import current_head
 from service.tools.stored.newest_snapshot import not_stored
@@ -36,7 +36,7 @@ async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: 
         differences = "; ".join(identity.differences(stored[0].identity)) if stored else ""
         if alias == before_reset(name) and not keep_answering:
             await store.set_alias(name, name)
-        await store.reset(name, codec.encode_identity(identity) if differences else b"", keep_answering and not alias)
+        await store.reset(name, msgspec.json.encode(identity) if differences else b"", keep_answering and not alias)
     typer.echo(
         f"model {name} is forgotten: a running learner learns it again from the start of its topic, "
         "and a learner that starts later begins where --start-at says"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from service.errors import ConfigurationError
 from service.learning.identity import Identity
 from service.learning.records import PartitionId, Records
-from service.snapshots.head import Source
+from service.snapshots.head import TopicIdentity
 from service.tools.stored import verify
 from tests.checks import close, learner_of, restored, state_digest
 from tests.conftest import event
@@ -58,7 +58,7 @@ async def test_verify_learns_each_part_under_its_own_settings() -> None:
             at = learner.next[partition]
             learner.apply(partition, Records.from_values(at, log[partition][at : at + 10]))
         learner.amend(replace(learner.identity, **changes))
-        assert await saver.save(learner, {}, Source("c"))
+        assert await saver.save(learner, {}, TopicIdentity("c"))
 
     async def read(partition: PartitionId, start: int, to: int) -> AsyncIterator[Records]:
         yield Records.from_values(start, log[partition][start:to])

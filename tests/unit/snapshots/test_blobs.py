@@ -17,8 +17,8 @@ from service.snapshots.blobs import (
     decode_runs,
     encode_array,
     encode_runs,
+    later_blobs,
     missing_array_blobs,
-    missing_runs,
 )
 
 
@@ -105,7 +105,7 @@ def test_runs_are_cut_once_and_all_are_restored(steps: list[tuple[int, bool]]) -
         store |= new
         assert decode_runs(names, tail, store, [], []) == runs
         if follow:
-            blobs = {name: store[name] for name in missing_runs(names, reader_names)}
+            blobs = {name: store[name] for name in later_blobs(names, reader_names)}
             reader_runs = decode_runs(names, tail, blobs, reader_names, reader_runs)
             reader_names = names
             assert reader_runs == runs
@@ -117,5 +117,5 @@ def test_a_reader_of_runs_follows_a_store_that_was_rolled_back() -> None:
     earlier_names, tail, store = encode_runs(runs[: 2 * BLOCK_RUNS], [])
     later_names, _, _ = encode_runs(runs, earlier_names)
     assert len(later_names) > len(earlier_names) > 0
-    blobs = {name: store[name] for name in missing_runs(earlier_names, later_names)}
+    blobs = {name: store[name] for name in later_blobs(earlier_names, later_names)}
     assert decode_runs(earlier_names, tail, blobs, later_names, runs) == runs[: 2 * BLOCK_RUNS]

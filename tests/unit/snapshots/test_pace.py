@@ -9,7 +9,7 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.snapshots import keeper as keepers
 from service.snapshots.blobs import BLOCK_RUNS
-from service.snapshots.head import Source
+from service.snapshots.head import TopicIdentity
 from service.snapshots.keeper import AcceptedSave, Keeper
 from tests.conftest import event
 from tests.partitions import P0, P1
@@ -123,7 +123,7 @@ async def test_the_recorded_order_of_interleaved_partitions_has_a_bound(
     for turn in range(12 * BLOCK_RUNS):
         learner.apply((P0, P1)[turn % 2], Records.from_values(turn // 2, [event({"a": 1.0}, turn % 2)]))
         if turn % 256 == 0:
-            save = await k.save(learner, {}, Source("cluster"))
+            save = await k.save(learner, {}, TopicIdentity("cluster"))
             assert isinstance(save, AcceptedSave)
             longest = max(longest, len(save.head.run_blobs))
             kept_versions.update(version.version for version in save.head.kept)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.streaming.dead_letters import MAX_HEADERS, dead_letter, own_headers, truncate
-from service.streaming.message import Message
-from service.streaming.records import Headers, KafkaRecord
+from service.streaming.records import Headers, KafkaRecord, Message
 from tests.batches import join_records
 
 

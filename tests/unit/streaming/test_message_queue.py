@@ -11,8 +11,8 @@ from service.streaming import message_queue
 from service.streaming.dead_letters import truncate
 from service.streaming.kafka.clients import KafkaClients
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.message import Message
 from service.streaming.message_queue import MessageQueue
+from service.streaming.records import Message
 
 
 async def test_a_refused_message_does_not_make_the_others_written_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from service.learning.records import PartitionId
 from service.streaming.kafka.failures import UNAUTHORISED
 from service.streaming.kafka.fetching.compression import DamagedBatch
 from service.streaming.kafka.fetching.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
-from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordBatch, RecordsBuilder, parse_batches
+from service.streaming.kafka.fetching.record_batch import HEAD, OpenBatch, RecordBatch, RecordsBuilder, parse_batches
 from service.streaming.kafka.log_queries import (
     FETCH_BYTES,
     PartitionResponse,
@@ -152,7 +152,8 @@ class PartitionBuffer:
             elif alone and len(response.data) < share:
                 self.sequence.doubt("a batch is cut short")
             else:
-                self.wanted_bytes = fetched.bytes_with_next_head
+                # All of these batches and the beginning of another.
+                self.wanted_bytes = sum(len(batch.data) for batch in fetched.batches) + fetched.cut_size + HEAD.size
 
     def take(self, builder: RecordsBuilder, max_records: int) -> None:
         """Decompress records into the builder, and move `position` after them."""

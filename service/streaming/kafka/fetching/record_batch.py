@@ -4,15 +4,12 @@ Source of the layout: Kafka's documentation, "Record Batch". `RecordsBuilder` jo
 `KafkaRecords`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from struct import Struct
 
 import google_crc32c
 import numpy as np
-from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
 from service.streaming.kafka.fetching.compression import DamagedBatch, decompress
@@ -30,26 +27,24 @@ CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 7, 8, 16, 32
 """Bits of the attributes."""
 ABORT = 0
 """The type of a control record that ends an aborted transaction; 1 is a commit."""
-MIN_LEGACY_BYTES = 26
-"""The size of an empty record of format 0, which has no timestamp."""
 SPARE_BYTES = 8
 """Zero bytes after the last value: a compiled reader loads eight bytes at a time."""
 
 
 @dataclass(slots=True)
 class RecordBatch:
-    """One batch of format 2, or one record of an older format, rewritten as such a batch."""
+    """One batch of format 2. Kafka before 0.11 wrote other formats, which are not read."""
 
     start: int
     """The first offset."""
     end: int
     """The offset after the last one."""
     data: memoryview
-    count: int = 0
-    attributes: int = 0
-    first_timestamp: int = -1
-    max_timestamp: int = -1
-    producer_id: int = -1
+    count: int
+    attributes: int
+    first_timestamp: int
+    max_timestamp: int
+    producer_id: int
     aborted: bool = False
     """Whether the transaction was aborted."""
 
@@ -81,11 +76,6 @@ class FetchedBatches:
     cut_size: int = 0
     """The size in bytes of that batch; HEAD.size if not even its length is in the response."""
 
-    @property
-    def bytes_with_next_head(self) -> int:
-        """The size of a response with all of these batches and the beginning of another."""
-        return sum(len(batch.data) for batch in self.batches) + self.cut_size + HEAD.size
-
 
 def parse_batches(data: bytes | memoryview, aborted: Sequence[tuple[int, int]] = ()) -> FetchedBatches:
     """Split a response into batches and check their checksums; records stay compressed.
@@ -103,15 +93,9 @@ def parse_batches(data: bytes | memoryview, aborted: Sequence[tuple[int, int]] =
         if size > len(rest):
             fetched.cut_start, fetched.cut_size = start, size
             break
-        magic = rest[MAGIC_BYTE] if size > MAGIC_BYTE else -1
         try:
-            if magic in (0, 1) and size >= MIN_LEGACY_BYTES:
-                fetched.batches.extend(_legacy_batches(rest[:size]))
-            elif magic == 2 and size >= HEAD.size:
-                fetched.batches.append(_parse(rest[:size]))
-            else:
-                raise DamagedBatch(f"a batch of {size} bytes has the unknown format {magic}")
-        except (CorruptRecordException, DamagedBatch) as error:
+            fetched.batches.append(_parse(rest[: max(size, 0)]))
+        except DamagedBatch as error:
             fetched.damage = str(error)
             break
         position += size
@@ -121,26 +105,12 @@ def parse_batches(data: bytes | memoryview, aborted: Sequence[tuple[int, int]] =
 
 def _parse(data: memoryview) -> RecordBatch:
     """A batch of format 2; raises DamagedBatch."""
+    if len(data) < HEAD.size or data[MAGIC_BYTE] != 2:
+        raise DamagedBatch(f"a batch of {len(data)} bytes is not of format 2, which Kafka has had since 0.11")
     start, _, _, _, checksum, attributes, last, first_time, max_time, producer, _, _, count = HEAD.unpack_from(data)
     if checksum != google_crc32c.value(np.frombuffer(data, np.uint8, offset=CHECKED_FROM)):
         raise DamagedBatch("a batch's checksum is wrong")
     return RecordBatch(start, start + last + 1, data, count, attributes, first_time, max_time, producer)
-
-
-def _legacy_batches(data: memoryview) -> Iterator[RecordBatch]:
-    """The records of formats 0 and 1, a batch each; raises DamagedBatch."""
-    if data[MAGIC_BYTE + 1] & CODEC:
-        raise DamagedBatch("a compressed batch of format 0 or 1, as before Kafka 0.11, is not read")
-    records = MemoryRecords(bytes(data))
-    while (batch := records.next_batch()) is not None:
-        if not batch.validate_crc():
-            raise DamagedBatch("a record's checksum is wrong")
-        for record in batch:
-            builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 0)
-            timestamp = -1 if record.timestamp is None else record.timestamp
-            builder.append(0, timestamp, record.key, record.value, [])
-            rewritten = _parse(memoryview(bytes(builder.build())))
-            yield replace(rewritten, start=record.offset, end=record.offset + 1)
 
 
 def _mark_aborted(batches: Iterable[RecordBatch], aborted: Sequence[tuple[int, int]]) -> None:

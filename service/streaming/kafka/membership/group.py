@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Self
 
-from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from service.errors import DependencyError
@@ -26,8 +27,8 @@ from service.streaming.kafka.membership.requested_topics import RequestedTopics
 from service.streaming.kafka.model_log import ModelLog
 from service.streaming.supervision import SupervisedTasks
 
-COMMIT_SECONDS, LEAVE_SECONDS = 1.0, 2.0
-"""The limits of the last commit at a stop, and of leaving the group. A timeout loses no data."""
+LEAVE_SECONDS = 2.0
+"""The limit of leaving the group. A timeout loses no data."""
 POLL_SECONDS = 1.0
 """The pause between two polls of the consumer, and the limit of a poll."""
 METADATA_SECONDS = 10
@@ -36,34 +37,33 @@ TOPIC_SECONDS = 1.0
 """How often this process looks for topics that do not exist yet."""
 
 
+@dataclass(eq=False, repr=False)
 class GroupMember(ConsumerRebalanceListener):
     """This process in its consumer group."""
 
-    def __init__(
-        self,
-        clients: KafkaClients,
-        group: str,
-        models: Mapping[str, Sequence[str]],
-        logger: Any,
-        stopping: asyncio.Event,
-        *,
-        create: bool = False,
-        session_timeout: float = 10.0,
-        watchdog: float = 60.0,
-        matches: Callable[[str], bool] | None = None,
-        predictions_wait: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`models` has the topics of each model. Once `stopping` is set, the logs end.
+    clients: KafkaClients
+    group: str
+    models: Mapping[str, Sequence[str]]
+    """The topics of each model."""
+    logger: Any
+    stopping: asyncio.Event
+    """Once it is set, the logs end."""
+    create: bool = False
+    """Whether missing topics are created."""
+    session_timeout: float = 10.0
+    watchdog: float = 60.0
+    matches: Callable[[str], bool] | None = None
+    """Says which other topics are learned too, once they exist: each is a model."""
+    predictions_wait: Callable[[], bool] = lambda: False
 
-        `matches` says which other topics are learned too, once they exist: each is a model.
-        """
-        cluster, session = clients.cluster, int(session_timeout * 1000)
-        self._requested = RequestedTopics(clients, models, matches, create, logger)
-        self._assignor: Any = whole_topics(self._requested.models)
+    def __post_init__(self) -> None:
+        clients, cluster, session = self.clients, self.clients.cluster, int(self.session_timeout * 1000)
+        self.requested = RequestedTopics(clients, dict(self.models), self.matches, self.create, self.logger)
+        self._assignor: Any = whole_topics(self.requested.models)
         # It fetches nothing.
-        self._consumer = cluster.group_consumer(
-            session_timeout,
-            group_id=group,
+        self._consumer = AIOKafkaConsumer(
+            **cluster.options(self.session_timeout + 15.0),  # a JoinGroup may take as long as the session timeout
+            group_id=self.group,
             partition_assignment_strategy=(self._assignor,),
             enable_auto_commit=False,
             auto_offset_reset="none",
@@ -75,41 +75,23 @@ class GroupMember(ConsumerRebalanceListener):
         )
         self._fetch_client = cluster.client()
         self._fetcher = Fetcher(self._fetch_client, cluster.max_batch_bytes)
-        self._new_log = partial(ModelLog, clients, self._fetcher, stopping, predictions_wait)
-        self.logs = {model: self._new_log(model, topics) for model, topics in models.items()}
-        self._clients, self._group, self._logger, self._stopping = clients, group, logger, stopping
-        self._session_timeout = session_timeout
+        self._new_log = partial(ModelLog, clients, self._fetcher, self.stopping, self.predictions_wait)
+        self.logs = {model: self._new_log(model, topics) for model, topics in self.models.items()}
         self._committed: dict[TopicPartition, int] = {}
-        self._warn_once, self._inform_once = cache(logger.warning), cache(logger.info)
-        self._health = Health(clients, self._consumer, self._fetcher, group, logger, session_timeout, watchdog)
-
-    @property
-    def missing_since(self) -> float:
-        """Since when Kafka does not answer (seconds since 1970); 0 while it does."""
-        return self._health.missing_since
+        self._warn_once = cache(self.logger.warning)
+        checked = clients, self._consumer, self._fetcher
+        self.health = Health(*checked, self.group, self.logger, self.session_timeout, self.watchdog)
 
     def awaits_assignment(self, model: str) -> bool:
         """Whether a model is ours or may become ours: the group has not assigned it to another member."""
-        return not self._health.joined or bool(self.logs[model].assigned)
-
-    def missing_resource(self, model: str) -> str:
-        """A sentence that says what is missing before this model can be learned; "" if nothing is."""
-        return self._requested.missing_resource(model)
+        return not self.health.joined or bool(self.logs[model].assigned)
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Self]:
-        """Connect without joining the group; at the end commit the last offsets and leave the group.
-
-        Raises DependencyError.
-        """
-        clients = self._consumer, self._fetch_client
-        async with self._clients.cluster.open_clients(*clients, close_seconds=LEAVE_SECONDS):
-            try:
-                yield self
-            finally:
-                with contextlib.suppress(TimeoutError, KafkaError):
-                    async with asyncio.timeout(COMMIT_SECONDS):
-                        await self._commit()
+        """Connect without joining the group; at the end leave the group. Raises DependencyError."""
+        own_clients = self._consumer, self._fetch_client
+        async with self.clients.cluster.open_clients(*own_clients, close_seconds=LEAVE_SECONDS):
+            yield self
 
     async def run(self, learn: Callable[[ModelLog], None]) -> None:
         """Join the group with the topics that exist, and with new ones as they appear; commit; write dead letters.
@@ -126,32 +108,28 @@ class GroupMember(ConsumerRebalanceListener):
                 add(log)
             tasks.create_task(self._subscribe(add))
             tasks.create_task(self._commit_and_poll())
-            tasks.create_task(self._health.run(self.logs))
+            tasks.create_task(self.health.run(self.logs))
             tasks.create_task(self._fetcher.run())
-            tasks.create_task(self._end_logs())
-
-    async def _end_logs(self) -> None:
-        """Wake all loops when the process stops, so that they save and release their logs."""
-        await self._stopping.wait()
-        for log in self.logs.values():
-            log.wake()
+            await self.stopping.wait()
+            for log in self.logs.values():  # the loops save and release them
+                log.wake()
 
     async def _subscribe(self, add: Callable[[ModelLog], None]) -> None:
         """Subscribe to the requested topics as they come to exist."""
         subscribed = set[str]()
-        while self._requested.matches or subscribed < self._requested.topics:
-            pause = TOPIC_SECONDS if subscribed < self._requested.topics else METADATA_SECONDS
+        while self.requested.matches or subscribed < self.requested.topics:
+            pause = TOPIC_SECONDS if subscribed < self.requested.topics else METADATA_SECONDS
             try:
-                async with self._clients.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
-                    existing = await self._requested.find()
-                    for model, topics in self._requested.models.items():
+                async with self.clients.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+                    existing = await self.requested.find()
+                    for model, topics in self.requested.models.items():
                         if model not in self.logs:
                             self.logs[model] = self._new_log(model, topics)
                             add(self.logs[model])
                     if existing - subscribed:
                         subscribed |= existing
                         self._consumer.subscribe(sorted(subscribed), listener=self)
-                    if await self._requested.provide_missing():
+                    if await self.requested.provide_missing():
                         pause = 0.1
             except DependencyError as error:
                 self._warn_once(str(error))
@@ -159,12 +137,12 @@ class GroupMember(ConsumerRebalanceListener):
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
         """Wait until the loops have saved and released their logs. The store refuses a later save on an old head."""
-        self._health.joined = False
+        self.health.joined = False
         logs = [log for log in self.logs.values() if not {tp.topic for tp in revoked}.isdisjoint(log.topics)]
         for log in logs:
             log.assign([])
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._session_timeout / 2):
+            async with asyncio.timeout(self.session_timeout / 2):
                 for log in logs:
                     await log.released.wait()
 
@@ -173,15 +151,9 @@ class GroupMember(ConsumerRebalanceListener):
         for tp in assigned:
             self._consumer.seek(tp, 0)
         self._consumer.pause(*assigned)
-        self._health.joined = True
-        topics = {tp.topic for tp in assigned}
+        self.health.joined = True
         for log in self.logs.values():
             log.assign(assigned)
-            if not log.assigned and not topics.isdisjoint(log.topics):
-                self._warn_once(
-                    "waiting for the other topics of this model: a member of an older release leads the group",
-                    model=log.model,
-                )
         for model in self._assignor.lacking:
             self._warn_once(
                 "waiting: other members of the group learn this model too from a topic that is set here; set it here "
@@ -196,12 +168,7 @@ class GroupMember(ConsumerRebalanceListener):
             with contextlib.suppress(KafkaError, OSError):
                 await self._commit()
             await asyncio.sleep(POLL_SECONDS)
-            if consumer.subscription() and not self._health.joined:
-                self._inform_once(
-                    "waiting for the group: a member that left without a word is waited for up to "
-                    f"kafka.session_timeout ({self._session_timeout:g} s)"
-                )
-            async with self._clients.cluster.errors(f"group {self._group}"):
+            async with self.clients.cluster.errors(f"group {self.group}"):
                 try:
                     async with asyncio.timeout(POLL_SECONDS):  # it waits during a rebalance
                         await consumer.getmany(timeout_ms=0)

@@ -1,6 +1,7 @@
 """The topics that the settings request, by name or by pattern. Creates the missing ones, or reports them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,24 +16,21 @@ _NO_LETTERS = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class RequestedTopics:
     """The topics that this process should learn. Its methods raise DependencyError and aiokafka's errors."""
 
-    def __init__(
-        self,
-        clients: KafkaClients,
-        models: Mapping[str, Sequence[str]],
-        matches: Callable[[str], bool] | None,
-        create: bool,
-        logger: Any,
-    ) -> None:
-        """`models` has the topics of each model. `create` allows to create topics.
+    clients: KafkaClients
+    models: dict[str, Sequence[str]]
+    """The topics of each model. Models whose topics match are added."""
+    matches: Callable[[str], bool] | None
+    """Says which topics are requested in addition: each is a model of its own."""
+    create: bool
+    """Allows to create topics."""
+    logger: Any
 
-        `matches` says which topics are requested in addition: each is a model of its own.
-        """
-        self.models, self.matches = dict(models), matches
-        self._clients, self._listed, self._create = clients, {t for topics in models.values() for t in topics}, create
-        self._logger, self._warn_once = logger, cache(logger.warning)
+    def __post_init__(self) -> None:
+        self._listed, self._warn_once = self.topics, cache(self.logger.warning)
         self._existing, self._absent, self._reported = set[str](), set[str](), set[str]()
 
     @property
@@ -46,7 +44,7 @@ class RequestedTopics:
 
     async def find(self) -> set[str]:
         """The requested topics that exist."""
-        self._existing = set((await self._clients.query_client.fetch_all_metadata()).topics())
+        self._existing = set((await self.clients.query_client.fetch_all_metadata()).topics())
         self._absent -= self._existing
         if self.matches:
             matching = sorted(filter(self.matches, self._existing))
@@ -63,21 +61,21 @@ class RequestedTopics:
         requested = self.topics
         letters = map(dead_letter_topic, self.models)
         missing = [name for name in (*sorted(requested), *letters) if name not in self._existing]
-        if self._create:
+        if self.create:
             # A topic that a pattern matched, and that is gone, was deleted by somebody: do not create it again.
             ours = [name for name in missing if name in self._listed or name not in requested]
             if ours:
-                await self._clients.cluster.create_topics(ours)
-                self._logger.info("topics created", topics=ours)
+                await self.clients.cluster.create_topics(ours)
+                self.logger.info("topics created", topics=ours)
             return bool(ours)
         for name in missing:
             if name not in self._reported:
                 is_read = name in requested
                 try:
-                    await self._clients.cluster.partitions(name, "Read" if is_read else "Write")
+                    await self.clients.cluster.partitions(name, "Read" if is_read else "Write")
                     self._absent.add(name)
-                    self._logger.warning(_NOT_THERE if is_read else _NO_LETTERS, topic=name)
+                    self.logger.warning(_NOT_THERE if is_read else _NO_LETTERS, topic=name)
                 except Unauthorised as error:  # the topic may exist
-                    self._logger.warning(str(error))
+                    self.logger.warning(str(error))
                 self._reported.add(name)
         return False

@@ -72,13 +72,6 @@ def content(rng: random.Random) -> bytes | None:
     return rng.choice((None, b"", b"1", b'{"features":[1],"label":1}', rng.randbytes(rng.randrange(300))))
 
 
-def old_batch(rng: random.Random, offset: int) -> tuple[bytes, int]:
-    """A record of format 0 or 1, and the offset after it."""
-    builder = LegacyRecordBatchBuilder(rng.choice((0, 1)), 0, 1 << 30)
-    builder.append(0, timestamp=rng.randrange(1 << 40), key=content(rng), value=content(rng))
-    return struct.pack(">q", offset) + bytes(builder.build())[8:], offset + 1
-
-
 def batch(
     rng: random.Random, offset: int, producer: int = -1, transactional: bool = False, codec: int | None = None
 ) -> tuple[bytes, int]:
@@ -123,16 +116,12 @@ def marker(offset: int, producer: int, committed: bool) -> bytes:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_are_those_of_the_client(seed: int) -> None:
-    """They are equal over codecs, formats, null keys and values, headers, times, compaction and aborted transactions.
-
-    A log has one format here, since aiokafka assumes that a whole response has the format of its first batch.
-    """
+    """They are equal over codecs, null keys and values, headers, times, compaction and aborted transactions."""
     rng = random.Random(seed)
-    is_old = rng.random() < 0.2
     raw, offset, aborted, dropped = b"", rng.randrange(1000), list[tuple[int, int]](), set[int]()
     begin = offset
     for _ in range(rng.randrange(1, 6)):
-        if not is_old and rng.random() < 0.3:
+        if rng.random() < 0.3:
             producer, committed = rng.randrange(1, 9), rng.random() < 0.5
             if not committed:
                 aborted.append((producer, offset))
@@ -142,7 +131,7 @@ def test_records_are_those_of_the_client(seed: int) -> None:
                 raw += data
             raw, offset = raw + marker(offset, producer, committed), offset + 1
         else:
-            data, offset = old_batch(rng, offset) if is_old else batch(rng, offset)
+            data, offset = batch(rng, offset)
             raw += data
     start = rng.choice((begin, rng.randrange(begin, offset + 1)))
     for step in (1, 7, 2000):
@@ -194,11 +183,11 @@ def test_a_batch_is_unpacked_up_to_a_limit(codec: int) -> None:
         OpenBatch(small, 1_000_000)
 
 
-def test_a_compressed_batch_of_an_old_format_is_refused_by_name() -> None:
-    builder = LegacyRecordBatchBuilder(1, 1, 1 << 20)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_batch_of_an_old_format_is_refused_by_name(magic: int) -> None:
+    builder = LegacyRecordBatchBuilder(magic, 0, 1 << 20)
     builder.append(0, timestamp=1, key=None, value=b"1" * 100)
-    builder.append(1, timestamp=1, key=None, value=b"1" * 100)
-    assert "compressed batch of format 0 or 1" in parse_batches(bytes(builder.build())).damage
+    assert "is not of format 2" in parse_batches(bytes(builder.build())).damage
 
 
 def test_random_bytes_are_damage_or_cut_short() -> None:
