@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors import DataError, DependencyError, LogGap
+from service.learning.evaluation.advice import advice
 from service.learning.learner import Learner
 from service.learning.records import PartitionId, by_text
 from service.monitoring.metrics import Metrics
@@ -93,6 +94,8 @@ class ModelObserver:
             for name, candidate in answering.learner.candidates.items():
                 if (reason := candidate.diverged) and self._first("diverged", name, reason):
                     self._log.error("candidate stopped learning; the others continue", candidate=name, reason=reason)
+            if (accuracy := advice(answering.learner).get("accuracy")) and self._first("accuracy"):
+                self._log.warning(f"{accuracy} (logged once)")
 
     def rewound(self, cause: str) -> None:
         if cause == "refused":

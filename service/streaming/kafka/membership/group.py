@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Self
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from service.errors import DependencyError
@@ -27,8 +27,8 @@ from service.streaming.kafka.membership.requested_topics import RequestedTopics
 from service.streaming.kafka.model_log import ModelLog
 from service.streaming.supervision import SupervisedTasks
 
-LEAVE_SECONDS = 2.0
-"""The limit of leaving the group. A timeout loses no data."""
+COMMIT_SECONDS, LEAVE_SECONDS = 1.0, 2.0
+"""The limits of the last commit at a stop, and of leaving the group. A timeout loses no data."""
 POLL_SECONDS = 1.0
 """The pause between two polls of the consumer, and the limit of a poll."""
 METADATA_SECONDS = 10
@@ -61,8 +61,8 @@ class GroupMember(ConsumerRebalanceListener):
         self.requested = RequestedTopics(clients, dict(self.models), self.matches, self.create, self.logger)
         self._assignor: Any = whole_topics(self.requested.models)
         # It fetches nothing.
-        self._consumer = AIOKafkaConsumer(
-            **cluster.options(self.session_timeout + 15.0),  # a JoinGroup may take as long as the session timeout
+        self._consumer = cluster.group_consumer(
+            self.session_timeout,
             group_id=self.group,
             partition_assignment_strategy=(self._assignor,),
             enable_auto_commit=False,
@@ -78,7 +78,7 @@ class GroupMember(ConsumerRebalanceListener):
         self._new_log = partial(ModelLog, clients, self._fetcher, self.stopping, self.predictions_wait)
         self.logs = {model: self._new_log(model, topics) for model, topics in self.models.items()}
         self._committed: dict[TopicPartition, int] = {}
-        self._warn_once = cache(self.logger.warning)
+        self._warn_once, self._inform_once = cache(self.logger.warning), cache(self.logger.info)
         checked = clients, self._consumer, self._fetcher
         self.health = Health(*checked, self.group, self.logger, self.session_timeout, self.watchdog)
 
@@ -88,10 +88,18 @@ class GroupMember(ConsumerRebalanceListener):
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Self]:
-        """Connect without joining the group; at the end leave the group. Raises DependencyError."""
-        own_clients = self._consumer, self._fetch_client
-        async with self.clients.cluster.open_clients(*own_clients, close_seconds=LEAVE_SECONDS):
-            yield self
+        """Connect without joining the group; at the end commit the last offsets and leave the group.
+
+        Raises DependencyError.
+        """
+        clients = self._consumer, self._fetch_client
+        async with self.clients.cluster.open_clients(*clients, close_seconds=LEAVE_SECONDS):
+            try:
+                yield self
+            finally:
+                with contextlib.suppress(TimeoutError, KafkaError):
+                    async with asyncio.timeout(COMMIT_SECONDS):
+                        await self._commit()
 
     async def run(self, learn: Callable[[ModelLog], None]) -> None:
         """Join the group with the topics that exist, and with new ones as they appear; commit; write dead letters.
@@ -110,9 +118,13 @@ class GroupMember(ConsumerRebalanceListener):
             tasks.create_task(self._commit_and_poll())
             tasks.create_task(self.health.run(self.logs))
             tasks.create_task(self._fetcher.run())
-            await self.stopping.wait()
-            for log in self.logs.values():  # the loops save and release them
-                log.wake()
+            tasks.create_task(self._end_logs())
+
+    async def _end_logs(self) -> None:
+        """Wake all loops when the process stops, so that they save and release their logs."""
+        await self.stopping.wait()
+        for log in self.logs.values():
+            log.wake()
 
     async def _subscribe(self, add: Callable[[ModelLog], None]) -> None:
         """Subscribe to the requested topics as they come to exist."""
@@ -168,6 +180,11 @@ class GroupMember(ConsumerRebalanceListener):
             with contextlib.suppress(KafkaError, OSError):
                 await self._commit()
             await asyncio.sleep(POLL_SECONDS)
+            if consumer.subscription() and not self.health.joined:
+                self._inform_once(
+                    "waiting for the group: a member that left without a word is waited for up to "
+                    f"kafka.session_timeout ({self.session_timeout:g} s)"
+                )
             async with self.clients.cluster.errors(f"group {self.group}"):
                 try:
                     async with asyncio.timeout(POLL_SECONDS):  # it waits during a rebalance
