@@ -179,6 +179,12 @@ class Settings(BaseSettings):
         name = model if model in self.models else _matching(self.models, model)
         return ModelSettings(**self.model) if name is None else self.models[name]
 
+    def mentions(self, model: str) -> bool:
+        """Whether the file or the environment names this model, or has settings of all models."""
+        stated = self.origins._replace(flags={}).merged()
+        names = {*stated.get("models", ()), *comma_separated(stated.get("topics", []))}
+        return "model" in stated or model in names or _matching(names, model) is not None
+
     def topic_of(self, model: str) -> str:
         """The topic that a model learns."""
         return self.model_settings(model).topic or model

@@ -13,8 +13,8 @@ from service.tools.stored.newest_snapshot import not_stored
 async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: bool) -> None:
     """Delete a model's snapshot and kept versions, if `yes`.
 
-    If the settings differ from those of the stored model, only a learner that has them begins it again. With
-    `keep_answering` the last version answers until the model has been learned up to the end of its log.
+    If settings are given that differ from those of the stored model, only a learner that has them begins it again.
+    With `keep_answering` the last version answers until the model has been learned up to the end of its log.
     """
     identity = settings.model_settings(name).identity()
     async with settings.redis.store() as store:
@@ -33,7 +33,9 @@ async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: 
             if keep_answering:
                 raise
             stored = None  # a damaged model can be forgotten
-        differences = "; ".join(identity.differences(stored[0].identity)) if stored else ""
+        differences = ""
+        if stored and settings.mentions(name):
+            differences = "; ".join(identity.differences(stored[0].identity))
         if alias == before_reset(name) and not keep_answering:
             await store.set_alias(name, name)
         await store.reset(name, msgspec.json.encode(identity) if differences else b"", keep_answering and not alias)
