@@ -24,7 +24,7 @@ apply = Learner.apply
 def corrupted(self, *arguments):
     done = apply(self, *arguments)
     if pathlib.Path(TRIGGER).exists():
-        self.weights[:] *= 16.0  # as a flipped bit of an exponent would
+        self.main.weights[:] *= 16.0  # as a flipped bit of an exponent would
     return done
 Learner.apply = corrupted
 from service.cli.app import main
