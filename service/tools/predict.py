@@ -29,7 +29,8 @@ def predict_lines(
     """
     events = Events(file, JsonLines(Identity(), None), Identity(), check=False)
     parameters = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
-    path = f"/v1/models/{model}/predict?{'&'.join(parameters)}"
+    query = f"?{'&'.join(parameters)}" if parameters else ""
+    path = f"/v1/models/{model}/predict{query}"
     whole = settings.model_settings(model).identity().event.features != Places().features
     number, client = 0, Client(settings, url)
 

@@ -211,7 +211,7 @@ def test_the_page_s_export_runs(service: Running, tmp_path: Path) -> None:
     shell, python = _blocks()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment(PERCEPTRON_REDIS__URL=service.redis_url, PATH=path)
-    subprocess.run(["bash", "-ec", shell.replace("-t churn", "-t raw")], check=True, cwd=tmp_path, env=environment)
+    subprocess.run(["bash", "-ec", shell.replace("-m churn", "-m raw")], check=True, cwd=tmp_path, env=environment)
     code = python.replace("age", "n0").replace("logins", "n1").replace('"country": "NL"', '"tier": "x"')
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
