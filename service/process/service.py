@@ -247,33 +247,35 @@ class Process:
     async def _note_aliases(self, aliases: Mapping[str, str]) -> None:
         """Use these aliases, and follow their models."""
         known, self._models.aliases = self._models.aliases, aliases
-        for alias, name in aliases.items():
-            model = self._models.get(name) or self._models.add(self._model(name, alias))
-            was_reset = self._followers.get(alias) if name == before_reset(alias) else None
-            if known.get(alias) != name:
-                if was_reset:
-                    model.answering = was_reset.pause()
-                waits = "" if model.answering else "; it has no snapshot here yet, so the alias waits for one"
-                self._log.info(f"a model answers for another name{waits}", model=name, alias=alias)
-            if was_reset and await self._is_caught_up(was_reset.model):
-                await self._store.set_alias(alias, alias)
-        for alias, name in known.items():
-            if name == before_reset(alias) and alias not in aliases:
-                self._log.info("the model answers again, as it has been learned up to the end", model=alias)
+        for alias, name in aliases.items() - known.items():
+            model, own = (
+                self._models.get(name) or self._models.add(self._model(name, alias)),
+                self._followers.get(alias),
+            )
+            if own and name == before_reset(alias):
+                model.answering = own.pause()
+            waits = "" if model.answering else "; it has no snapshot here yet, so the alias waits for one"
+            self._log.info(f"a model answers for another name{waits}", model=name, alias=alias)
+        for alias, name in known.items() - aliases.items():
+            if name == before_reset(alias):
+                self._log.info("the last version from before the reset answers no more", model=alias)
                 del self._followers[name]
                 kept = self._models.remove(name)
-                if follower := self._followers.get(alias):
-                    follower.resume(kept.answering)
+                if own := self._followers.get(alias):
+                    own.resume(kept.answering)
+        for alias, name in aliases.items():
+            if name == before_reset(alias) and await self._is_caught_up(alias):
+                await self._store.set_alias(alias, alias)
 
-    async def _is_caught_up(self, model: Model) -> bool:
+    async def _is_caught_up(self, name: str) -> bool:
         """Whether this process learns the stored model, and its snapshot has reached the end of the log."""
-        served = model.answering
-        if served is None or not model.learning_here or self._member is None:
+        model = self._models.get(name)
+        if model is None or (served := model.answering) is None or not model.learning_here or self._member is None:
             return False
-        lag = self._member.logs[model.name].lag({p: position.offset for p, position in served.head.next.items()})
+        lag = self._member.logs[name].lag({p: position.offset for p, position in served.head.next.items()})
         if not lag or any(lag.values()):
             return False
-        return await self._store.digest(model.name) == served.digest  # it differs until the reset is noticed
+        return await self._store.digest(name) == served.digest  # it differs until the reset is noticed
 
     async def _find_stored(self, add_model: Callable[[str], Model]) -> None:
         """Find the models in the store whose names match a pattern. A replica does so, since it needs no Kafka."""

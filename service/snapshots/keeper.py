@@ -9,7 +9,8 @@ Rules that hold whatever crashes:
 The keeper has no asyncio and no clock of its own. It gets `Clock` and `offload`, so that a test can step every await.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -122,10 +123,7 @@ class SaveBudget:
     """The saves of one process, which share its time."""
 
     def __init__(self, models: Callable[[], int] = lambda: 1) -> None:
-        """`models` returns the number of models that the process learns now.
-
-        Whoever saves counts it in `under_way`, from the first look at Kafka on.
-        """
+        """`models` returns the number of models that the process learns now."""
         self.models, self.under_way = models, 0
 
 
@@ -210,6 +208,15 @@ class Keeper:
             return False
         back = self._missed and not self.store.missing_since
         return (back or self.clock.now() >= self._next_save) and self.ahead(learner)
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Count a save as under way, from its first look at Kafka on."""
+        self.budget.under_way += 1
+        try:
+            yield
+        finally:
+            self.budget.under_way -= 1
 
     async def save(self, learner: Learner, fingerprints: Fingerprints, source: TopicIdentity) -> AcceptedSave | None:
         """Save the learner's state as the child of the head it goes on from; None if that head is not current any more.

@@ -1,8 +1,10 @@
 """A learner from a head and its blobs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +58,20 @@ def _recent(figures: StoredObservations, options: Options, classes: int) -> Preq
     return recent
 
 
+_Weights = tuple[NDArray[np.float64], float]
+"""The weights of one classifier as the kernel uses them, and ‖w‖²."""
+
+
+class _Parts(NamedTuple):
+    """The parts of a learner that take long to make, ready to be used by it."""
+
+    main: _Weights
+    candidates: dict[str, _Weights]
+    scaler: StandardScaler | None
+    segment: BoundSegment | None
+    runs: blobs.Runs
+
+
 def restore_learner(
     head: Head, parts: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
@@ -66,49 +82,11 @@ def restore_learner(
     """
     learner, stored = before or (Learner(head.identity, options=options), NOTHING_STORED)
     decoded, names = _decode(head, parts, learner, stored)
-    weights = _weights(head.identity, decoded)
-    candidates = {name: _weights(saved.identity, decoded, name) for name, saved in head.candidate_states.items()}
-    scaled = head.identity.scale == "standard"
-    scaler = StandardScaler.from_sums(head.identity, [decoded.arrays[name].values for name in SUMS]) if scaled else None
-    sums, segment = head.observations.bound_segment, None
-    if decoded.reference is not None and sums is not None:
-        vector = decoded.reference.values
-        segment = BoundSegment(vector.reshape(head.columns, -1) if head.identity.multiclass else vector, deepcopy(sums))
-    runs = blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs)
+    ready = _make_parts(head, decoded, blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs))
     if before is None:
         learner.columns.extend(names)
         names = []
-
-    def finish() -> Learner:
-        """Put all parts into the learner, which lacks these names."""
-        figures, classes = head.observations, head.identity.classes
-        learner.columns.extend(names)
-        learner.candidates = {}
-        for name, saved in head.candidate_states.items():
-            own_options = learner.options.candidate_options(name)
-            candidate = Candidate(saved.identity, learner.columns, own_options, saved.since)
-            recent = _recent(saved.observations, learner.options, classes)
-            candidate.observations.restore(recent, saved.observations.squared_steps, None)
-            candidate.restore(*candidates[name], saved.counts.copy())
-            if saved.diverged_at is not None:
-                candidate.stop(*saved.diverged_at)
-            learner.candidates[name] = candidate
-        learner.scaler, learner.runs, learner.gaps = scaler, runs, figures.gaps.copy()
-        learner.amendments = list(head.amendments or ())
-        learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
-        learner.main.observations.restore(_recent(figures, learner.options, classes), figures.squared_steps, segment)
-        learner.main.restore(*weights, head.counts.copy(), figures.diverged)
-        learner.make_room(len(learner.columns))
-        return learner
-
-    return decoded, finish
-
-
-def _weights(identity: Identity, decoded: Stored, candidate: str = "") -> tuple[NDArray[np.float64], float]:
-    """The weights of the model or of one candidate as the kernel uses them, and ‖w‖²."""
-    stored = {name: stored_as(candidate, name) if candidate else name for name in identity.weight_arrays}
-    state = state_of(identity, {name: decoded.arrays[array].values for name, array in stored.items()})
-    return state, squared_norm(state[:, 0])
+    return decoded, partial(_finish, learner, head, names, ready)
 
 
 def _decode(head: Head, parts: Mapping[str, bytes], learner: Learner, stored: Stored) -> tuple[Stored, list[str]]:
@@ -135,3 +113,43 @@ def _decode(head: Head, parts: Mapping[str, bytes], learner: Learner, stored: St
     if digest_of(head, decoded) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
     return decoded, names
+
+
+def _make_parts(head: Head, decoded: Stored, runs: blobs.Runs) -> _Parts:
+    arrays, sums, segment = decoded.arrays, head.observations.bound_segment, None
+    candidates = {name: _weights(saved.identity, decoded, name) for name, saved in head.candidate_states.items()}
+    scaled = head.identity.scale == "standard"
+    scaler = StandardScaler.from_sums(head.identity, [arrays[name].values for name in SUMS]) if scaled else None
+    if decoded.reference is not None and sums is not None:
+        vector = decoded.reference.values
+        segment = BoundSegment(vector.reshape(head.columns, -1) if head.identity.multiclass else vector, deepcopy(sums))
+    return _Parts(_weights(head.identity, decoded), candidates, scaler, segment, runs)
+
+
+def _weights(identity: Identity, decoded: Stored, candidate: str = "") -> _Weights:
+    """The weights of the model, or of one candidate."""
+    stored = {name: stored_as(candidate, name) if candidate else name for name in identity.weight_arrays}
+    state = state_of(identity, {name: decoded.arrays[array].values for name, array in stored.items()})
+    return state, squared_norm(state[:, 0])
+
+
+def _finish(learner: Learner, head: Head, names: Sequence[str], ready: _Parts) -> Learner:
+    """Put the parts into the learner, which lacks these names."""
+    figures, options, classes = head.observations, learner.options, head.identity.classes
+    learner.columns.extend(names)
+    learner.candidates = {}
+    for name, saved in head.candidate_states.items():
+        candidate = Candidate(saved.identity, learner.columns, options.candidate_options(name), saved.since)
+        recent = _recent(saved.observations, options, classes)
+        candidate.observations.restore(recent, saved.observations.squared_steps, None)
+        candidate.restore(*ready.candidates[name], saved.counts.copy())
+        if saved.diverged_at is not None:
+            candidate.stop(*saved.diverged_at)
+        learner.candidates[name] = candidate
+    learner.scaler, learner.runs, learner.gaps = ready.scaler, ready.runs, figures.gaps.copy()
+    learner.amendments = list(head.amendments or ())
+    learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
+    learner.main.observations.restore(_recent(figures, options, classes), figures.squared_steps, ready.segment)
+    learner.main.restore(*ready.main, head.counts.copy(), figures.diverged)
+    learner.make_room(len(learner.columns))
+    return learner

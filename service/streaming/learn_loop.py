@@ -318,21 +318,19 @@ class LearnLoop:
                 f"model {self.log.model} is corrupt: {broken}; its last good version answers. A restart continues "
                 f"from that version, and `perceptron verify -m {self.log.model}` compares it with the log"
             )
-        self.keeper.budget.under_way += 1
         try:
-            await self.log.flush()
-            if await self.log.source() != model.source:
-                # Some records may be from another topic of the same name: check again what the head covers.
-                self._model = None
-                self.observer.rewound("recreated")
-                return
-            saved = await self.keeper.save(learner, dict(model.last), model.source)
+            with self.keeper.saving():
+                await self.log.flush()
+                if await self.log.source() != model.source:
+                    # Some records may be from another topic of the same name: check again what the head covers.
+                    self._model = None
+                    self.observer.rewound("recreated")
+                    return
+                saved = await self.keeper.save(learner, dict(model.last), model.source)
         except errors.DependencyError as error:
             self.keeper.postpone()
             self.observer.save_failed(error)
             return
-        finally:
-            self.keeper.budget.under_way -= 1
         if saved is None:
             self._drop("refused")
             return

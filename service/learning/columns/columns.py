@@ -149,7 +149,8 @@ class Named(Columns):
 
     def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
         columns, table = np.empty(len(feature_rows.values), np.uint32), self.names.table
-        missing, unsure = find_each(*table[:4], feature_rows.address, feature_rows.names, feature_rows.hashes, columns)
+        address, _, names, hashes = feature_rows[:4]
+        missing, unsure = find_each(*table[:4], address, names, hashes, columns)
         numbers = feature_rows.is_number.copy() if self._scaled else _NO_FLAGS
         batch = Batch(feature_rows.starts, columns, feature_rows.values.copy(), numbers=numbers)
         if not missing:
@@ -158,16 +159,7 @@ class Named(Columns):
         slots = np.zeros(2 << missing.bit_length(), np.uint64)
         firsts = np.empty(min(missing, self._free), np.int64)
         if not unsure:
-            new = number_each(
-                feature_rows.address,
-                feature_rows.names,
-                feature_rows.hashes,
-                unknown,
-                slots,
-                firsts,
-                len(self),
-                columns,
-            )
+            new = number_each(address, names, hashes, unknown, slots, firsts, len(self), columns)
             if new >= 0 and columns.all():
                 return batch._replace(names=feature_rows.names_of(firsts[:new]))
         return self._with_new(batch, unknown, feature_rows.names_of(unknown)[:])

@@ -27,12 +27,12 @@ async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: 
             raise ConfigurationError(f"--keep-answering: model {alias} answers for {name}, whatever {name} has learned")
         try:
             stored = await current_head(store, name)
-            if keep_answering and not alias and stored is None:
-                raise await not_stored(store, name)
         except DataError:
             if keep_answering:
                 raise
             stored = None  # a damaged model can be forgotten
+        if keep_answering and not alias and stored is None:
+            raise await not_stored(store, name)
         differences = ""
         if stored and settings.mentions(name):
             differences = "; ".join(identity.differences(stored[0].identity))
