@@ -106,7 +106,7 @@ class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
         """Whether the store holds anything under the model's key."""
 
     async def set_alias(self, alias: str, model: str) -> None:
-        """Let a model answer for an alias. An alias of itself is removed, and with it the model from before a reset."""
+        """Let a model answer for an alias; an alias of itself is removed. What it was before a reset is forgotten."""
 
     async def reset(self, model: str, identity: bytes, keep: bool) -> None:
         """Forget a model: head, kept versions, blobs. With an identity, only a head that has it can be the next one.

@@ -139,9 +139,9 @@ class RedisStore(Store):
         async with self._translated_errors(), self._redis.pipeline() as transaction:
             if alias == model:
                 transaction.hdel(ALIASES, alias)
-                transaction.delete(key(before_reset(alias)))
             else:
                 transaction.hset(ALIASES, alias, model)
+            transaction.delete(key(before_reset(alias)))
             await transaction.execute()
 
     async def reset(self, model: str, identity: bytes, keep: bool) -> None:
