@@ -45,7 +45,7 @@ def _root(
 
 
 for command in (
-    run.run, data.suggest, data.produce, data.fit, data.predict, run.healthcheck, run.config, run.check,
+    run.run, data.suggest, data.produce, data.fit, run.predict, run.healthcheck, run.config, run.check,
     stored.inspect, stored.export, stored.rollback, stored.amend, stored.verify, stored.reset, stored.promote,
     run.demo,
 ):  # fmt: skip

@@ -1,22 +1,10 @@
-"""The commands on events: send them, fit them, find settings for them, and ask for predictions."""
+"""The commands on events: send them, fit them, and find settings for them."""
 
 from typing import Annotated, Literal
 
 import typer
 
-from service.cli.options import (
-    AsJson,
-    Bootstrap,
-    Format,
-    LabelColumn,
-    Model,
-    Output,
-    Topic,
-    Url,
-    one_topic,
-    settings_and_model,
-    settings_of,
-)
+from service.cli.options import AsJson, Bootstrap, Format, LabelColumn, Output, Topic, one_topic, settings_of
 from service.errors import ConfigurationError
 
 File = Annotated[str | None, typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too. Or a topic.")]
@@ -137,25 +125,3 @@ def suggest(
         sample = asyncio.run(read_topic(settings.kafka.cluster, name, count))
         kafka = settings.kafka.bootstrap_servers
     suggest_settings(sample, name, kafka, label=label, output=output, as_json=json)
-
-
-def predict(
-    ctx: typer.Context,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help='JSON lines: features or {"features": …}, or records.')
-    ] = "-",
-    model: Model = None,
-    url: Url = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what each feature contributes.")] = False,
-    top: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With three labels and more: show the N largest scores.")
-    ] = None,
-    json: AsJson = False,
-) -> None:
-    """Ask a running service for predictions, a line each: label, score and, if the rule has one, probability.
-
-    If the model's settings have event.features, each line is a whole record of its topic; otherwise it is the features.
-    """
-    from service.tools.predict import predict_lines
-
-    predict_lines(*settings_and_model(ctx), file, url, explain, top, json)

@@ -1,4 +1,4 @@
-"""The commands on a process: run it, check that it can run, ask whether it does, show its settings, run the demo."""
+"""The commands on a process: run it, check that it can, ask it for predictions, show its settings, run the demo."""
 
 import gc
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Group, RedisUrl, Topics, Url, settings_of
+from service.cli.options import AsJson, Bootstrap, Group, Model, RedisUrl, Topics, Url, settings_and_model, settings_of
 from service.errors import ConfigurationError
 
 
@@ -31,6 +31,28 @@ def run(
     from service.process.service import run_service
 
     raise typer.Exit(run_service(settings))
+
+
+def predict(
+    ctx: typer.Context,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help='JSON lines: features or {"features": …}, or records.')
+    ] = "-",
+    model: Model = None,
+    url: Url = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what each feature contributes.")] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With three labels and more: show the N largest scores.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Ask a running service for predictions, a line each: label, score and, if the rule has one, probability.
+
+    If the model's settings have event.features, each line is a whole record of its topic; otherwise it is the features.
+    """
+    from service.tools.predict import predict_lines
+
+    predict_lines(*settings_and_model(ctx), file, url, explain, top, json)
 
 
 def healthcheck(

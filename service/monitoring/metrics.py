@@ -11,16 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
+import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -108,10 +99,10 @@ class Metrics(Collector):
     ) -> None:
         """`missing` gives, for each dependency, since when it does not answer (seconds since 1970), or 0."""
         # Otherwise each counter has a series of start times too, which nothing here reads.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self.registry)
+        prometheus_client.PlatformCollector(registry=self.registry)
         self._models, self.ready, self.missing = models, ready, missing
         self._scraping = asyncio.Lock()
         self._rows: list[ModelFigures] = []
@@ -119,7 +110,7 @@ class Metrics(Collector):
         self.registry.register(self)
 
         shared: dict[str, Any] = {"namespace": "perceptron", "registry": self.registry}
-        counter: Callable[..., Counter] = partial(Counter, **shared)
+        counter: Callable[..., prometheus_client.Counter] = partial(prometheus_client.Counter, **shared)
         self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", ["model", "label"])
         self.snapshots = counter("snapshots", "Saves, by result.", ["model", "result"])
         self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", ["model"])
@@ -128,14 +119,18 @@ class Metrics(Collector):
         self.gaps = counter("unexplained_gaps", "Stops at batches whose offsets do not follow each other.", ["model"])
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", ["model"])
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", ["cause"])
-        histogram: Callable[..., Histogram] = partial(Histogram, buckets=FAST_BUCKETS, **shared)
+        histogram: Callable[..., prometheus_client.Histogram] = partial(
+            prometheus_client.Histogram, buckets=FAST_BUCKETS, **shared
+        )
         self.requests = histogram("http_request_duration_seconds", "Requests, by route.", ["route", "method", "code"])
         self.saving = histogram("snapshot_duration_seconds", "Accepted saves.", ["model"], buckets=SAVE_BUCKETS)
         self.slices = histogram("slice_duration_seconds", "Slices: records learned in one turn.", ["model"])
         delay = "From the timestamp to learning, for the last record of each slice."
         self.delays = histogram("event_delay_seconds", delay, ["model"], buckets=DELAY_BUCKETS)
-        self.loop_lag = Gauge("event_loop_lag_seconds", "How late the event loop last woke up.", **shared)
-        Gauge("build_info", "The running release.", ["version"], **shared).labels(version).set(1)
+        self.loop_lag = prometheus_client.Gauge(
+            "event_loop_lag_seconds", "How late the event loop last woke up.", **shared
+        )
+        prometheus_client.Gauge("build_info", "The running release.", ["version"], **shared).labels(version).set(1)
 
     async def render(self) -> bytes:
         """All metrics in Prometheus' text format (`CONTENT_TYPE`).
@@ -149,7 +144,7 @@ class Metrics(Collector):
                 rows.append(await row)
                 await asyncio.sleep(0)
             self._rows = rows
-            return await asyncio.to_thread(generate_latest, self.registry)
+            return await asyncio.to_thread(prometheus_client.generate_latest, self.registry)
 
     def collect(self) -> Iterator[Metric]:
         """The models' metrics, from the figures that `render` took: family by family, each with all models."""

@@ -152,16 +152,7 @@ class Process:
     def _server(self, history: History) -> HttpServer:
         """The HTTP server. When it stops, it waits for requests in flight."""
         http, logger, stopping = self._settings.http, self._log, self._stop.is_set
-        limits = Limits(
-            body_bytes=http.max_body_bytes,
-            instances=http.max_instances,
-            body_seconds=http.body_timeout,
-            in_flight=http.max_in_flight,
-            connections=http.max_connections,
-            header_seconds=http.header_timeout,
-            answer_seconds=http.answer_timeout,
-            idle_seconds=http.idle_timeout,
-        )
+        limits = Limits(**{name: getattr(http, name) for name in Limits._fields})
         options = HttpOptions(
             __version__,
             limits,

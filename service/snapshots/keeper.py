@@ -9,8 +9,7 @@ Rules that hold whatever crashes:
 The keeper has no asyncio and no clock of its own. It gets `Clock` and `offload`, so that a test can step every await.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -120,11 +119,17 @@ async def read_snapshot(
 
 
 class SaveBudget:
-    """The saves of one process, which share its time."""
+    """The saves of one process, which share its time. Each is made within this context."""
 
     def __init__(self, models: Callable[[], int] = lambda: 1) -> None:
         """`models` returns the number of models that the process learns now."""
         self.models, self.under_way = models, 0
+
+    def __enter__(self) -> None:
+        self.under_way += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.under_way -= 1
 
 
 @dataclass(eq=False, repr=False)
@@ -208,15 +213,6 @@ class Keeper:
             return False
         back = self._missed and not self.store.missing_since
         return (back or self.clock.now() >= self._next_save) and self.ahead(learner)
-
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Count a save as under way, from its first look at Kafka on."""
-        self.budget.under_way += 1
-        try:
-            yield
-        finally:
-            self.budget.under_way -= 1
 
     async def save(self, learner: Learner, fingerprints: Fingerprints, source: TopicIdentity) -> AcceptedSave | None:
         """Save the learner's state as the child of the head it goes on from; None if that head is not current any more.

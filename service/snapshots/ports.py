@@ -102,9 +102,6 @@ class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
     async def models(self) -> list[str]:
         """The names of all models that have a snapshot."""
 
-    async def exists(self, model: str) -> bool:
-        """Whether the store holds anything under the model's key."""
-
     async def set_alias(self, alias: str, model: str) -> None:
         """Let a model answer for an alias; an alias of itself is removed. What it was before a reset is forgotten."""
 

@@ -26,16 +26,10 @@ from service.learning.records import PartitionId
 from service.snapshots.head import Fingerprint, TopicIdentity
 from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
+from service.streaming import resume_check
 from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Bounds, Log, Observer
 from service.streaming.records import KafkaRecords
-from service.streaming.resume_check import (
-    check_last_records,
-    check_offsets,
-    fingerprint,
-    same_settings,
-    settings_of_reset,
-)
 
 MAX_SLICE_RECORDS = 4000
 SLICE_BYTES = 1 << 20
@@ -217,7 +211,7 @@ class LearnLoop:
 
     async def _begin(self, bounds: Bounds, source: TopicIdentity) -> _Model | None:
         """Begin a new model and save its first head; None if another process began it first."""
-        settings_of_reset(self.log.model, await self.keeper.required_identity(), self.identity)
+        resume_check.settings_of_reset(self.log.model, await self.keeper.required_identity(), self.identity)
         began = self._began or self.followed()
         learner = await self.keeper.new_learner(self.identity)
         if began:
@@ -235,9 +229,9 @@ class LearnLoop:
         head, learner = self.keeper.head, model.learner
         assert head is not None  # noqa: S101 - the learner was restored from it
         recreated = head.source.recreated(model.source)
-        same_settings(self.log.model, head, self.identity, model.source)
-        check_offsets(self.log, recreated, learner.next, bounds)
-        await check_last_records(self.log, head, recreated, self.observer)
+        resume_check.same_settings(self.log.model, head, self.identity, model.source)
+        resume_check.check_offsets(self.log, recreated, learner.next, bounds)
+        await resume_check.check_last_records(self.log, head, recreated, self.observer)
         if learner.main.diverged:
             raise errors.Diverged(self.log.model, learner.main.diverged)
         # All records of an added partition are newer than the model.
@@ -298,7 +292,7 @@ class LearnLoop:
             await self.log.publish(letter)
             self.observer.set_aside(letter)
         if outcome.consumed:
-            model.last[partition] = fingerprint(records.record(outcome.consumed - 1))
+            model.last[partition] = resume_check.fingerprint(records.record(outcome.consumed - 1))
         delay = self.clock.time() - int(records.timestamps[max(outcome.consumed, 1) - 1]) / 1000
         self.observer.learned(outcome.consumed, self.clock.now() - started, delay)
         if outcome.diverged:
@@ -319,7 +313,7 @@ class LearnLoop:
                 f"from that version, and `perceptron verify -m {self.log.model}` compares it with the log"
             )
         try:
-            with self.keeper.saving():
+            with self.keeper.budget:
                 await self.log.flush()
                 if await self.log.source() != model.source:
                     # Some records may be from another topic of the same name: check again what the head covers.

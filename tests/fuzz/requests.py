@@ -31,7 +31,7 @@ from tests.fuzz.texts import Texts
 from tests.oracle import standard
 from tests.unit.applications import serving
 
-LIMITS = Limits(body_bytes=LARGE_BODY_BYTES + 2000, instances=4)
+LIMITS = Limits(max_body_bytes=LARGE_BODY_BYTES + 2000, max_instances=4)
 PARAMETERS = ("top", "names", "limit", "cursor", "explain", "Top", "")
 VALUES = (
     "", "0", "1", "2", "10", "-1", "10000", "10001", "1e3", "1.0", "true", "false", "yes", "no", "on", "off", "null",
@@ -134,7 +134,7 @@ def body(texts: Texts, learner: Learner) -> bytes:
     random.shuffle(members)
     text = texts.object(members) + texts.space()
     raw = texts.mutate(text.encode(errors="surrogateescape" if as_event else "surrogatepass"))
-    return raw if chance(0.995) else raw + b" " * random.choice((LARGE_BODY_BYTES, LIMITS.body_bytes))
+    return raw if chance(0.995) else raw + b" " * random.choice((LARGE_BODY_BYTES, LIMITS.max_body_bytes))
 
 
 def random_request(texts: Texts, learners: list[Learner]) -> tuple[HttpRequest, int]:
@@ -206,9 +206,9 @@ def expected(request: HttpRequest, learner: Learner, model_exists: bool) -> tupl
         return {415, 422} if strange else {415}, [], False
     if request.cut:
         return {400, 413, 422}, [], False
-    if len(request.body) > LIMITS.body_bytes:
+    if len(request.body) > LIMITS.max_body_bytes:
         return {413, 422} if strange else {413}, [], False
-    rows, is_list, faults = judge.request(request.body, learner.identity, LIMITS.instances)
+    rows, is_list, faults = judge.request(request.body, learner.identity, LIMITS.max_instances)
     if not faults:
         faults = {"not-finite"} if not all(math.isfinite(score(learner, row)[0]) for row in rows) else set()
     if faults:

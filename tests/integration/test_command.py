@@ -108,7 +108,7 @@ async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
     checked = perceptron("-c", str(first.config), "check", *options, cwd=tmp_path)
     assert checked.returncode == 0
     assert f"\nok    model {topic}: goes on with version " in checked.stdout
-    for flags, code, part in ([], 2, "--yes"), (["--yes"], 0, "forgotten"), (["--yes"], 1, "nothing to reset"):
+    for flags, code, part in ([], 2, "--yes"), (["--yes"], 0, "forgotten"), (["--yes"], 1, "has no snapshot"):
         result = perceptron("reset", "-t", topic, "--redis", url, *flags, cwd=tmp_path)
         assert (result.returncode, part in one_line(result.stdout + result.stderr)) == (code, True), result
     await asyncio.to_thread(wait, lambda: second.model()["identity"]["eta"] == 0.5, "it learns under its settings")

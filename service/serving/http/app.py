@@ -90,7 +90,9 @@ class Application:
         swagger_ui.install_swagger_ui(self.api)
         routes.install_page(self.api, PageState(models, history, options.version, metrics.missing))
         in_flight, predictor = InFlight(options.limits), Predictor(models, metrics)
-        self._direct_routes = [v1.install_v1(self.api, models, store, in_flight, predictor, options.limits.instances)]
+        self._direct_routes = [
+            v1.install_v1(self.api, models, store, in_flight, predictor, options.limits.max_instances)
+        ]
         """Routes whose requests do not go through FastAPI, which costs more than a prediction."""
         _install_process(self.api, metrics)
         document = openapi.with_schemas(self.api.openapi(), [*v1.ANSWERS, Live, Ready])

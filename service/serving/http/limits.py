@@ -33,16 +33,16 @@ NO_REQUEST = "no-request", 400, "this is not an HTTP request"
 
 
 class Limits(NamedTuple):
-    """Limits of one request, of one connection, and of all of them."""
+    """Limits of one request, of one connection, and of all of them, by the names of the settings in `[http]`."""
 
-    body_bytes: int = 16 << 20
-    instances: int = 10_000
-    body_seconds: float = 10.0
-    in_flight: int = 100
-    connections: int = 1000
-    header_seconds: float = 10.0
-    answer_seconds: float = 30.0
-    idle_seconds: float = 75.0
+    max_body_bytes: int = 16 << 20
+    max_instances: int = 10_000
+    body_timeout: float = 10.0
+    max_in_flight: int = 100
+    max_connections: int = 1000
+    header_timeout: float = 10.0
+    answer_timeout: float = 30.0
+    idle_timeout: float = 75.0
 
 
 class Connections:
@@ -61,7 +61,7 @@ class Connections:
     def add(self, new: "Connection") -> None:
         """Take in a connection. If there are too many, the longest idle one ends; if none is idle, the new one ends."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if len(self.open) >= min(self.limits.connections, descriptors // 2):
+        if len(self.open) >= min(self.limits.max_connections, descriptors // 2):
             if idle := [connection for connection in self.open if not connection.unanswered]:
                 min(idle, key=lambda connection: connection.since).end("too-many")
             else:
@@ -125,15 +125,15 @@ class Connection(HttpToolsProtocol):
         """End the connection if it has waited too long for its client."""
         waited, limits = now - self.since, self._connections.limits
         if self.flow.write_paused or self.transport.is_closing():
-            if waited > limits.answer_seconds:
+            if waited > limits.answer_timeout:
                 self.end("unread")
         elif self.unanswered or self._ending:
             return
         elif self._in_head:
-            if waited > limits.header_seconds:
-                detail = f"the request's headers did not arrive within {limits.header_seconds:g} seconds"
+            if waited > limits.header_timeout:
+                detail = f"the request's headers did not arrive within {limits.header_timeout:g} seconds"
                 self.refuse("slow-headers", 408, detail)
-        elif waited > (limits.idle_seconds if self.cycle else limits.header_seconds):
+        elif waited > (limits.idle_timeout if self.cycle else limits.header_timeout):
             self.transport.close()
 
     def _write(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:

@@ -20,7 +20,7 @@ class InFlight:
     """Requests in flight: the bytes of their bodies, and a number of places for requests that are being answered."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits, self._free_places, self._held_bytes = limits, limits.in_flight, 0
+        self._limits, self._free_places, self._held_bytes = limits, limits.max_in_flight, 0
         self._arriving: dict[asyncio.Timeout, int] = {}  # bytes so far
 
     def take(self, body_bytes: int = 0) -> None:
@@ -41,7 +41,7 @@ class InFlight:
             body: bytes = (await receive()).get("body", b"")
             self._check_size(len(body))
             return body
-        parts, more, seconds = list[bytes](), True, self._limits.body_seconds
+        parts, more, seconds = list[bytes](), True, self._limits.body_timeout
         timeout = asyncio.timeout(seconds)
         self._arriving[timeout] = 0
         try:
@@ -62,8 +62,8 @@ class InFlight:
         return b"".join(parts)
 
     def _check_size(self, size: int) -> None:
-        if size > self._limits.body_bytes:
-            raise HTTPException(413, f"the body is larger than {self._limits.body_bytes} bytes")
+        if size > self._limits.max_body_bytes:
+            raise HTTPException(413, f"the body is larger than {self._limits.max_body_bytes} bytes")
 
     def _count(self, timeout: asyncio.Timeout, size: int) -> None:
         """Count a part of a body. If all bodies together are too large, the largest one that arrives is refused."""
@@ -72,7 +72,10 @@ class InFlight:
             self._check_size(self._arriving[timeout])
             largest = max(self._arriving, key=self._arriving.__getitem__)
             held_bytes = self._held_bytes + sum(self._arriving.values())
-            if held_bytes > MAX_LARGE_BODIES * self._limits.body_bytes and self._arriving[largest] > SMALL_BODY_BYTES:
+            if (
+                held_bytes > MAX_LARGE_BODIES * self._limits.max_body_bytes
+                and self._arriving[largest] > SMALL_BODY_BYTES
+            ):
                 del self._arriving[largest]
                 largest.reschedule(0)
         if timeout not in self._arriving:

@@ -47,7 +47,7 @@ class HttpServer(uvicorn.Server):
         """Listen as uvicorn does, but with a time limit on TLS handshakes."""
         loop, config = asyncio.get_running_loop(), self.config
         protocol = partial(Connection, self._connections, config=config, server_state=self.server_state, app_state={})
-        seconds = self._connections.limits.header_seconds if config.ssl else None
+        seconds = self._connections.limits.header_timeout if config.ssl else None
         self.servers = [
             await loop.create_server(
                 protocol, sock=listening, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=seconds

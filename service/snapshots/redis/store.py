@@ -131,10 +131,6 @@ class RedisStore(Store):
         async with self._translated_errors():
             return sorted(map(_text, await self._redis.smembers(MODELS)))
 
-    async def exists(self, model: str) -> bool:
-        async with self._translated_errors():
-            return bool(await self._redis.exists(key(model)))
-
     async def set_alias(self, alias: str, model: str) -> None:
         async with self._translated_errors(), self._redis.pipeline() as transaction:
             if alias == model:

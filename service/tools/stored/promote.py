@@ -13,10 +13,10 @@ async def promote_model(settings: Settings, name: str, alias: str) -> None:
     if not is_topic(alias):
         raise ConfigurationError(f"--as: '{alias}' cannot be a model's name: it is not a {TOPIC_NAME}")
     async with settings.redis.store() as store:
-        target = (await store.look([]))[1].get(name)
-        if name != alias and target is not None:
-            raise ConfigurationError(f"{name} is an alias of model {target}: promote that model")
-        if name != alias and not await store.exists(name):
+        (digest,), aliases = await store.look([name])
+        if name != alias and name in aliases:
+            raise ConfigurationError(f"{name} is an alias of model {aliases[name]}: promote that model")
+        if name != alias and digest == "":
             raise await not_stored(store, name)
         await store.set_alias(alias, name)
     typer.echo(f"model {name} answers for {alias} now" if name != alias else f"{name} is no alias any more")

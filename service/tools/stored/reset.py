@@ -18,11 +18,12 @@ async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: 
     """
     identity = settings.model_settings(name).identity()
     async with settings.redis.store() as store:
-        if not await store.exists(name):
-            raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")
+        (digest,), aliases = await store.look([name])
+        alias = aliases.get(name)
+        if digest == "" and ((keep_answering and not alias) or not await store.required_identity(name)):
+            raise await not_stored(store, name)
         if not yes:
             raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")
-        alias = (await store.look([]))[1].get(name)
         if keep_answering and alias not in {None, before_reset(name)}:
             raise ConfigurationError(f"--keep-answering: model {alias} answers for {name}, whatever {name} has learned")
         try:
@@ -31,8 +32,6 @@ async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: 
             if keep_answering:
                 raise
             stored = None  # a damaged model can be forgotten
-        if keep_answering and not alias and stored is None:
-            raise await not_stored(store, name)
         differences = ""
         if stored and settings.mentions(name):
             differences = "; ".join(identity.differences(stored[0].identity))

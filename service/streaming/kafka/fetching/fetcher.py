@@ -23,18 +23,11 @@ from aiokafka.errors import CorruptRecordException, KafkaError, NoError, OffsetO
 
 from service.errors import DataError, LogGap
 from service.learning.records import PartitionId
+from service.streaming.kafka import log_queries
 from service.streaming.kafka.failures import UNAUTHORISED
 from service.streaming.kafka.fetching.compression import DamagedBatch
 from service.streaming.kafka.fetching.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
 from service.streaming.kafka.fetching.record_batch import HEAD, OpenBatch, RecordBatch, RecordsBuilder, parse_batches
-from service.streaming.kafka.log_queries import (
-    FETCH_BYTES,
-    PartitionResponse,
-    fetch,
-    leader_of,
-    refresh_metadata,
-    refresh_unknown_leaders,
-)
 from service.streaming.records import KafkaRecords
 from service.streaming.supervision import SupervisedTasks
 
@@ -110,7 +103,7 @@ class PartitionBuffer:
         gaps, self.sequence.gaps = self.sequence.gaps, []
         return gaps
 
-    def receive(self, response: PartitionResponse, share: int, alone: bool) -> None:
+    def receive(self, response: log_queries.PartitionResponse, share: int, alone: bool) -> None:
         """Buffer the batches of a response, or keep its error for the next poll. `share` bytes were requested."""
         error = for_code(response.error)
         try:
@@ -134,7 +127,7 @@ class PartitionBuffer:
         if self.waiter is not None and (self.has_data or self.error is not None):
             self.waiter.set()
 
-    def _buffer(self, response: PartitionResponse, share: int, alone: bool) -> None:
+    def _buffer(self, response: log_queries.PartitionResponse, share: int, alone: bool) -> None:
         fetched, fetch_offset = parse_batches(response.data, response.aborted), self.sequence.fetch_offset
         end, stable, log_start = response.high_watermark, response.last_stable_offset, max(0, response.log_start)
         admitted = self.sequence.admit(fetched.batches, fetched.cut_start, end, stable, log_start)
@@ -202,7 +195,7 @@ class Fetcher:
                 while True:
                     self._request_all()
                     await asyncio.sleep(RETRY_SECONDS)
-                    await refresh_unknown_leaders(self._client, {each.tp for each in self.partitions})
+                    await log_queries.refresh_unknown_leaders(self._client, {each.tp for each in self.partitions})
             finally:
                 self._tasks = None  # the task group takes no new tasks
 
@@ -276,7 +269,7 @@ class Fetcher:
             return
         now, due, full = time.monotonic(), dict[int, list[PartitionBuffer]](), set[int]()
         for partition, state in self.partitions.items():
-            node = leader_of(self._client, partition.tp)
+            node = log_queries.leader_of(self._client, partition.tp)
             if node is None or node in self._busy or state.error is not None or now < state.retry_at:
                 continue
             if state.buffered < BUFFER_BYTES:
@@ -296,13 +289,13 @@ class Fetcher:
             wanting = next((state for state in states if state.wanted_bytes), None)
             if wanting is not None:
                 states = [wanting]
-            share = min(max(FETCH_BYTES // len(states), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
+            share = min(max(log_queries.FETCH_BYTES // len(states), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
             share = max(share, states[0].wanted_bytes)
             offsets = dict[TopicPartition, int]()
             for state in states:
                 if offsets.setdefault(state.of.tp, state.sequence.fetch_offset) != state.sequence.fetch_offset:
                     wait_ms = SHORT_WAIT_MS  # another model reads this partition elsewhere, in one of the next requests
-            parts, throttle = await fetch(self._client, node, offsets, share, wait_ms)
+            parts, throttle = await log_queries.fetch(self._client, node, offsets, share, wait_ms)
             for part in parts:
                 for state in [state for state in states if state.of.tp == part.tp]:
                     if self.partitions.get(state.of) is state and state.sequence.fetch_offset == offsets[part.tp]:
@@ -312,10 +305,10 @@ class Fetcher:
                     state.due_since = time.monotonic() + throttle
                 await asyncio.sleep(throttle)
             if any(state.retry_at > time.monotonic() for state in states):  # a leader may have moved
-                await refresh_metadata(self._client)
+                await log_queries.refresh_metadata(self._client)
         except (KafkaError, OSError, RuntimeError):
             # uvloop raises RuntimeError for a socket that has just closed. `health` says why Kafka is away.
-            await refresh_metadata(self._client)
+            await log_queries.refresh_metadata(self._client)
             await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._busy.discard(node)

@@ -201,7 +201,7 @@ async def test_a_token_in_a_trailer_is_not_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [200, 40_000])
 async def test_the_limit_of_a_body_holds_on_every_path(size: int) -> None:
     """The limit holds after a good request to the same address too, and for the unpacked size of a gzip body."""
-    async with LocalServer(Limits(body_bytes=size)).running() as server:
+    async with LocalServer(Limits(max_body_bytes=size)).running() as server:
         large, fits = BODY + b" " * size, BODY + b" " * (size - len(BODY))
         packed = JSON + "content-encoding: gzip\r\n"
         for _ in range(2):
@@ -239,7 +239,7 @@ async def test_a_client_that_is_refused_can_read_why_while_it_sends() -> None:
 
 
 async def test_a_body_that_is_late_ends_its_connection() -> None:
-    async with LocalServer(Limits(body_seconds=0.05)).running() as server:
+    async with LocalServer(Limits(body_timeout=0.05)).running() as server:
         answer = await server.refusal(post()[:-5])
         assert (answer.status, answer.detail) == (408, "the body did not arrive within 0.05 seconds")
         assert server.request_count("408") == 1
@@ -248,7 +248,7 @@ async def test_a_body_that_is_late_ends_its_connection() -> None:
 async def test_the_largest_of_bodies_that_are_too_large_together_gives_way() -> None:
     """A body of up to 64 KiB never gives way, and neither does a body that has arrived."""
     limit = 200_000
-    async with LocalServer(Limits(body_bytes=limit)).running() as server:
+    async with LocalServer(Limits(max_body_bytes=limit)).running() as server:
         large = post(BODY + b" " * (limit - len(BODY)))
         clients = [await server.client(large[:-1000]) for _ in range(8)]
         assert (await server.ask(post())).status == 200
@@ -311,7 +311,7 @@ async def test_heads_that_are_too_large_are_refused_whole(previous: bytes, upgra
 
 async def test_a_late_head_is_answered_408_and_a_silent_connection_is_closed() -> None:
     """The time begins with the head, not with the previous answer."""
-    async with LocalServer(Limits(header_seconds=1.5)).running() as server:
+    async with LocalServer(Limits(header_timeout=1.5)).running() as server:
         slow = await server.client(b"GET /livez HTTP/1.1\r\nhost")
         silent = await server.client()
         reused = await server.client(post())
@@ -329,7 +329,7 @@ async def test_a_late_head_is_answered_408_and_a_silent_connection_is_closed() -
 
 @pytest.mark.parametrize("blank_line", [b"", b"\r\n"])
 async def test_an_idle_connection_stays_open_for_its_time(blank_line: bytes) -> None:
-    async with LocalServer(Limits(header_seconds=0.1, idle_seconds=2.5)).running() as server:
+    async with LocalServer(Limits(header_timeout=0.1, idle_timeout=2.5)).running() as server:
         client = await server.client(post())
         for _ in range(2):
             assert (await client.answer()).status == 200
@@ -396,7 +396,7 @@ class Gate:
 
 async def test_a_connection_too_many_replaces_the_longest_idle_one_or_is_refused() -> None:
     gate = Gate()
-    async with LocalServer(Limits(connections=3), gate).running() as server:
+    async with LocalServer(Limits(max_connections=3), gate).running() as server:
         idle = [await server.client() for _ in range(2)]
         busy = [await server.client(b"GET / HTTP/1.1\r\n\r\n")]
         await gate.entered.acquire()
@@ -428,7 +428,7 @@ def tls_contexts(request: pytest.FixtureRequest, certificates: Certificates) -> 
 async def test_answers_that_nobody_reads_end_with_their_time(tls_contexts: TlsContexts) -> None:
     gate = Gate(b"x" * (8 << 20))
     gate.open.set()
-    async with LocalServer(Limits(answer_seconds=1.0), gate).running(*tls_contexts) as server:
+    async with LocalServer(Limits(answer_timeout=1.0), gate).running(*tls_contexts) as server:
         unread = await server.client(b"GET / HTTP/1.1\r\n\r\n" * 3, buffer=4096)
         client = await server.client(b"GET / HTTP/1.1\r\n\r\n")
         assert (await client.answer()).body == gate.answer
@@ -440,7 +440,7 @@ async def test_answers_that_nobody_reads_end_if_they_are_too_many(tls_contexts: 
     size = 16 << 20
     gate = Gate(b"x" * size)
     gate.open.set()
-    async with LocalServer(Limits(answer_seconds=WAIT_SECONDS), gate).running(*tls_contexts) as server:
+    async with LocalServer(Limits(answer_timeout=WAIT_SECONDS), gate).running(*tls_contexts) as server:
         clients = [
             await server.client(b"GET / HTTP/1.1\r\n\r\n", buffer=4096) for _ in range(MAX_UNREAD_BYTES // size + 4)
         ]

@@ -11,7 +11,7 @@ from service.serving.http.v1_predictions import LARGE_BODY_BYTES
 from tests.fuzz.requests import HttpRequest, ask
 from tests.unit.applications import application
 
-APP = application(Learner(Identity(max_features=5)), limits=Limits(instances=3))
+APP = application(Learner(Identity(max_features=5)), limits=Limits(max_instances=3))
 
 
 async def _assert_problem(request: HttpRequest, pointer: str, reason: str) -> None:
