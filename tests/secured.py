@@ -148,11 +148,8 @@ def secured_kafka(folder: Path, certificates: Certificates, extra_lines: Iterabl
         properties = "".join(
             f"{line}{value}\n" if line.startswith(f"{name}=") else f"{line}\n" for line in properties.splitlines()
         )
-    scram = [
-        f"{kind}=[name={user},password={password(user)}]"
-        for kind in ("SCRAM-SHA-256", "SCRAM-SHA-512")
-        for user in USERS
-    ]
+    kinds = "SCRAM-SHA-256", "SCRAM-SHA-512"
+    scram = [f"{kind}=[name={user},password={password(user)}]" for kind in kinds for user in USERS]
     with servers.start_kafka(
         folder,
         properties=properties + "\n".join(lines).replace("{", "{{").replace("}", "}}") + "\n",

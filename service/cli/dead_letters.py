@@ -59,7 +59,5 @@ def retry_letters(
     topics = settings.model_topics
     sharing = [model for model, topic in topics.items() if model != name and topic == topics.get(name, name)]
     if sharing and not yes:
-        raise ConfigurationError(
-            f"model {', '.join(sharing)} learns the same topic, and would learn these records twice: say --yes to do it"
-        )
+        raise ConfigurationError(f"model {', '.join(sharing)} would learn these records twice: say --yes to do it")
     retry(settings.kafka.cluster, name, keys or [], every, reason)

@@ -20,9 +20,7 @@ Model = Annotated[list[str] | None, typer.Option("-m", "--model", "-t", "--topic
 """Lists, so that a second name can be refused: with a plain option the last one would win."""
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
 Group = Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")]
-RedisUrl = Annotated[
-    str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost:6379/0.")
-]
+RedisUrl = Annotated[str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost/0.")]
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The service (default: as the settings say).")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only records with this reason.")]
 Format = Annotated[Literal["jsonl", "csv"] | None, typer.Option("--format", help="Default: CSV for .csv, else jsonl.")]
@@ -30,9 +28,7 @@ LabelColumn = Annotated[
     str | None,
     typer.Option("--label", metavar="COLUMN", help="The file is CSV; this is its label's column (default: label)."),
 ]
-Output = Annotated[
-    str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the weights as JSON, which `start` reads.")
-]
+Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write JSON, which `start` reads.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -5,8 +5,6 @@ another rule or average. Its identity, the offsets where it began and the offset
 model's own weights never depend on a candidate.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,9 +23,7 @@ def stored_as(name: str, array: str) -> str:
 class Candidate(Classifier):
     """A candidate. `since` has the next offsets when it began, by partition."""
 
-    def __init__(
-        self, identity: Identity, columns: Columns, options: Options, since: Mapping[PartitionId, int]
-    ) -> None:
+    def __init__(self, identity: Identity, columns: Columns, options: Options, since: dict[PartitionId, int]) -> None:
         super().__init__(identity, columns, options)
         self.since = dict(since)
 

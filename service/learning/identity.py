@@ -20,8 +20,6 @@ MAX_WEIGHT = 1e6
 """The largest value and weight of an event: a larger one is a mistake in the data, and its square could overflow."""
 MAX_HALF_LIFE = 100_000
 """Events. A table has a number for each of them: for a million it would hold the event loop for 36 ms (measured)."""
-MAX_COLUMNS = 1 << 28
-"""The most features in any mode: their weights take two gigabytes."""
 MAX_SQUARED_NORM = 1e30
 """The limit of ‖w‖²: a model beyond it diverges, or its values should have been scaled. Within it every score, step and
 sum is finite. It changes nothing about an event that is learned."""

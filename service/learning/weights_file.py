@@ -54,9 +54,7 @@ def read_weights(raw: bytes, source: str, mode: str, scale: str) -> WeightsFile:
     try:
         about = msgspec.json.decode(raw, type=_About)
         if len(about.classes) > 2:
-            raise ConfigurationError(
-                f"{source}: it has weights for {len(about.classes):,} labels: expected weights for two labels"
-            )
+            raise ConfigurationError(f"{source}: it has weights for {len(about.classes):,} labels: expected two")
         weights = msgspec.json.decode(raw, type=WeightsFile)
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{source}: {error}: expected a file that `perceptron export` writes") from None

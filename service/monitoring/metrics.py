@@ -6,7 +6,7 @@ them twice, and a counter never goes back within a process. Only the learner exp
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -95,7 +95,7 @@ class Metrics(Collector):
         version: str,
         models: Callable[[], Iterable[Awaitable[ModelFigures]]],
         ready: Callable[[], bool],
-        missing: Callable[[], Mapping[str, float]],
+        missing: Callable[[], dict[str, float]],
     ) -> None:
         """`missing` gives, for each dependency, since when it does not answer (seconds since 1970), or 0."""
         # Otherwise each counter has a series of start times too, which nothing here reads.

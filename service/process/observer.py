@@ -133,9 +133,7 @@ class ModelObserver:
         self._log.error("the snapshot of this model has vanished from the store: learning the log again from its start")
 
     def fingerprint_missing(self, partition: PartitionId, offset: int) -> None:
-        self._log.warning(
-            "the topic lacks the last learned record: not compared", partition=partition.as_json, offset=offset
-        )
+        self._log.warning("the last learned record is gone: not compared", partition=partition.as_json, offset=offset)
 
     def set_aside(self, letter: Message) -> None:
         self._metrics.dead_letters.labels(self._model.name).inc()

@@ -151,7 +151,7 @@ class Process:
 
     def _server(self, history: History) -> HttpServer:
         """The HTTP server. When it stops, it waits for requests in flight."""
-        http, logger, stopping = self._settings.http, self._log, self._stop.is_set
+        http, logger, ended, stopping = self._settings.http, self._log, self._metrics.ended, self._stop.is_set
         limits = Limits(**{name: getattr(http, name) for name in Limits._fields})
         options = HttpOptions(
             __version__,
@@ -162,9 +162,7 @@ class Process:
             allowed_origins=http.allowed_origins,
         )
         app = Application(self._models, self._metrics, self._store, history, stopping, options)
-        connections = Connections(
-            limits, self._requests, lambda cause: self._metrics.ended.labels(cause).inc(), stopping
-        )
+        connections = Connections(limits, self._requests, lambda cause: ended.labels(cause).inc(), stopping)
         return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(logger) if http.tls else None)
 
     def _stopping(self, number: int) -> None:
@@ -239,10 +237,8 @@ class Process:
         """Use these aliases, and follow their models."""
         known, self._models.aliases = self._models.aliases, aliases
         for alias, name in aliases.items() - known.items():
-            model, own = (
-                self._models.get(name) or self._models.add(self._model(name, alias)),
-                self._followers.get(alias),
-            )
+            model = self._models.get(name) or self._models.add(self._model(name, alias))
+            own = self._followers.get(alias)
             if own and name == before_reset(alias):
                 model.answering = own.pause()
             waits = "" if model.answering else "; it has no snapshot here yet, so the alias waits for one"

@@ -41,9 +41,7 @@ Contributions = Annotated[
         "runner-up's; a hashed feature's weight has the sign of its hash"
     ),
 ]
-Ranking = Annotated[
-    list[LabelScore], Meta(description="with three labels and more: the ?top=10 largest, largest first")
-]
+Ranking = Annotated[list[LabelScore], Meta(description="with three labels or more: the ?top=10 largest, largest first")]
 RunnerUp = Annotated[
     bool | int | float | str, Meta(examples=[2], description="with ?explain=true: the label with the next score")
 ]

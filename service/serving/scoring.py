@@ -164,9 +164,7 @@ def _explain(prediction: Prediction, now: FrozenModel, features: Features, score
     prediction.contributions = rows
 
 
-def predict_large(
-    now: FrozenModel, request: PredictionRequest, explain: bool, top: int = DEFAULT_TOP
-) -> list[Prediction]:
+def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, top: int) -> list[Prediction]:
     """The predictions for a large request; raises Rejected.
 
     It runs in a thread: it reads only parts of the learner that do not change, and columns, which are never removed.

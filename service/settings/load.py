@@ -145,12 +145,8 @@ class Settings(BaseSettings):
     @property
     def ignored_settings(self) -> list[str]:
         """A line for each setting that changes nothing: most often its name is misspelt."""
-        used = {
-            *self.threshold_units,
-            *self.model_topics,
-            *self.topics,
-            *(_matching(self.models, topic) for topic in self.topics),
-        }
+        used: set[str | None] = {*self.threshold_units, *self.model_topics, *self.topics}
+        used |= {_matching(self.models, topic) for topic in self.topics}
         unused = [name for name in self.models if name not in used]
         lines = [f"models.{name}: no topic uses it: name it in topics, or take its table out" for name in unused]
         removed = [
@@ -216,9 +212,8 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         if "__" in name:  # no other program uses such a name: it is refused, as in the file
             raise ConfigurationError(line)
     try:
-        origins = SettingSources(
-            flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path
-        )
+        values = _read(path) if chosen or path.exists() else {}
+        origins = SettingSources(flags, EnvSettingsSource(Settings)(), values, path)
         settings = Settings(**origins.merged())
         if not settings.models:  # the defaults of models are checked even without a model
             ModelSettings(**settings.model)

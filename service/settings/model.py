@@ -9,22 +9,15 @@ import msgspec
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from service.errors import ConfigurationError
-from service.learning.identity import (
-    MAX_CLASSES,
-    MAX_COLUMNS,
-    MAX_HALF_LIFE,
-    MAX_VALUE,
-    OF_A_CANDIDATE,
-    Identity,
-    Places,
-    Text,
-)
+from service.learning.identity import MAX_CLASSES, MAX_HALF_LIFE, MAX_VALUE, OF_A_CANDIDATE, Identity, Places, Text
 from service.learning.options import MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
 from service.settings.section import Section, as_value_error
 from service.text import format_error, short_json
 
+MAX_COLUMNS = 1 << 28
+"""The most features in any mode: their weights take two gigabytes."""
 HALF_LIFE_EVENTS = 1000
 """The default of `half_life`."""
 RULE_SETTINGS = ("eta", "outputs", "slope", "margin", "tie")

@@ -27,6 +27,8 @@ columns are 123 blobs."""
 DELTA = np.dtype([("column", "<u4"), ("value", "<f8")])
 RUN = np.dtype([("partition", "<u4"), ("from", "<u8"), ("to", "<u8")])
 
+Blobs = Mapping[str, bytes]
+"""Blobs by their digests."""
 Runs = list[tuple[int, int, int]]
 """(partition, from, to), in the order in which these offsets were learned."""
 
@@ -98,9 +100,7 @@ def missing_array_blobs(base: list[str], deltas: list[str], before: Encoded = NO
     return [name for i, name in enumerate(base) if before.blocks[i : i + 1] != [name]] + deltas
 
 
-def decode_array(
-    base: list[str], deltas: list[str], parts: Mapping[str, bytes], columns: int, before: Encoded = NO_ARRAY
-) -> Encoded:
+def decode_array(base: list[str], deltas: list[str], parts: Blobs, columns: int, before: Encoded = NO_ARRAY) -> Encoded:
     """The array that a base and deltas describe. `parts` has the blobs that `missing_array_blobs` names, verified.
 
     Raises SnapshotDamaged if they do not fit `columns`, or do not continue `before`.
@@ -169,9 +169,7 @@ def encode_name_blobs(names: Sequence[str], before: list[str], count: int) -> tu
     return before[:full] + digests, dict(zip(digests, new, strict=True))
 
 
-def decode_name_blobs(
-    names: list[str], parts: Mapping[str, bytes], before: list[str], held: Sequence[str]
-) -> list[str]:
+def decode_name_blobs(names: list[str], parts: Blobs, before: list[str], held: Sequence[str]) -> list[str]:
     """The names after the `held` ones, which are in the blobs `before`; raises SnapshotDamaged if they do not go on."""
     fetched = later_blobs(names, before)
     try:
@@ -195,7 +193,7 @@ def encode_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[st
     return before + digests, runs[full * BLOCK_RUNS :], dict(zip(digests, new, strict=True))
 
 
-def decode_runs(names: list[str], rest: Runs, parts: Mapping[str, bytes], before: list[str], held: Runs) -> Runs:
+def decode_runs(names: list[str], rest: Runs, parts: Blobs, before: list[str], held: Runs) -> Runs:
     """All runs of a head. The `held` runs begin with the runs in the blobs `before`."""
     fetched = later_blobs(names, before)
     fresh = (run for name in fetched for run in _rows(parts[name], RUN).tolist())

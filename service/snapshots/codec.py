@@ -43,11 +43,7 @@ def decode_head(data: bytes, digest: str) -> Head:
             f"{head.identity.fold}, this one {FOLD}): run that release, or learn the log again with `perceptron reset "
             f"-m {head.model} --yes`"
         )
-    extra = [
-        stored_as(name, array)
-        for name, saved in head.candidate_states.items()
-        for array in saved.identity.weight_arrays
-    ]
+    extra = [stored_as(n, array) for n, c in head.candidate_states.items() for array in c.identity.weight_arrays]
     if head.arrays.keys() != (expected := {*head.identity.arrays, *extra}):
         raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, expected {', '.join(sorted(expected))}")
     return head

@@ -100,22 +100,16 @@ async def fetch_newest(
 
 
 async def read_snapshot(
-    store: ModelStore,
-    model: str,
-    current: Head,
-    digest: str,
-    offload: Offload,
-    options: Options,
-    before: Snapshot | None = None,
+    store: ModelStore, model: str, head: Head, digest: str, offload: Offload, options: Options, before: Snapshot | None
 ) -> Snapshot:
     """The snapshot of a model's head with this digest; raises BlobMissing and SnapshotDamaged."""
-    names = restore.missing_blobs(current, before.stored if before else NOTHING_STORED)
+    names = restore.missing_blobs(head, before.stored if before else NOTHING_STORED)
     parts = await store.blobs(model, names)
     if lost := [name for name in names if name not in parts]:
         raise BlobMissing(f"blob {lost[0][:12]} is missing")
     base = (before.learner, before.stored) if before else None
-    stored, finish = await offload(restore.restore_learner, current, parts, options, base)
-    return Snapshot(current, digest, finish(), stored)
+    stored, finish = await offload(restore.restore_learner, head, parts, options, base)
+    return Snapshot(head, digest, finish(), stored)
 
 
 class SaveBudget:
@@ -296,12 +290,7 @@ class Keeper:
         return abs(self.clock.time() - self.head.kept[-1].saved_at) >= self.keep_every
 
     def _compose(
-        self,
-        learner: Learner,
-        content: Content,
-        fingerprints: Fingerprints,
-        source: TopicIdentity,
-        keep: bool,
+        self, learner: Learner, content: Content, fingerprints: Fingerprints, source: TopicIdentity, keep: bool
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
         before, now = self.head, self.clock.time()

@@ -1,6 +1,6 @@
 """A learner from a head and its blobs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import chain
@@ -73,7 +73,7 @@ class _Parts(NamedTuple):
 
 
 def restore_learner(
-    head: Head, parts: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
+    head: Head, parts: blobs.Blobs, options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
     """The learner that a head describes, from the blobs that `missing_blobs` names; raises SnapshotDamaged.
 
@@ -89,7 +89,7 @@ def restore_learner(
     return decoded, partial(_finish, learner, head, names, ready)
 
 
-def _decode(head: Head, parts: Mapping[str, bytes], learner: Learner, stored: Stored) -> tuple[Stored, list[str]]:
+def _decode(head: Head, parts: blobs.Blobs, learner: Learner, stored: Stored) -> tuple[Stored, list[str]]:
     """The arrays of a head, and the names that the learner lacks, verified; raises SnapshotDamaged."""
     for name, blob in parts.items():
         if blobs.digest(blob) != name:

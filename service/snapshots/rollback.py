@@ -43,7 +43,7 @@ async def kept_snapshot(
         if not data:
             raise SnapshotDamaged("its head is missing")
         kept = codec.decode_head(data[0], digests[version])
-        return await read_snapshot(store, model, kept, digests[version], offload, options)
+        return await read_snapshot(store, model, kept, digests[version], offload, options, None)
     except SnapshotDamaged as error:
         raise DataError(f"{name}: kept version {version} is damaged ({error}): it also has {other_versions}") from error
     except SnapshotForeign as error:

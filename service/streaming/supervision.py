@@ -41,6 +41,4 @@ async def _insist(work: Any) -> Any:
     except asyncio.CancelledError as error:
         if cancelled:
             raise
-        raise Stuck(
-            f"{work.__qualname__} was cancelled from outside: the process ends, so that a fresh one continues"
-        ) from error
+        raise Stuck(f"{work.__qualname__} was cancelled from outside: a fresh process continues") from error

@@ -23,9 +23,7 @@ def _service_url(settings: Settings, url: str | None) -> str:
     if url:
         full = url if "://" in url else f"http://{url}"
         if "@" in url or not full.startswith(("http://", "https://")):  # errors show it, so it may have no password
-            raise ConfigurationError(
-                "--url: expected http://HOST:PORT or https://HOST:PORT, without a name or a password"
-            )
+            raise ConfigurationError("--url: expected http://HOST:PORT or https://HOST:PORT, without a login")
         return full.rstrip("/")
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)  # noqa: S104
     return f"{settings.http.scheme}://{host}:{settings.http.port}"

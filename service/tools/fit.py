@@ -98,21 +98,19 @@ async def topic_source(cluster: Cluster, topic: str) -> TrainingFile:
     return TrainingFile(f"topic {topic}", places, ValueBuffer.from_values(values, formats))
 
 
-def fit_events(
-    source: TrainingFile, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool
-) -> None:
+def fit_events(file: TrainingFile, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> None:
     """Fit, print and write; raises DataError if there is no event."""
     check_output(output)
     identity = own.identity()
-    data = batch_training.read_data(identity, source.values, own.start_weights)
+    data = batch_training.read_data(identity, file.values, own.start_weights)
     rejected = Counter(reject.reason for reject in data.rejects)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items()))
     events = len(data.batch.labels)
     if not events:
-        raise DataError(f"{source.name}: no event to learn{f' ({reasons})' if reasons else ''}")
+        raise DataError(f"{file.name}: no event to learn{f' ({reasons})' if reasons else ''}")
     if options.batch and own.eta is None:
         identity = msgspec.structs.replace(identity, eta=batch_training.stable_eta(data.batch))
-    result = _learn(identity, data, [source.places[i] for i in data.batch.records], options)
+    result = _learn(identity, data, [file.places[i] for i in data.batch.records], options)
     counts = {
         "events": events,
         "passes": len(result.passes),

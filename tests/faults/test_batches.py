@@ -99,9 +99,7 @@ def wait_until_stopped(running: Running, topic: str, words: str) -> None:
     assert (model["covered"], model["events"]) == ({"0": [[0, 20]]}, 20)
 
 
-async def test_a_flipped_base_offset_stops_learning_before_it(
-    service: Any, kafka: Server, redis: Server, topic: str
-) -> None:
+async def test_a_flipped_base_offset_stops_learning(service: Any, kafka: Server, redis: Server, topic: str) -> None:
     """This holds for every wrong base offset, and for a new process, whose first fetch begins there."""
     topics = {f"{topic}-{name}": flip for name, flip in BASES.items()}
     topics |= {f"{topic}-compact-{name}": BASES[name] for name in ("28", "beyond")}

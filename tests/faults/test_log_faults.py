@@ -219,7 +219,7 @@ def test_dead_letter_topic_missing(trial: Trial) -> None:
     service = trial.service()
     trial.up(service)
     trial.ask()
-    trial.wait_for_log(service, "no dead-letter topic: saves will wait at the first rejected event")
+    trial.wait_for_log(service, "no dead-letter topic: saves wait at the first rejected event")
     for _ in range(5):
         trial.wait_for_log(service, "dead letters cannot be written")
         wait(lambda: service.model()["ahead"] > 2000, "learning continues")

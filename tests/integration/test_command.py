@@ -145,9 +145,7 @@ async def test_an_amended_model_is_not_learned_under_the_old_settings(
     assert (await tool.verify())["replayed_events"] == 1
 
 
-def test_a_replica_follows_and_serves_without_kafka(
-    run: Run, kafka: Server, redis: Server, topic: str, tmp_path: Path
-) -> None:
+def test_a_replica_serves_without_kafka(run: Run, kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
     learner = run().up()
     replica = Running(topic, NOWHERE, redis.address, tmp_path, "", "--no-learn").up()
     try:

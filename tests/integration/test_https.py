@@ -20,11 +20,7 @@ from tests.conftest import Running, one_line, perceptron, wait
 NOWHERE = "127.0.0.1:1"
 TOKEN = "a-token-of-ours-0123"  # noqa: S105 - only for these tests
 UNIT = '[models.and]\nrule = "threshold-unit"\nweights = {a = 1, b = 1}\nthreshold = 2\n'
-SECURITY_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "cache-control": "no-store",
-    "referrer-policy": "no-referrer",
-}
+SECURITY_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store", "referrer-policy": "no-referrer"}
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +79,7 @@ def exchange(service: Running, text: bytes, context: ssl.SSLContext | None = Non
     return answer
 
 
-def test_a_certificate_is_replaced_without_a_restart(
-    service: Running, folder: Path, certificates: Certificates
-) -> None:
+def test_a_certificate_is_replaced_while_it_runs(service: Running, folder: Path, certificates: Certificates) -> None:
     """The next connection has it. If the files are broken or do not match, the previous one stays; this is logged."""
     assert f"url=https://127.0.0.1:{service.port}" in service.log.read_text()
     old, new = certificate_of(certificates.server), certificate_of(certificates.elsewhere)

@@ -23,9 +23,7 @@ def memory(service: Running, field: str = "VmRSS") -> int:
     return int(line.split()[1]) // 1024
 
 
-async def test_a_batch_that_is_too_large_stops_its_topic_alone(
-    run: Run, kafka: Server, redis: Server, topic: str
-) -> None:
+async def test_a_too_large_batch_stops_its_topic_alone(run: Run, kafka: Server, redis: Server, topic: str) -> None:
     """The stop names the offsets for a rollback. Memory stays bounded, and other topics and answers continue."""
     names = {codec: f"{topic}-{codec}" for codec in CODECS}
     for name in names.values():

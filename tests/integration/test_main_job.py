@@ -88,9 +88,7 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
         assert metrics[f'perceptron_rejected_events_total{{model="{topic}",reason="{reason}"}}'] == n
 
 
-async def test_sigterm_saves_answers_and_exits_0_while_predictions_arrive(
-    run: Run, producer: AIOKafkaProducer, topic: str
-) -> None:
+async def test_sigterm_saves_answers_and_exits_0_under_load(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
     """The service saves everything at the end, answers each accepted request, and a restart continues from there."""
     service = run().up()
     events = random_events(20_000)

@@ -30,9 +30,7 @@ def console_producer(folder: Path) -> None:
     script.chmod(0o755)
 
 
-def test_each_producer_of_the_pages_feeds_the_model(
-    run: Run, kafka: servers.Server, topic: str, tmp_path: Path
-) -> None:
+def test_each_producer_of_the_pages_feeds_a_model(run: Run, kafka: servers.Server, topic: str, tmp_path: Path) -> None:
     console_producer(tmp_path)
     points = f"{topic}-points"
     service = run(f"[models.{points}]\nfeatures = 'positional'\ndimension = 3\n", "-t", points).up()
@@ -44,11 +42,8 @@ def test_each_producer_of_the_pages_feeds_the_model(
         blocks = re.findall(r"^```(bash|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         assert len(blocks) == number
         for language, block in blocks:
-            code = (
-                block.replace("localhost:9092", kafka.address)
-                .replace("churn", topic)
-                .replace('"points"', f'"{points}"')
-            )
+            code = block.replace("localhost:9092", kafka.address).replace("churn", topic)
+            code = code.replace('"points"', f'"{points}"')
             command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]
             subprocess.run(command, check=True, timeout=DEADLINE, env=clean_environment(PATH=path), cwd=tmp_path)
     service.wait_for(8)

@@ -80,9 +80,7 @@ async def test_a_save_whose_sweeping_is_refused_is_accepted(user: User, raw_redi
 
 
 @pytest.mark.parametrize(("command", "is_refused"), [("EVALSHA", True), ("HELLO", False)])
-async def test_a_renamed_command_is_refused_and_hello_is_not_needed(
-    tmp_path: Path, command: str, is_refused: bool
-) -> None:
+async def test_a_renamed_command_is_refused_unless_it_is_hello(tmp_path: Path, command: str, is_refused: bool) -> None:
     """Without HELLO a server speaks only the older protocol, as before version 6 and behind some proxies."""
     with redis_server(tmp_path / "redis", "--rename-command", command, "") as server:
         async with RedisStore(f"redis://{server.address}/0") as store:

@@ -136,9 +136,7 @@ async def test_a_wrong_or_missing_password_is_reported(server: TlsServer) -> Non
 
 
 @pytest.mark.nightly
-async def test_files_are_read_when_a_process_starts(
-    server: TlsServer, certificates: Certificates, tmp_path: Path
-) -> None:
+async def test_files_are_read_at_the_start(server: TlsServer, certificates: Certificates, tmp_path: Path) -> None:
     """A password and an authority: a running process keeps what it read, a new one has the new files."""
     password, ca = tmp_path / "password", tmp_path / "ca.pem"
     password.write_text("old\n")

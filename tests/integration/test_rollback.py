@@ -50,9 +50,7 @@ def wait_for_covered(service: Running, *ranges: list[int]) -> None:
     wait(lambda: (m := service.model())["covered"] == {"0": [*ranges]} and not m["ahead"], f"{ranges} are learned")
 
 
-async def test_records_in_a_hole_are_never_learned(
-    run: Run, tool: Tool, producer: AIOKafkaProducer, topic: str
-) -> None:
+async def test_records_in_a_gap_are_never_learned(run: Run, tool: Tool, producer: AIOKafkaProducer, topic: str) -> None:
     """This holds with and without new events; another rollback makes the hole longer, or removes it."""
     service = await asyncio.to_thread(run(KEEP_OFTEN, session_timeout=TAKEOVER_SECONDS).up)
     events = random_events(900)
@@ -113,9 +111,7 @@ async def test_an_impossible_rollback_says_so_in_one_line(
     # The log is trimmed: the user must name what is left out.
     await trim(kafka, topic, 350)
     error = await rollback_error(1, number)
-    assert (
-        f"has the offsets 350 to 400: learning cannot go on at {offset}; name another offset with --resume-at" in error
-    )
+    assert f"has the offsets 350 to 400: learning cannot go on at {offset}" in error
     await tool.roll_back(number, "--resume-at", "0:350")
     restarted = await asyncio.to_thread(run(KEEP_OFTEN).up)
     assert (await asyncio.to_thread(restarted.wait_for, 400))["covered"] == {"0": [[0, offset], [350, 400]]}

@@ -102,7 +102,7 @@ async def test_an_earlier_version_answers_for_a_model_that_diverges(
     await asyncio.to_thread(wait, lambda: restarted.model()["learning_here"], "it continues after these events")
 
 
-async def test_a_model_that_diverges_with_nothing_kept_says_why(
+async def test_a_diverged_model_with_nothing_kept_says_why(
     run: Run, producer: AIOKafkaProducer, tool: Tool, topic: str
 ) -> None:
     """Predictions are refused with the reason, the model can be looked at, and the process stays ready."""

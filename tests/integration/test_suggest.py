@@ -33,9 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_service_runs_with_the_written_settings(
-    run: Run, producer: AIOKafkaProducer, topic: str, folder: Path
-) -> None:
+async def test_the_written_settings_run(run: Run, producer: AIOKafkaProducer, topic: str, folder: Path) -> None:
     """The service learns the same records, and has the accuracy that `suggest` reported."""
     result = suggest(folder, "clicks.jsonl", "-t", topic, "-o", "perceptron.toml")
     assert "perceptron.toml is written" in one_line(result.stderr)

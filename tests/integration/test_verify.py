@@ -44,9 +44,7 @@ def raw_events(count: int) -> list[bytes]:
 
 
 @pytest.mark.nightly
-async def test_verify_after_kills_and_with_bad_records_and_gaps(
-    run: Run, tool: Tool, kafka: Server, topic: str
-) -> None:
+async def test_verify_after_kills_with_bad_records_and_gaps(run: Run, tool: Tool, kafka: Server, topic: str) -> None:
     """A model with categories, scale, margins and a recent average, which skips some records."""
     settings = KEEP_OFTEN + FULL
     await create_topic(kafka, topic)

@@ -90,11 +90,8 @@ class SimulatedLog:
     async def source(self) -> TopicIdentity:
         topic = await self._ask("source")
         await Step("source done")
-        return (
-            TopicIdentity("elsewhere", "0")
-            if self._foreign
-            else TopicIdentity("cluster", str(self._world.topics.index(topic)))
-        )
+        known = TopicIdentity("cluster", str(self._world.topics.index(topic)))
+        return TopicIdentity("elsewhere", "0") if self._foreign else known
 
     async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
         partitions = self.partitions

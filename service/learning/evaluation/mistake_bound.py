@@ -183,9 +183,7 @@ class BoundSegment:
         for g, x in s.grid:
             most = (math.sqrt(limit) - s.start_along + x) / g
             if s.updates > most + ROUNDING * (abs(s.start_along) + math.sqrt(limit) + x) / g:
-                return (
-                    f"{s.updates} updates since the reference was chosen, more than the possible {most:g} (γ = {g:g})"
-                )
+                return f"{s.updates} updates since the reference was chosen: at most {most:g} are possible (γ = {g:g})"
         return None
 
 

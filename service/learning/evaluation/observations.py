@@ -90,7 +90,7 @@ class ModelObservations:
         identity = self._identity
         # With three labels or more a mistake moves two classes; another rule's step already covers all classes.
         moved = 2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0
-        total = _lengthened(self.squared_steps, moved, *identity.margins, learned.steps, learned.squared_norms)
+        total = _limit(self.squared_steps, moved, *identity.margins, learned.steps, learned.squared_norms)
         self.squared_steps = float(total)
         if self.bound_segment is not None:
             self.bound_segment.follow(identity, batch, learned)
@@ -109,9 +109,7 @@ class ModelObservations:
 
 
 @compiled
-def _lengthened(
-    total: float, moved: float, negative: float, positive: float, steps: Vector, squared_norms: Vector
-) -> float:
+def _limit(total: float, moved: float, negative: float, positive: float, steps: Vector, squared_norms: Vector) -> float:
     """`total` and what these updates can add to ‖w‖², in their order; a step has the sign of its label.
 
     `moved` is the number of weight vectors that a step moves.

@@ -138,9 +138,7 @@ class Flattener:
                     own[item] = int(value) if value.__class__ is bool else _number(value, item, pointer, str(i))
         elif kinds:
             expected = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
-            raise Rejected(
-                "wrong-type", f"feature {_quoted(name)} must be a list of {expected}, all of a kind", pointer
-            )
+            raise Rejected("wrong-type", f"feature {_quoted(name)} must be a list of {expected} of one kind", pointer)
         for feature, number in own.items():
             if feature in features:
                 raise _duplicate(feature, pointer)

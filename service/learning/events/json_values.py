@@ -20,9 +20,7 @@ class Pairs(list[tuple[str, Any]]):
     """A JSON object as (name, value) pairs. As the parser's hook this class is much faster than a function."""
 
 
-_decoder = json.JSONDecoder(
-    object_pairs_hook=Pairs, parse_constant=float, parse_int=lambda text: int(text[:_MAX_DIGITS])
-)
+_decoder = json.JSONDecoder(object_pairs_hook=Pairs, parse_constant=float, parse_int=lambda raw: int(raw[:_MAX_DIGITS]))
 
 
 def parse(raw: bytes) -> Any:

@@ -226,17 +226,15 @@ class BoundCheck(NamedTuple):
         return self.updates <= most * (1.0 + mistake_bound.ROUNDING) and self.norms is not False
 
 
-def check_bound(
-    identity: Identity, data: Data, squared_norms: Vector, candidates: dict[str, Vector]
-) -> BoundCheck | None:
+def check_bound(identity: Identity, data: Data, norms: Vector, candidates: dict[str, Vector]) -> BoundCheck | None:
     """The least bounds on the updates that led to these ‖w‖²; None if no candidate separates the data."""
-    from_zero, count, checks = not data.start.any(), len(squared_norms), list[BoundCheck]()
+    from_zero, count, checks = not data.start.any(), len(norms), list[BoundCheck]()
     for name, w in candidates.items():
         if separation := find_separation(identity, data.batch, w):
             novikoff = separation.updates if from_zero else None
-            norms = sides_hold(separation, squared_norms) if from_zero else None
+            between = sides_hold(separation, norms) if from_zero else None
             hu = separation.updates_from(data.start, w)
-            checks.append(BoundCheck(count, name, separation, novikoff, hu, norms))
+            checks.append(BoundCheck(count, name, separation, novikoff, hu, between))
     return min(checks, key=lambda check: check.hu if check.novikoff is None else check.novikoff, default=None)
 
 

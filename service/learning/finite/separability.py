@@ -65,9 +65,7 @@ def separate(batch: Batch, shape: tuple[int, ...], classes: int = 2, seconds: fl
 
     numbers = 2 * (classes - 1) * (len(batch.values) + len(batch.labels))
     if classes > 2 and numbers > MAX_NUMBERS:
-        return Certificate(
-            unknown=f"Kesler's vectors have {numbers:,} numbers, and the linear program takes {MAX_NUMBERS:,}"
-        )
+        return Certificate(unknown=f"Kesler's vectors have {numbers:,} numbers: the most is {MAX_NUMBERS:,}")
     raw = extended(batch, classes)
     used = np.unique(raw.indices)
     raw = raw[:, used]

@@ -21,9 +21,7 @@ TLS_HEADERS = [("strict-transport-security", "max-age=31536000")]
 class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers, with which it would end before the last save."""
 
-    def __init__(
-        self, app: ASGIApp, connections: Connections, stop_seconds: int, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, app: ASGIApp, connections: Connections, stop_seconds: int, tls: ssl.SSLContext | None) -> None:
         """A stop takes at most `stop_seconds` after `should_exit`. With `tls` the server accepts only TLS."""
         super().__init__(
             uvicorn.Config(

@@ -52,9 +52,7 @@ _PATHS: tuple[Path, ...] = tuple((name,) for name in _INPUT_FIELDS)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
 _IDLE_READERS: WeakKeyDictionary[Flattener, dict[str, RowReader]] = WeakKeyDictionary()
 """Compiled readers that no request uses, by the name of their list, so that a request need not make new buffers."""
-AnsweringCandidate = Annotated[
-    str, Meta(examples=["logistic"], description="the candidate that answered, if it was not the model itself")
-]
+AnsweringCandidate = Annotated[str, Meta(examples=["logistic"], description="the candidate that answered, if one did")]
 
 
 class _Answered(msgspec.Struct, forbid_unknown_fields=True):
@@ -312,4 +310,4 @@ def _check_count(member: MemberSpan, name: str, max_instances: int) -> None:
 def warm_up_predictions(learner: Learner) -> None:
     """Compile what large requests need, with a model of one position."""
     request = V1Request(b'{"instances":[{"features":[1]},{"features":[1]}]}', 2)
-    predict_large(freeze(learner, learner.main), request, explain=False)
+    predict_large(freeze(learner, learner.main), request, explain=False, top=1)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -31,9 +31,7 @@ WEIGHTS_PER_SECOND = 100_000
 class PageState:
     """Builds the page's JSON for each model, at most once a second."""
 
-    def __init__(
-        self, models: Models, history: History, release: str, missing: Callable[[], Mapping[str, float]]
-    ) -> None:
+    def __init__(self, models: Models, history: History, release: str, missing: Callable[[], dict[str, float]]) -> None:
         """`missing` returns since when each dependency does not answer (seconds since 1970), or 0."""
         self._models, self._history, self._release, self._missing = models, history, release, missing
         self._bodies: dict[str, tuple[float, asyncio.Future[Response]]] = {}

@@ -22,6 +22,7 @@ FETCH_BYTES = 4 << 20
 """The size of a response. Measured: smaller responses cost more per record, larger ones do not cost less."""
 METADATA_SECONDS = 5.0
 """The limit for the client to refresh its metadata."""
+Partitions = Collection[TopicPartition]
 
 
 class PartitionResponse(NamedTuple):
@@ -68,15 +69,13 @@ def leader_of(client: AIOKafkaClient, tp: TopicPartition) -> int | None:
     return None if node in (None, -1) else int(node)
 
 
-async def refresh_unknown_leaders(client: AIOKafkaClient, partitions: Collection[TopicPartition]) -> None:
+async def refresh_unknown_leaders(client: AIOKafkaClient, partitions: Partitions) -> None:
     """Refresh the metadata once if the leader of a partition is unknown."""
     if any(leader_of(client, tp) is None for tp in partitions):
         await refresh_metadata(client)
 
 
-async def find_leaders(
-    client: AIOKafkaClient, partitions: Collection[TopicPartition]
-) -> dict[int | None, list[TopicPartition]]:
+async def find_leaders(client: AIOKafkaClient, partitions: Partitions) -> dict[int | None, list[TopicPartition]]:
     """The partitions by the broker that leads them; the key None is for an unknown leader."""
     await refresh_unknown_leaders(client, partitions)
     by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
@@ -86,15 +85,13 @@ async def find_leaders(
 
 
 async def list_offsets(
-    client: AIOKafkaClient, partitions: Collection[TopicPartition], time: int
+    client: AIOKafkaClient, partitions: Partitions, time: int
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
     """The first offsets (EARLIEST) or last stable offsets (LATEST), and the errors of partitions without an answer."""
     offsets, errors = dict[TopicPartition, int](), dict[TopicPartition, KafkaError]()
     by_leader = await find_leaders(client, partitions)
     for tp in by_leader.pop(None, ()):
-        errors[tp] = LeaderNotAvailableError(
-            f"topic {tp.topic} does not exist, or partition {tp.partition} has no leader"
-        )
+        errors[tp] = LeaderNotAvailableError(f"no topic {tp.topic}, or its partition {tp.partition} has no leader")
 
     async def ask(node: int, led: list[TopicPartition]) -> None:
         topics: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -118,9 +115,7 @@ async def list_offsets(
     return offsets, errors
 
 
-async def log_bounds(
-    client: AIOKafkaClient, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, tuple[int, int]]:
+async def log_bounds(client: AIOKafkaClient, partitions: Partitions) -> dict[TopicPartition, tuple[int, int]]:
     """The first and the last stable offset of partitions; raises KafkaError if one is unknown."""
     begins, errors = await list_offsets(client, partitions, EARLIEST)
     ends, more_errors = await list_offsets(client, partitions, LATEST)

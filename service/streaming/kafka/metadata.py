@@ -23,9 +23,7 @@ def _compact(**fields: Any) -> tuple[tuple[str, Any], ...]:
 NUMBERS = CompactArray(Int32)
 TEXT = CompactString()
 BROKER = _compact(id=Int32, host=TEXT, port=Int32, rack=TEXT)
-PARTITION = _compact(
-    error=Int16, number=Int32, leader=Int32, epoch=Int32, replicas=NUMBERS, in_sync=NUMBERS, offline=NUMBERS
-)
+PARTITION = _compact(error=Int16, id=Int32, leader=Int32, epoch=Int32, replicas=NUMBERS, isr=NUMBERS, offline=NUMBERS)
 PARTITIONS = CompactArray(*PARTITION)
 TOPIC = _compact(error=Int16, name=TEXT, high=Int64, low=Int64, internal=Boolean, partitions=PARTITIONS, rights=Int32)
 BROKERS, TOPICS = CompactArray(*BROKER), CompactArray(*TOPIC)

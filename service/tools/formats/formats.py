@@ -140,9 +140,7 @@ def writer(identity: Identity, value_format: ValueFormat) -> Callable[[bytes], b
     if value_format is JSON:
         return bytes
     if value_format is DOUBLE_VECTOR and identity.features != "positional":
-        raise ConfigurationError(
-            f"--as f8: a vector has no names, and the model's features are {identity.features}: use --as msgpack"
-        )
+        raise ConfigurationError(f"--as f8: a vector has no names for {identity.features} features: use --as msgpack")
     places = identity.event
 
     def write(raw: bytes) -> bytes:

@@ -37,9 +37,7 @@ async def amend_model(settings: Settings, name: str, yes: bool) -> None:
                 return
             learner.amend(model.identity())
             if not yes:
-                raise ConfigurationError(
-                    f"this changes settings of model {name} from the next record on ({changes}): say --yes to do it"
-                )
+                raise ConfigurationError(f"this changes model {name} from now on ({changes}): say --yes to do it")
             if saved := await keeper.save(learner, {}, keeper.head.source):
                 following = ", ".join(f"{partition}:{offset}" for partition, offset in learner.next.items())
                 typer.echo(

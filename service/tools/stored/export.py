@@ -22,24 +22,20 @@ from service.tools.formats.atomic_write import write_atomically
 from service.tools.stored.newest_snapshot import newest_snapshot
 
 
-async def export_model(
-    settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None
-) -> None:
+async def export_model(settings: Settings, name: str, json: str | None, sklearn: str | None, onnx: str | None) -> None:
     """Write the model to these files, each whole or not at all; the JSON to standard output if none is named."""
     async with settings.redis.store() as store:
         newest = await newest_snapshot(store, name, settings.model_settings(name).options())
-    if output is None and sklearn is None and onnx is None:
+    if json is None and sklearn is None and onnx is None:
         typer.echo(_json(name, newest), nl=False)
     # The JSON first: every model has one, and it is there if another form cannot be made.
-    for form, file, content_of in (("json", output, _json), ("sklearn", sklearn, _skops), ("onnx", onnx, _onnx)):
+    for form, file, content_of in (("json", json, _json), ("sklearn", sklearn, _skops), ("onnx", onnx, _onnx)):
         if file is None:
             continue
         try:
             write_atomically(file, content_of(name, newest))
         except ImportError:
-            raise ConfigurationError(
-                f"--{form} needs more packages: pip install 'perceptron-service[{form}]'"
-            ) from None
+            raise ConfigurationError(f"--{form} needs packages: pip install 'perceptron-service[{form}]'") from None
         typer.echo(f"version {newest.head.version} of {name} written to {file}", err=True)
 
 

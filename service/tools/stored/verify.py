@@ -95,9 +95,8 @@ async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedMod
         learner = Learner(stored.identities[0], options=UNWATCHED, start=_start(settings, name, head))
     else:
         version = head.kept[-1].version
-        learner = (
-            await kept_snapshot(store, head.model, head, snapshot.digest, version, asyncio.to_thread, UNWATCHED)
-        ).learner
+        kept = await kept_snapshot(store, name, head, snapshot.digest, version, asyncio.to_thread, UNWATCHED)
+        learner = kept.learner
     learner.begin({partition: ranges[0][0] for partition, ranges in stored.covered.items()})
     # Candidates of a kept version that were removed or replaced since then are not compared.
     since = {name: (candidate.identity, candidate.since) for name, candidate in stored.candidates.items()}
@@ -138,7 +137,7 @@ def _start(settings: Settings, name: str, head: Head) -> WeightsFile | None:
     start = settings.model_settings(name).start_weights
     if start is None or start.identity != head.identity.start:
         raise ConfigurationError(
-            f"model {name} began with the weights of a file ({head.identity.start[:20]}…): set start to that file"
+            f"model {name} began with a file of weights ({head.identity.start[:20]}…): set start to it"
         )
     return start
 
@@ -162,20 +161,18 @@ def _steps(snapshot: ServedModel, learner: Learner) -> list[Step]:
     return steps
 
 
-async def _replay(
-    cluster: Cluster, topic: str, snapshot: ServedModel, steps: Sequence[Step], learner: Learner
-) -> str | None:
+async def _replay(cluster: Cluster, topic: str, served: ServedModel, steps: list[Step], learner: Learner) -> str | None:
     """Learn the covered records again; returns why the model diverged, if it did.
 
     Raises LogLost if records are missing, and DependencyError.
     """
-    fingerprints = {p: position.fingerprint for p, position in snapshot.head.next.items()}
+    fingerprints = {p: position.fingerprint for p, position in served.head.next.items()}
     learner.gaps = {}
-    async with cluster.reader(snapshot.head.model, [topic], LogLost(f"{cluster} has no topic {topic}")) as reader:
+    async with cluster.reader(served.head.model, [topic], LogLost(f"{cluster} has no topic {topic}")) as reader:
         _check_log(topic, steps, reader.bounds)
-        for partition, start, to in _cut(steps, snapshot.learner):
+        for partition, start, to in _cut(steps, served.learner):
             learner.skip(partition, start)
-            _change(learner, snapshot.learner)
+            _change(learner, served.learner)
             async for part in reader.read(partition, start, to):
                 last = fingerprints[partition]
                 for record in part[part.find(last.offset) : part.find(last.offset + 1)] if last else ():
@@ -189,7 +186,7 @@ async def _replay(
                     if diverged := learner.apply(partition, run).diverged:
                         return diverged
             _cover(learner, partition, to)
-    _change(learner, snapshot.learner)
+    _change(learner, served.learner)
     return None
 
 

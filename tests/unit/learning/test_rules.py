@@ -32,7 +32,7 @@ def test_weights_of_other_features_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r'w\.json: its weights were learned with scale = "standard"'):
         read_weights(raw[:-1] + b',"scale":"standard"}', "w.json", "positional", "none")
     raw = b'{"coef":[[1],[2],[3]],"intercept":[0,0,0],"classes":["a","b","c"]}'
-    with pytest.raises(ConfigurationError, match=r"^w\.json: it has weights for 3 labels: expected weights for two"):
+    with pytest.raises(ConfigurationError, match=r"^w\.json: it has weights for 3 labels: expected two"):
         read_weights(raw, "w.json", "positional", "none")
 
 

@@ -63,9 +63,7 @@ def body(identity: Identity, instances: Sequence[Any]) -> bytes:
 
 
 @pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
-def test_instances_read_as_rows_get_the_answers_of_each_alone(
-    identity: Identity, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_instances_read_as_rows_are_answered_as_alone(identity: Identity, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(v1_predictions, "PIECE_BYTES", 2000)  # some instances at a time
     learner, rng = train(identity), Random(2)
     raw = body(identity, [instance(identity, rng) for _ in range(200)])

@@ -241,9 +241,7 @@ def test_an_identity_sees_labels_that_python_takes_for_equal() -> None:
 @pytest.mark.parametrize(
     ("text", "margins"), [("2", (2.0, 2.0)), ("[0, 0.5]", (0.0, 0.5)), ("[-0.0, 0]", (0.0, 0.0)), ("0", (0.0, 0.0))]
 )
-def test_margins_that_are_0_are_the_plain_rule(
-    monkeypatch: pytest.MonkeyPatch, text: str, margins: tuple[float, float]
-) -> None:
+def test_margins_of_0_are_no_margins(monkeypatch: pytest.MonkeyPatch, text: str, margins: tuple[float, float]) -> None:
     """The identity then leaves margins out, so that a model that was stored before they existed continues."""
     monkeypatch.setenv("PERCEPTRON_MODEL__MARGIN", text)
     identity = load(None, {"topics": ["a"]}).models["a"].identity()
@@ -261,9 +259,7 @@ def test_margins_that_are_0_are_the_plain_rule(
         ("KAFKA", "notjson", "environment PERCEPTRON_KAFKA: expected JSON"),
     ],
 )
-def test_a_variable_whose_value_is_wrong_is_named(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
-) -> None:
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str) -> None:
     monkeypatch.setenv(f"PERCEPTRON_{name}", value)
     with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}"):
         load(None, {"topics": ["a"]})

@@ -108,9 +108,7 @@ async def _save_more(k: Keeper, learner: Learner, clock: FakeClock, seconds: flo
 
 
 @pytest.mark.parametrize("keep", [0, pytest.param(2, marks=pytest.mark.nightly)])
-async def test_the_recorded_order_of_interleaved_partitions_has_a_bound(
-    keep: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_recorded_order_of_partitions_has_a_bound(keep: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version is kept when the order becomes long, so that `verify` begins there; with `keep = 0`, only that one."""
     max_runs = 2 * BLOCK_RUNS
     monkeypatch.setattr(keepers, "MAX_RUNS", max_runs)

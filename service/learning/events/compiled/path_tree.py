@@ -107,11 +107,9 @@ def code_of_number(part: int, value: float, firsts: Any, numbers: Any) -> Any:
 
 
 @compiled
-def code_of_string(
-    part: int, data: int, begin: int, size: int, firsts: Any, ends: Any, strings: int, codes: Any
-) -> Any:
+def code_of_string(part: int, data: int, begin: int, size: int, firsts: Any, ends: Any, texts: int, codes: Any) -> Any:
     """The code of a string at a part, or NaN."""
     for k in range(firsts[1, part], firsts[1, part + 1]):
-        if ends[k + 1] - ends[k] == size and same_bytes(data, begin, strings, ends[k], size):
+        if ends[k + 1] - ends[k] == size and same_bytes(data, begin, texts, ends[k], size):
             return codes[k]
     return math.nan

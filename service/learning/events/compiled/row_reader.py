@@ -135,9 +135,7 @@ class RowReader:
         self._selected = name_table.room(self._selected, len(self._keys), len(self._keys) + 1)
         self._selected[len(self._keys)] = self._patterns.select(name)
 
-    def _append(
-        self, event: Event, record: int, events: Sequence[NDArray[Any]], buffers: list[NDArray[np.uint8]]
-    ) -> None:
+    def _append(self, event: Event, record: int, events: Sequence[NDArray[Any]], buffers: list[NDArray[Any]]) -> None:
         """Add an event from the careful reader, and the array with its names and its id."""
         state, features = self._state, event.features
         n, begin = int(state[json_parser.EVENTS]), int(state[json_parser.VALUES])

@@ -31,9 +31,7 @@ def units_of(models: Iterable[ModelTopics]) -> list[Unit]:
     return sorted(tuple(sorted(unit)) for unit in units)
 
 
-def spread(
-    units: Iterable[Unit], members: Mapping[str, Collection[Unit]], held: Mapping[str, set[str]]
-) -> dict[Unit, str]:
+def spread(units: Iterable[Unit], members: Mapping[str, set[Unit]], held: Mapping[str, set[str]]) -> dict[Unit, str]:
     """Unit -> member. `members` maps a member to the units it can have, `held` to the topics it has now.
 
     Pure and deterministic. In order of name, each unit goes to its holder while that has less than its even share,

@@ -11,9 +11,7 @@ from service.streaming.kafka.clients import KafkaClients
 
 _NO_MATCH = "no topic matches a pattern in topics yet: create one, or correct the pattern"
 _NOT_THERE = "waiting for the topic to exist; create it, or run with --create-topics"
-_NO_LETTERS = (
-    "no dead-letter topic: saves will wait at the first rejected event; create it, or run with --create-topics"
-)
+_NO_LETTERS = "no dead-letter topic: saves wait at the first rejected event; create it, or run with --create-topics"
 
 
 @dataclass(eq=False, repr=False)

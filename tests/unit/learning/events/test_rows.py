@@ -46,9 +46,7 @@ def reading() -> Iterator[None]:
     ],
     ids=["named", "hashed", "positional", "whole", "within"],
 )
-def test_usual_events_are_not_left_to_the_careful_reader(
-    identity: Identity, raw: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_usual_events_are_read_by_rows(identity: Identity, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the compiled reader would make nothing faster."""
     monkeypatch.setattr(CarefulReader, "read", None)
     batch, events = decode(identity, [raw])

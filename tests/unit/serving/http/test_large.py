@@ -69,7 +69,7 @@ def model() -> LocalModel:
     """A model of a hundred features, whose kernels are compiled."""
     learner = learner_of(Identity(), [event(dict.fromkeys(NAMES, 0.5), 1)])
     request = V1Request(b'{"instances":[{"features":{}},{"features":{}}]}', 2)
-    predict_large(freeze(learner, learner.main), request, explain=False)
+    predict_large(freeze(learner, learner.main), request, False, 1)
     return LocalModel(application(learner), learner)
 
 
@@ -88,9 +88,7 @@ async def test_a_large_request_does_not_hold_the_loop(model: LocalModel) -> None
         assert {**json.loads(single.body), **predictions[i]} == json.loads(single.body)
 
 
-async def test_one_state_answers_a_large_request_while_the_model_learns(
-    model: LocalModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_state_answers_a_large_request(model: LocalModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal instances get equal answers, though weights change and names come meanwhile."""
     learner, event_learned, read_pieces = model.learner, threading.Semaphore(0), v1_predictions.read_pieces
 
