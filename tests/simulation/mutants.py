@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant("a model that was reset begins under old settings", f"{WORLD}::Redis.commit", "state.get('identity')",
            "None"),
     Mutant("a learner with old settings does not say that the model was reset", f"{LEARN}._begin",
-           "settings_of_reset(self.log.model, await self.keeper.required_identity(), self.identity)", "None"),
+           "resume_check.settings_of_reset(self.log.model, await self.keeper.required_identity(), self.identity)", "None"),
     Mutant("another cluster's head is gone on with", f"{RESUME}::same_settings", "head.source.elsewhere(source)",
            "False", f"{ALONE}::test_another_clusters_model_is_not_continued[3]"),
     Mutant("an average that begins again with each restore", f"{CLASSIFIER}::state_of",
