@@ -53,7 +53,7 @@ async def test_models_on_one_topic_have_their_own_offsets_snapshots_and_dead_let
     await asyncio.to_thread(wait_until_learned, service, v2)
     options = ("-c", str(service.config), "dead-letters", "retry", "--all", "-m", v2, "-b", kafka.address)
     refused: Any = perceptron(*options)
-    assert (refused.returncode, f"model {topic} learns the same topic" in refused.stderr) == (2, True)
+    assert (refused.returncode, f"model {topic} would learn" in refused.stderr) == (2, True)
     assert perceptron(*options, "--yes").stderr == f"1 of 1 sent again to {topic}\n"
     for model in (topic, v2):
         await asyncio.to_thread(wait_until_learned, service, model, 2)
