@@ -113,7 +113,7 @@ async def read_snapshot(
 
 
 class SaveBudget:
-    """The saves of one process, which share its time. Each is made within this context."""
+    """The saves of one process, which share its time. A save is counted while it is within this context."""
 
     def __init__(self, models: Callable[[], int] = lambda: 1) -> None:
         """`models` returns the number of models that the process learns now."""

@@ -116,6 +116,7 @@ def _decode(head: Head, parts: blobs.Blobs, learner: Learner, stored: Stored) ->
 
 
 def _make_parts(head: Head, decoded: Stored, runs: blobs.Runs) -> _Parts:
+    """The parts of a learner, from the arrays of its head and its runs."""
     arrays, sums, segment = decoded.arrays, head.observations.bound_segment, None
     candidates = {name: _weights(saved.identity, decoded, name) for name, saved in head.candidate_states.items()}
     scaled = head.identity.scale == "standard"

@@ -110,7 +110,7 @@ class ModelObservations:
 
 @compiled
 def _limit(total: float, moved: float, negative: float, positive: float, steps: Vector, squared_norms: Vector) -> float:
-    """`total` and what these updates can add to ‖w‖², in their order; a step has the sign of its label.
+    """The limit of ‖w‖² after these updates, in their order, if it was `total` before. A step has its label's sign.
 
     `moved` is the number of weight vectors that a step moves.
     """

@@ -23,6 +23,7 @@ FETCH_BYTES = 4 << 20
 METADATA_SECONDS = 5.0
 """The limit for the client to refresh its metadata."""
 Partitions = Collection[TopicPartition]
+"""Partitions of any topics."""
 
 
 class PartitionResponse(NamedTuple):

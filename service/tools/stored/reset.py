@@ -20,6 +20,7 @@ async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: 
     async with settings.redis.store() as store:
         (digest,), aliases = await store.look([name])
         alias = aliases.get(name)
+        # After a reset under other settings there is no snapshot, but an identity, which can be reset too.
         if digest == "" and ((keep_answering and not alias) or not await store.required_identity(name)):
             raise await not_stored(store, name)
         if not yes:
