@@ -28,7 +28,7 @@ LabelColumn = Annotated[
     str | None,
     typer.Option("--label", metavar="COLUMN", help="The file is CSV; this is its label's column (default: label)."),
 ]
-Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write JSON, which `start` reads.")]
+Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write weights that `start` reads.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
