@@ -1,10 +1,12 @@
 """Record batches of any size, including larger ones than aiokafka's producer would send."""
 
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
 
 from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordsBuilder, parse_batches
 from service.streaming.records import Headers, KafkaRecord, KafkaRecords
@@ -26,6 +28,18 @@ def build_batch(codec: int, records: Iterable[KafkaRecord]) -> bytes:
     for offset, timestamp, key, value, headers in records:
         assert builder.append(offset, timestamp, key, value, list(headers))
     return bytes(builder.build())
+
+
+def add_checksum(raw: bytes | bytearray) -> bytes:
+    """A batch with the checksum that it should have."""
+    return bytes(raw[:17]) + struct.pack(">I", calc_crc32c(bytes(raw[21:]))) + bytes(raw[21:])
+
+
+def impossible_batch(deltas: Sequence[int], last: int, count: int, value: bytes = b"1") -> bytes:
+    """A batch of records with these relative offsets, whose head states its last one and how many records it has."""
+    raw = bytearray(build_batch(0, [KafkaRecord(delta, 1_700_000_000_000, None, value, ()) for delta in deltas]))
+    raw[23:27], raw[57:61] = struct.pack(">i", last), struct.pack(">i", count)
+    return add_checksum(raw)
 
 
 def build_batch_of_values(codec: str, values: Iterable[tuple[bytes | None, Headers]]) -> bytes:

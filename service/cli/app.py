@@ -6,6 +6,8 @@ Results go to stdout, everything else to stderr. Every error is one line that sa
 import inspect
 import os
 import sys
+from contextlib import suppress
+from itertools import chain
 from typing import Annotated
 
 import typer
@@ -13,7 +15,7 @@ import typer
 from service import __version__
 from service.cli import data, dead_letters, run, stored
 from service.cli.options import Config
-from service.errors import PerceptronError
+from service.errors import ConfigurationError, PerceptronError, os_cause
 
 app = typer.Typer(
     name="perceptron",
@@ -59,17 +61,45 @@ def main() -> None:
     """Run the command; turn every known error into one line and its exit code."""
     # Set before numpy is loaded: an idle thread of BLAS takes a sixth of the CPU time of learning (measured).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _open_standard_streams()
     try:
+        _check_encoding()
         sys.exit(app(standalone_mode=False, prog_name="perceptron"))
     except PerceptronError as error:
-        typer.echo(f"perceptron: {error}", err=True)
-        sys.exit(error.exit_code)
+        _fail(f"perceptron: {error}", error.exit_code)
     except typer.TyperException as error:
         message, ctx = error.format_message(), getattr(error, "ctx", None)
         if ctx is None or message != ctx.get_help():  # a command without its arguments prints its help
             message = " ".join(message.split()).rstrip(".")
             message = f"perceptron: {message}; see {ctx.command_path if ctx else 'perceptron'} --help"
-        typer.echo(message, err=True)
-        sys.exit(error.exit_code)
+        _fail(message, error.exit_code)
+    except OSError as error:  # all others are PerceptronErrors already
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter writes the rest when it ends
+        _fail(f"perceptron: the output cannot be written: {os_cause(error)}", 1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _open_standard_streams() -> None:
+    """Open the null device where a standard stream is closed: a socket with its number would get what is printed."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number, which is this one
+            setattr(sys, name, open(null, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115 - for good
+
+
+def _check_encoding() -> None:
+    """Raise ConfigurationError if an argument, or a variable of ours, is not UTF-8."""
+    ours = (pair for pair in os.environ.items() if pair[0].startswith("PERCEPTRON_"))
+    for text in (*sys.argv[1:], *chain.from_iterable(ours)):
+        if not text.isascii() and text.encode(errors="surrogateescape").decode(errors="replace") != text:
+            raise ConfigurationError(f"expected text in UTF-8, got {text!a}")
+
+
+def _fail(message: str, code: int) -> None:
+    """End with a line on stderr, if it can be written, and this code."""
+    with suppress(OSError):
+        typer.echo(message, err=True)
+    sys.exit(code)

@@ -172,8 +172,13 @@ class Learner:
         return began, dropped
 
     def cover(self, partition: PartitionId, offset: int) -> None:
-        """Cover the offsets before `offset`: they were learned, or have no record (compacted, control, aborted)."""
+        """Cover the offsets before `offset`: they were learned, or have no record (compacted, control, aborted).
+
+        Raises OutOfOrder if they are covered and others too.
+        """
         start, end = self.covered[partition][-1]
+        if offset < end:
+            raise OutOfOrder(f"partition {partition}: offset {offset} would be next, after {end}")
         if offset == end:
             return
         self.covered[partition][-1] = (start, offset)

@@ -76,7 +76,7 @@ class ModelObserver:
             )
         elif report:
             self._log.info("most records are accepted again")
-        self._metrics.delays.labels(self._model.name).observe(delay)
+        self._metrics.delays.labels(self._model.name).observe(max(0.0, delay))
         self._metrics.slices.labels(self._model.name).observe(seconds)
         self._large |= seconds >= LARGE_RECORD_SECONDS * max(records, 1)
 
@@ -163,7 +163,8 @@ class ModelObserver:
     def followed(self) -> None:
         """A newer snapshot answers now, since another process learns the model."""
         self._recovered("redis")
-        self._model.status.stopped = None
+        if not self._model.status.awaits_assignment():  # else our own learner says why it stopped
+            self._model.status.stopped = None
 
     def unusable(self, error: DataError) -> None:
         """The store's current snapshot is damaged or of another release. The model that answers stays."""

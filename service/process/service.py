@@ -82,12 +82,12 @@ class Process:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._log = configure_logging(settings.log)
+        self._metrics = Metrics(__version__, self._figures, self.is_ready, self._missing)
+        self._log = configure_logging(settings.log, self._metrics.dropped_lines.inc)
         self._stop = asyncio.Event()
         self._signal = 0
         self._requests = ServerState()
         self._clock = SystemClock(self._requests)
-        self._metrics = Metrics(__version__, self._figures, self.is_ready, self._missing)
         self._store = settings.redis.store()
         self._observers: dict[str, ModelObserver] = {}
         self._followers: dict[str, Follower] = {}
@@ -381,7 +381,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     if kinds is ALL_KINDS:
         use_compiled_reader(True)
     record_table = np.ones((TABLE_ROWS, 1), np.int64)
-    frame_records(0, 0, 0, 0, 0, (0, 0, False), record_table)
+    frame_records(0, 0, 0, 0, 0, (0, 0, False), (0, 1), record_table)
     find_formats(np.zeros(0, np.uint8), record_table)
     names = columns_for(Identity())
     names.extend(["name"])

@@ -1,7 +1,7 @@
 """A model's figures over time, for the page: taken once a second, and few enough to be sent whole.
 
 They are in the process's memory, so a restart begins from scratch. If the figures go back, as after a rollback, the
-points that are no longer true are dropped.
+points that are no longer true are dropped, and so are those of a clock that was set back.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Points:
             self._last.clear()
         self._last.append((point.time, point.events))
         points = self.all
-        while points and points[-1].events > point.events:
+        while points and (points[-1].events > point.events or points[-1].time > point.time):
             points.pop()
         if len(points) > 1:
             near = points[-1].time - points[-2].time < self.step - 0.5

@@ -10,7 +10,6 @@ from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import ExponentialBackoff, NoBackoff
-from redis.exceptions import RedisError
 
 from service.credentials.tls import Tls
 from service.snapshots.redis.redis_errors import NoPrimary, redis_failure
@@ -92,7 +91,7 @@ class Sentinels:
             try:
                 async with client:
                     primary: tuple[str, int] | None = await client.sentinel_get_master_addr_by_name(service)
-            except (RedisError, OSError, RuntimeError) as error:
+            except Exception as error:  # whatever it says, the next one is asked
                 answers.append(f"{address} {redis_failure(error, 'sentinel_')}")
                 continue
             if primary:

@@ -12,12 +12,10 @@ MIN_VERSION = 5, 0
 PROBE_KEY = "perceptron:{!tried}"
 """No model can have this key."""
 READ_SCRIPT = "redis.call('HMGET', KEYS[1], 'digest', 'head')"
-WRITE_SCRIPT = """
-redis.call('HDEL', KEYS[1], 'digest')
-redis.call('HSET', KEYS[1], 'digest', 'x')
-redis.call('HDEL', KEYS[1], 'digest')
-"""
-"""The first HDEL shows that the last one is allowed. No other client sees the key, since a script is atomic."""
+DELETE = "redis.call('HDEL', KEYS[1], 'digest')"
+WRITE_SCRIPTS = (DELETE, f"redis.call('HSET', KEYS[1], 'digest', 'x') {DELETE}")
+"""The first shows that the HDEL of the second is allowed. The second begins with HSET: Redis checks only the
+first write of a script for memory. No other client sees the key, since a script is atomic."""
 _REFUSED = re.compile("permission|can't run this|unknown (redis )?command", re.IGNORECASE)
 
 
@@ -46,7 +44,8 @@ async def check_server(redis: Redis, where: str, learn: bool) -> list[str]:
     if info.get("aof_enabled") == 0:
         warnings.append(f"{where} has no AOF: a restart loses snapshots (start it with --appendonly yes)")
     try:
-        await redis.register_script(WRITE_SCRIPT if learn else READ_SCRIPT)(keys=[PROBE_KEY])
+        for script in WRITE_SCRIPTS if learn else (READ_SCRIPT,):
+            await redis.register_script(script)(keys=[PROBE_KEY])
     except ResponseError as error:
         if isinstance(error, ReadOnlyError) or "READONLY" in str(error):
             raise

@@ -3,7 +3,7 @@
 import re
 import ssl
 
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -42,6 +42,8 @@ def redis_failure(error: Exception, login: str = "") -> str:
         text = "no answer in time"
     elif isinstance(cause, RuntimeError):
         text = "the connection broke"
+    elif not isinstance(cause, RedisError | OSError):
+        text = "its reply is not one of Redis to this command"
     else:
         text = (os_cause(cause) if isinstance(cause, OSError) else str(cause)).rstrip(".") or name
     ways = (way.format(login=login) for pattern, way in WAYS_OUT.items() if re.search(pattern, f"{name}: {text}"))

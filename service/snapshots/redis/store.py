@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import convert
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from service.errors import DependencyError
 from service.snapshots.codec import damaged
@@ -51,6 +52,12 @@ def _text(raw: bytes) -> str:
     return repr(raw)[2:-1]
 
 
+def _check_count(reply: Sequence[Any], asked: Sequence[str]) -> None:
+    """Raise ValueError unless a reply has an item for each that was asked for."""
+    if len(reply) != len(asked):
+        raise ValueError(f"{len(reply)} items instead of {len(asked)}")
+
+
 class RedisStore(Store):
     """The store on one Redis, at a URL or an endpoint."""
 
@@ -77,24 +84,27 @@ class RedisStore(Store):
 
     async def digest(self, model: str) -> str:
         async with self._translated_errors(model):
-            if digest := await self._redis.hget(key(model), "digest"):
-                return _text(digest)
+            digest = convert(await self._redis.hget(key(model), "digest"), bytes | None)
+        if digest:
+            return _text(digest)
         head = await self.head(model)
         return head[0] if head else ""
 
     async def look(self, models: Sequence[str]) -> tuple[list[str | None], dict[str, str]]:
         async with self._translated_errors():
-            aliases, digests = await self._look(keys=[ALIASES, *map(key, models)])
-        names = [*map(_text, aliases)]
-        found = [_text(digest) if isinstance(digest, bytes) else None for digest in digests]
-        return found, dict(zip(names[::2], names[1::2], strict=True))
+            reply = await self._look(keys=[ALIASES, *map(key, models)])
+            names, digests = convert(reply, tuple[list[bytes], list[Any]])
+            aliases = dict(zip(map(_text, names[::2]), map(_text, names[1::2]), strict=True))
+            _check_count(digests, models)
+        return [_text(digest) if isinstance(digest, bytes) else None for digest in digests], aliases
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
         async with self._translated_errors(model):
-            digest, head = await self._redis.hmget(key(model), ["digest", "head"])
+            reply = await self._redis.hmget(key(model), ["digest", "head"])
+            digest, head = convert(reply, tuple[bytes | None, bytes | None])
         if bool(digest) != bool(head):
             raise damaged(model, f"Redis has its {'digest and no head' if digest else 'head and no digest'}")
-        return (_text(digest), head) if digest else None
+        return (_text(digest), head) if digest and head else None
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
         names = list(digests)
@@ -117,11 +127,12 @@ class RedisStore(Store):
         blobs = chain.from_iterable(new.blobs.items())
         args: list[Any] = [new.parent, new.digest, new.head, new.keep, new.evict, len(new.refs), *new.refs, *blobs]
         async with self._translated_errors(model):
-            return cast(Verdict, (await self._commit(keys=[key(model)], args=args)).decode())
+            verdict: Verdict = convert(str(await self._commit(keys=[key(model)], args=args), "ascii"), Verdict)
+            return verdict
 
     async def required_identity(self, model: str) -> bytes | None:
         async with self._translated_errors(model):
-            return cast(bytes | None, await self._redis.hget(key(model), "identity"))
+            return convert(await self._redis.hget(key(model), "identity"), bytes | None)
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
         heads = await self._fields(model, [f"v:{version}" for version in versions])
@@ -129,7 +140,7 @@ class RedisStore(Store):
 
     async def models(self) -> list[str]:
         async with self._translated_errors():
-            return sorted(map(_text, await self._redis.smembers(MODELS)))
+            return sorted(map(_text, convert([*await self._redis.smembers(MODELS)], list[bytes])))
 
     async def set_alias(self, alias: str, model: str) -> None:
         async with self._translated_errors(), self._redis.pipeline() as transaction:
@@ -159,7 +170,9 @@ class RedisStore(Store):
         values = list[bytes | None]()
         for i in range(0, len(names), 16):
             async with self._translated_errors(model):
-                values += await self._redis.hmget(key(model), names[i : i + 16])
+                part = convert(await self._redis.hmget(key(model), names[i : i + 16]), list[bytes | None])
+                _check_count(part, names[i : i + 16])
+                values += part
         return values
 
     @asynccontextmanager
@@ -167,7 +180,7 @@ class RedisStore(Store):
         """Raise Redis' errors as ours. A key of another type is damage of this model."""
         try:
             yield
-        except (RedisError, OSError, RuntimeError) as error:  # uvloop raises RuntimeError if the connection just broke
+        except Exception as error:  # also of the client, if a reply is of another kind than it expects
             if model and "WRONGTYPE" in str(error):
                 self.missing_since = 0.0  # Redis answered
                 raise damaged(model, f"its key {key(model)} in Redis is not a hash") from error

@@ -1,5 +1,6 @@
 """Decompression of record batches. The size of the output is limited, whatever size a header declares."""
 
+import zlib
 from collections.abc import Callable, Iterator
 
 import cramjam
@@ -25,7 +26,7 @@ def decompress(codec: int, packed: memoryview, max_bytes: int) -> bytes | bytear
     name, unpack = CODECS[codec]
     try:
         return unpack(packed, max_bytes)
-    except (cramjam.DecompressionError, ValueError) as error:
+    except (cramjam.DecompressionError, zlib.error, ValueError) as error:
         raise DamagedBatch(f"has damaged {name} data: {error}") from None
 
 
@@ -66,8 +67,10 @@ def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
     if bytes(packed[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         yield packed
         return
-    start = XERIAL_HEADER_BYTES
+    start = 0
     while start < len(packed):
+        if bytes(packed[start : start + len(XERIAL_MAGIC)]) == XERIAL_MAGIC:  # another stream follows
+            start += XERIAL_HEADER_BYTES
         end = start + 4 + int.from_bytes(packed[start : start + 4], "big")
         if end > len(packed):
             raise ValueError("a block is cut short")
@@ -75,10 +78,33 @@ def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
         start = end
 
 
+_gunzip, _unlz4 = _into(cramjam.gzip.decompress_into), _into(cramjam.lz4.decompress_into)
+
+
+def _gzip(packed: memoryview, max_bytes: int) -> bytes | bytearray:
+    try:
+        return _gunzip(packed, max_bytes)
+    except (cramjam.DecompressionError, ValueError):
+        decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        out = decoder.decompress(packed, max_bytes)
+        if not decoder.eof:
+            raise
+        return out  # other bytes follow, which the Java client ignores
+
+
+def _lz4(packed: memoryview, max_bytes: int) -> bytes | bytearray:
+    """The content of the first frame. As in the Java client other bytes may follow, which are ignored."""
+    flags = int.from_bytes(packed[4:5], "big")
+    end = 7 + 8 * (flags >> 3 & 1) + 4 * (flags & 1)
+    while size := int.from_bytes(packed[end : end + 4], "little"):
+        end += 4 + (size & 0x7FFFFFFF) + 4 * (flags >> 4 & 1)
+    return _unlz4(packed[: end + 4 + 4 * (flags >> 2 & 1)], max_bytes)
+
+
 CODECS: dict[int, tuple[str, Decompress]] = {
-    1: ("gzip", _into(cramjam.gzip.decompress_into)),
+    1: ("gzip", _gzip),
     2: ("snappy", _snappy),
-    3: ("lz4", _into(cramjam.lz4.decompress_into)),
+    3: ("lz4", _lz4),
     4: ("zstd", _into(cramjam.zstd.decompress_into)),
 }
 """Name and bounded decoder of each codec, by Kafka's number."""

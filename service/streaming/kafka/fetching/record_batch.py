@@ -58,7 +58,7 @@ class RecordBatch:
         """Whether this control batch ends an aborted transaction. The key of its record is version and type."""
         record_table = np.empty((TABLE_ROWS, 1), np.int64)
         body = np.frombuffer(self.data, np.uint8, offset=HEAD.size)
-        _, count = frame_records(body.ctypes.data, len(body), 0, 0, 0, (0, 0, False), record_table)
+        _, count, _ = frame_records(body.ctypes.data, len(body), 0, 0, 0, (0, 0, False), (0, 1), record_table)
         key = record_table[KEY, 0] if count else -1
         return key >= 0 and int.from_bytes(bytes(body[key + 2 : key + 4])) == ABORT
 
@@ -110,6 +110,8 @@ def _parse(data: memoryview) -> RecordBatch:
     start, _, _, _, checksum, attributes, last, first_time, max_time, producer, _, _, count = HEAD.unpack_from(data)
     if checksum != google_crc32c.value(np.frombuffer(data, np.uint8, offset=CHECKED_FROM)):
         raise DamagedBatch("a batch's checksum is wrong")
+    if last < 0 or not 0 <= count <= last + 1 or (count == 0 and len(data) > HEAD.size):
+        raise DamagedBatch(f"a batch has {count} records and offsets up to {start + last} from {start} on")
     return RecordBatch(start, start + last + 1, data, count, attributes, first_time, max_time, producer)
 
 
@@ -134,7 +136,7 @@ class OpenBatch:
         unpacked = decompress(batch.attributes & CODEC, batch.data[HEAD.size :], max_bytes)
         self.records = np.frombuffer(unpacked, np.uint8)
         self.remaining = batch.count
-        self._address, self._at = self.records.ctypes.data, 0
+        self._address, self._at, self._following = self.records.ctypes.data, 0, batch.start
         appended = bool(batch.attributes & APPEND_TIME)
         self._base = batch.start, batch.max_timestamp if appended else batch.first_timestamp, appended
 
@@ -145,11 +147,12 @@ class OpenBatch:
         """
         count = min(count, self.remaining, (len(self.records) - self._at) // MIN_RECORD_BYTES + 1)
         record_table, begin = np.empty((TABLE_ROWS, count), np.int64), self._at
-        end, framed = frame_records(
-            self._address, len(self.records), begin, shift - begin, start, self._base, record_table
+        bounds, offsets = (begin, shift - begin, start), (self._following, self.batch.end)
+        end, framed, self._following = frame_records(
+            self._address, len(self.records), *bounds, self._base, offsets, record_table
         )
         if end < 0:
-            raise DamagedBatch("a record in it is damaged")
+            raise DamagedBatch(f"has a damaged record, or offsets that do not rise, after offset {self._following - 1}")
         self._at, self.remaining = end, self.remaining - count
         if self.remaining <= 0 and end != len(self.records):
             raise DamagedBatch(f"{len(self.records) - end} bytes follow its last record")

@@ -39,49 +39,52 @@ def _varint(data: int, at: int, size: int) -> tuple[int, int]:
 
 @compiled
 def frame_records(
-    data: int, size: int, at: int, shift: int, start: int, base: tuple[int, int, bool], record_table: NDArray[np.int64]
-) -> tuple[int, int]:
-    """Read as many records as the table has columns; returns the position after them, and how many it has now.
+    data: int, size: int, at: int, shift: int, start: int, base: tuple[int, int, bool], offsets: tuple[int, int],
+    record_table: NDArray[np.int64],
+) -> tuple[int, int, int]:  # fmt: skip
+    """Read as many records as the table has columns; returns the position after them, how many the table has now, and
+    the offset after the last one.
 
     `data` is the address of `size` bytes; the records begin at the position `at`. `base` is the batch's first offset,
     and its first timestamp or, if the last member is true, the timestamp of all its records. Records before the offset
-    `start`, and records whose offset goes back, are skipped. `shift` is added to each position that is written. The
-    returned position is -1 if a record is damaged.
+    `start` are skipped. `shift` is added to each position that is written. The returned position is -1 if a record is
+    damaged, or if the offsets do not rise within `offsets`, a half-open range.
     """
     base_offset, base_timestamp, append_time = base
-    count = 0
+    count, (following, end) = 0, offsets
     for _ in range(record_table.shape[1]):
         length, begin = _varint(data, at, size)
-        _, at = _varint(data, begin, size)  # attributes
-        timestamp, at = _varint(data, at, size)
+        timestamp, at = _varint(data, begin + 1, size)  # after a byte of attributes
         offset, at = _varint(data, at, size)
         key_size, key = _varint(data, at, size)
         if key_size > size - key:
-            return -1, count
+            return -1, count, following
         value_size, value = _varint(data, key + max(key_size, 0), size)
         if value_size > size - value:
-            return -1, count
+            return -1, count, following
         value_end = value + max(value_size, 0)
         if value_end >= size:
-            return -1, count
+            return -1, count, following
         headers, at = _varint(data, value_end, size)
         if headers < 0:
-            return -1, count
+            return -1, count, following
         first = at
         for _ in range(headers):
             name_size, name = _varint(data, at, size)
             if not 0 <= name_size < size - name:
-                return -1, count
+                return -1, count, following
             header_size, at = _varint(data, name + name_size, size)
             if header_size > size - at:
-                return -1, count
+                return -1, count, following
             at += max(header_size, 0)
         if at - begin != length:
-            return -1, count
+            return -1, count, following
         offset += base_offset
+        if not following <= offset < end:
+            return -1, count, following
+        following = offset + 1
         if offset < start:
             continue
-        start = offset + 1
         record_table[OFFSET, count] = offset
         record_table[TIMESTAMP, count] = base_timestamp if append_time else base_timestamp + timestamp
         record_table[KEY, count] = -1 if key_size < 0 else key + shift
@@ -92,7 +95,7 @@ def frame_records(
         record_table[HEADERS_END, count] = at + shift
         record_table[HEADER_COUNT, count] = headers
         count += 1
-    return at, count
+    return at, count, following
 
 
 @compiled
