@@ -171,7 +171,7 @@ def test_bodies_that_do_not_arrive(trial: Trial, endpoint: Endpoint) -> None:
         trial.hide(service)
         trial.redis_proxy.hang()
         for _ in range(20):
-            clients.connect(f"GET /v1/models/{trial.topic}/versions HTTP/1.1\r\n\r\n".encode())
+            clients.connect(f"GET /v1/models/{trial.topic}/versions HTTP/1.1\r\nhost: x\r\n\r\n".encode())
         busy = wait(lambda: (a := service.predict({"features": {}})).status_code == 503 and a, "the limit is reached")
         assert (busy.headers["retry-after"], busy.json()["detail"]) == ("1", "too many requests at a time")
         for path in PROBES:

@@ -194,6 +194,17 @@ class Connection(HttpToolsProtocol):
             return
         raise httptools.HttpParserError
 
+    def _check_protocol(self) -> None:
+        """Raise httptools.HttpParserError for another version than HTTP/1, and unless there is one Host (RFC 9112)."""
+        version, hosts = self.parser.get_http_version(), [name for name, _ in self.headers].count(b"host")
+        if version not in ("1.0", "1.1"):
+            self._fault = "no-request", 505, f"this is HTTP/{version}: send HTTP/1.1"
+        elif hosts > 1 or (version == "1.1" and not hosts):
+            self._fault = "no-request", 400, f"the request has {hosts or 'no'} Host headers: send one"
+        else:
+            return
+        raise httptools.HttpParserError
+
     def _head_without_upgrade(self) -> bytes:
         """The head of the newest request, without its `Upgrade`."""
         line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
@@ -230,8 +241,9 @@ class Connection(HttpToolsProtocol):
                     self.parser.feed_data(data)
                     break
                 except httptools.HttpParserUpgrade as upgrade:
-                    data = data[upgrade.args[0] :]
-                    self.parser.feed_data(self._head_without_upgrade())
+                    data, head = data[upgrade.args[0] :], self._head_without_upgrade()
+                    self.parser = httptools.HttpRequestParser(self)  # the old one ignores what follows a `close`
+                    self.parser.feed_data(head)
             if self._in_head or self._received > MAX_HEAD_BYTES:
                 self._check_head(self._received)
         except httptools.HttpParserError:
@@ -247,6 +259,7 @@ class Connection(HttpToolsProtocol):
         if self._received > MAX_HEAD_BYTES:  # most of it may be body
             self._received = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         self._check_head(self._received)
+        self._check_protocol()
         super().on_headers_complete()
         self.unanswered.append(self.cycle)
         self.headers, self._received = [], 0  # headers of a trailer are not headers of the request

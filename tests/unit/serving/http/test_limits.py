@@ -228,7 +228,10 @@ async def test_a_body_that_is_declared_too_large_is_not_waited_for(header: str) 
 async def test_a_client_that_is_refused_can_read_why_while_it_sends() -> None:
     """A connection that closes with bytes unread would be reset, and the client would lose the answer."""
     async with LocalServer().running() as server:
-        for head in (f"POST {PREDICT} HTTP/1.1\r\n{JSON}content-length: 99999999999\r\n\r\n".encode(), b"nonsense\r\n"):
+        for head in (
+            f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}content-length: 99999999999\r\n\r\n".encode(),
+            b"nonsense\r\n",
+        ):
             client = await server.client(head)
             answer = asyncio.create_task(client.answer())
             with contextlib.suppress(ConnectionError):
@@ -305,7 +308,7 @@ async def test_heads_that_are_too_large_are_refused_whole(previous: bytes, upgra
                 assert (await client.answer()).status == 200
             await client.send(request.encode())
             assert (await client.answer()).status == status
-        fits = f"GET /livez HTTP/1.1\r\n{upgrade}a: {'b' * 60_000}\r\n\r\n".encode()
+        fits = f"GET /livez HTTP/1.1\r\nhost: x\r\n{upgrade}a: {'b' * 60_000}\r\n\r\n".encode()
         assert (await server.ask(fits)).status == 200
 
 
@@ -344,10 +347,10 @@ async def test_an_idle_connection_stays_open_for_its_time(blank_line: bytes) -> 
 async def test_pipelined_requests_have_a_limit() -> None:
     """The answer in progress is the last of the connection, and says so."""
     async with LocalServer().running() as server:
-        client = await server.client(b"GET /livez HTTP/1.1\r\n\r\n" * 20)
+        client = await server.client(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 20)
         for _ in range(20):
             assert (await client.answer()).body == b'{"live":true}'
-        assert (await server.refusal(b"GET /livez HTTP/1.1\r\n\r\n" * 5000)).body == b'{"live":true}'
+        assert (await server.refusal(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 5000)).body == b'{"live":true}'
         assert server.causes == ["pipelined"]
 
 
@@ -364,17 +367,33 @@ async def test_a_body_in_bad_chunks_is_refused_once(packets: list[bytes]) -> Non
 
 
 @pytest.mark.parametrize(
-    "head", ["HTTP/1.0\r\n", "HTTP/1.0\r\nconnection: keep-alive\r\n", "HTTP/1.1\r\nconnection: close\r\n"]
-)
+    "head",
+    [
+        "HTTP/1.0\r\n", "HTTP/1.0\r\nconnection: keep-alive\r\n", "HTTP/1.1\r\nconnection: close\r\n",
+        "HTTP/1.0\r\nconnection: upgrade\r\nupgrade: x\r\n", "HTTP/1.1\r\nconnection: close, upgrade\r\nupgrade: x\r\n",
+    ],
+)  # fmt: skip
 async def test_the_last_answer_of_a_connection_says_so(head: str) -> None:
     async with LocalServer().running() as server:
-        for request in (f"GET /livez {head}\r\n".encode(), post().replace(b"HTTP/1.1\r\n", head.encode())):
+        for request in (f"GET /livez {head}host: x\r\n\r\n".encode(), post().replace(b"HTTP/1.1\r\n", head.encode())):
             assert (await server.refusal(request)).status == 200
         client = await server.client(post())
         assert b"connection" not in (await client.answer()).headers
         server.stopping = True
-        for request in (post(), b"GET /livez HTTP/1.1\r\n\r\n"):
+        for request in (post(), b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"):
             assert (await server.ask(request)).headers[b"connection"] == b"close"
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("HTTP/1.1\r\n", 400), ("HTTP/1.1\r\nhost: x\r\nhost: y\r\n", 400), ("HTTP/0.9\r\nhost: x\r\n", 505),
+        ("HTTP/2.0\r\nhost: x\r\n", 505),
+    ],
+)  # fmt: skip
+async def test_a_request_of_another_version_or_host_is_refused(head: str, status: int) -> None:
+    async with LocalServer().running() as server:
+        assert (await server.refusal(f"GET /livez {head}\r\n".encode())).status == status
 
 
 class Gate:
@@ -398,10 +417,10 @@ async def test_a_connection_too_many_replaces_the_longest_idle_one_or_is_refused
     gate = Gate()
     async with LocalServer(Limits(max_connections=3), gate).running() as server:
         idle = [await server.client() for _ in range(2)]
-        busy = [await server.client(b"GET / HTTP/1.1\r\n\r\n")]
+        busy = [await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")]
         await gate.entered.acquire()
         for client in idle:
-            busy.append(await server.client(b"GET / HTTP/1.1\r\n\r\n"))
+            busy.append(await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"))
             assert await client.read_to_end() == b""
             await gate.entered.acquire()
         answer = await server.refusal()
@@ -429,8 +448,8 @@ async def test_answers_that_nobody_reads_end_with_their_time(tls_contexts: TlsCo
     gate = Gate(b"x" * (8 << 20))
     gate.open.set()
     async with LocalServer(Limits(answer_timeout=1.0), gate).running(*tls_contexts) as server:
-        unread = await server.client(b"GET / HTTP/1.1\r\n\r\n" * 3, buffer=4096)
-        client = await server.client(b"GET / HTTP/1.1\r\n\r\n")
+        unread = await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 3, buffer=4096)
+        client = await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         assert (await client.answer()).body == gate.answer
         await asyncio.wait_for(_until(lambda: server.causes == ["unread"]), WAIT_SECONDS)
         assert await unread.read_to_end() != gate.answer
@@ -442,7 +461,8 @@ async def test_answers_that_nobody_reads_end_if_they_are_too_many(tls_contexts: 
     gate.open.set()
     async with LocalServer(Limits(answer_timeout=WAIT_SECONDS), gate).running(*tls_contexts) as server:
         clients = [
-            await server.client(b"GET / HTTP/1.1\r\n\r\n", buffer=4096) for _ in range(MAX_UNREAD_BYTES // size + 4)
+            await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", buffer=4096)
+            for _ in range(MAX_UNREAD_BYTES // size + 4)
         ]
         await asyncio.wait_for(_until(lambda: len(server.causes) >= 2), WAIT_SECONDS)
         assert set(server.causes) == {"unread-bytes"}
@@ -457,7 +477,9 @@ async def _until(condition: Callable[[], bool]) -> None:
 async def test_every_answer_has_its_headers_once_and_whole() -> None:
     """This includes answers without a body, to requests that wait for 100 Continue, and to pipelined requests."""
     async with LocalServer().running() as server:
-        client = await server.client(b"HEAD /livez HTTP/1.1\r\n\r\nGET /livez HTTP/1.1\r\n\r\n" + post())
+        client = await server.client(
+            b"HEAD /livez HTTP/1.1\r\nhost: x\r\n\r\nGET /livez HTTP/1.1\r\nhost: x\r\n\r\n" + post()
+        )
         for has_body in (False, True, True):
             assert (await client.answer(has_body)).names == HEADERS
         request = post(headers=JSON + "expect: 100-continue\r\n")
