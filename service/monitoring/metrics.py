@@ -118,6 +118,7 @@ class Metrics(Collector):
         self.offset_gaps = counter("offset_gaps", "Gaps between two batches, as compaction leaves them.", ["model"])
         self.gaps = counter("unexplained_gaps", "Stops at batches whose offsets do not follow each other.", ["model"])
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", ["model"])
+        self.ignored_partitions = counter("ignored_partitions", "Partitions in responses that were not asked for.")
         self.dropped_lines = counter("log_lines_dropped", "Log lines that could not be written at once.")
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", ["cause"])
         histogram: Callable[..., prometheus_client.Histogram] = partial(

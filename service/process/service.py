@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import cache
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -184,8 +185,13 @@ class Process:
         tasks.create_task(asyncio.to_thread(use_compiled_reader, True))
         if not (settings.model_topics or settings.patterns):
             return
-        for warning in await self._insist(lambda: self._store.check(settings.learn), settings.fail_fast):
-            self._log.warning(warning)
+        warn_once = cache(self._log.warning)
+
+        async def check_store(learn: bool) -> None:
+            for warning in await self._insist(lambda: self._store.check(learn), settings.fail_fast):
+                warn_once(warning)
+
+        await check_store(learn=False)
         async with SupervisedTasks() as following:
 
             def add_model(topic: str) -> Model:
@@ -201,6 +207,7 @@ class Process:
             spawn = following.create_task
             spawn(follow(self._followers, self._store, self._clock, self._wake, self._note_aliases, spawn))
             if settings.learn:
+                await check_store(learn=True)
                 self._member = await self._connect()
                 await self._member.run(learn)
             elif settings.patterns:
@@ -229,6 +236,7 @@ class Process:
                 watchdog=settings.kafka.watchdog,
                 matches=settings.requests_topic if settings.patterns else None,
                 predictions_wait=self._clock.is_busy,
+                count_ignored=self._metrics.ignored_partitions.inc,
             )
 
         return await self._insist(lambda: connect(member().connected()), settings.fail_fast)
@@ -274,9 +282,10 @@ class Process:
 
     def _model(self, topic: str, alias: str = "") -> Model:
         """A model that this process learns or follows; with an alias, the one that answers for it, to follow."""
-        status = ModelStatus()
+        status = ModelStatus(lambda: self._store.failure)
         if self._settings.learn and not alias:
             status = ModelStatus(
+                lambda: self._store.failure,
                 lambda: self._member is None or self._member.awaits_assignment(topic),
                 lambda: self._member.requested.missing_resource(topic) if self._member else "",
             )

@@ -7,8 +7,13 @@ class ModelStatus:
     """What keeps one model from answering or learning, and the records that were set aside."""
 
     def __init__(
-        self, awaits_assignment: Callable[[], bool] = lambda: False, missing_resource: Callable[[], str] = str
+        self,
+        store_failure: Callable[[], str] = str,
+        awaits_assignment: Callable[[], bool] = lambda: False,
+        missing_resource: Callable[[], str] = str,
     ) -> None:
+        self._store_failure = store_failure
+        """Returns why the store could not be read last; or ''."""
         self.awaits_assignment = awaits_assignment
         """Returns True while the group has not yet assigned this model's topic."""
         self._missing_resource = missing_resource
@@ -25,5 +30,7 @@ class ModelStatus:
         """Why the model cannot answer, while it cannot."""
         if why := self.stopped or self.unusable:
             return f"the model cannot answer: {why}"
+        if failure := self._store_failure():
+            return f"no snapshot could be read yet: {failure}"
         missing = self._missing_resource()
         return f"the model has no snapshot yet{': ' * bool(missing)}{missing}"

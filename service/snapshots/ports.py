@@ -77,6 +77,9 @@ class ModelStore(Protocol):
 class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
     """A store of snapshots, with all that the service and the commands use. As a context manager it closes itself."""
 
+    failure: str
+    """Why the last command failed; "" if it did not."""
+
     @property
     def address(self) -> str:
         """Its address without credentials, for messages."""

@@ -49,7 +49,8 @@ def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reaso
     own = [(_utf8_name(name), value) for name, value in record.headers]
     if in_hex := sum(name != original for (name, _), (original, _) in zip(own, record.headers, strict=True)):
         ours[NAMES_IN_HEX] = b"%d" % in_hex
-    return _letter(f"{topic}-{partition}-{record.offset}".encode(), record.value, ours, own)
+    key = f"{topic}-{partition}-{record.offset}".encode()
+    return Message(key, record.value, _headers(ours, own), record.timestamp)
 
 
 def _utf8_name(name: str) -> str:
@@ -58,9 +59,9 @@ def _utf8_name(name: str) -> str:
     return name if raw.decode(errors="replace") == name else raw.hex()
 
 
-def _letter(key: bytes, value: bytes | None, ours: Mapping[str, bytes | None], own: Headers) -> Message:
-    """A letter with our headers and the record's own. The last of ours says how many of the record's own follow."""
-    return Message(key, value, [*ours.items(), ("headers", b"%d" % len(own)), *own])
+def _headers(ours: Mapping[str, bytes | None], own: Headers) -> list[tuple[str, bytes | None]]:
+    """Our headers and the record's own. The last of ours says how many of the record's own follow."""
+    return [*ours.items(), ("headers", b"%d" % len(own)), *own]
 
 
 def own_headers(headers: Headers) -> Headers:
@@ -84,11 +85,13 @@ def truncate(letter: Message, limit: int) -> Message:
     for headers in (own, ()):
         if own and not headers:
             ours[HEADERS_OMITTED] = b"%d" % len(own)
-        whole = _letter(letter.key, letter.value, ours, headers)
+        whole = letter._replace(headers=_headers(ours, headers))
         if whole.wire_size <= limit:
             return whole
-        without_value = _letter(letter.key, b"", ours | {"truncated-from": b"%d" % len(value)}, headers)
+        without_value = letter._replace(
+            value=b"", headers=_headers(ours | {"truncated-from": b"%d" % len(value)}, headers)
+        )
         room = limit - without_value.wire_size - MAX_LENGTH_BYTES
         if room >= 0:
-            return Message(letter.key, value[:room], without_value.headers)
+            return without_value._replace(value=value[:room])
     return letter

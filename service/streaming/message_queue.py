@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import InvalidTimestampError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from service.errors import DependencyError
 from service.streaming.kafka.clients import MAX_MESSAGE_BYTES, KafkaClients
@@ -19,6 +20,8 @@ USUAL_LIMIT_BYTES = 1_048_588
 """Kafka's default limit of a batch, assumed until the topic's own limit is known."""
 FLUSH_SECONDS, FAILING_FLUSH_SECONDS = 2.0, 0.05
 """How long a flush waits for acknowledgements: usually, and if the last attempt to send failed."""
+NO_TIMESTAMP = -1
+"""The timestamp of a message without one, in Kafka's protocol."""
 RETRY_SECONDS = 1.0
 """The pause after messages were refused."""
 
@@ -91,8 +94,12 @@ class MessageQueue:
                 self._acknowledged.set()
 
     async def _send(self, message: Message, size: int) -> None:
-        key, value, headers = message if size <= self._limit else self._shorten(message, self._limit)
-        await self._clients.producer.send_and_wait(self._topic, value=value, key=key, headers=headers)
+        key, value, headers, timestamp = message if size <= self._limit else self._shorten(message, self._limit)
+        send = partial(self._clients.producer.send_and_wait, self._topic, value=value, key=key, headers=headers)
+        try:
+            await send(timestamp_ms=timestamp)
+        except InvalidTimestampError:
+            await send(timestamp_ms=NO_TIMESTAMP)
 
     async def _read_limit(self) -> None:
         """Ask the broker for the topic's limit. Without the right to ask, the limit stays as it is."""

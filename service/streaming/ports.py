@@ -53,8 +53,8 @@ class Log(Protocol):
     def take_gaps(self) -> Sequence[Gap]:
         """Gaps between batches that were accepted since the last call."""
 
-    async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
-        """The record at this offset; None if the log lacks it or is not ours. It moves the position."""
+    async def records_at(self, offsets: Mapping[PartitionId, int]) -> Mapping[PartitionId, KafkaRecord]:
+        """The records at these offsets, by partition, without those that the log lacks; none if it is not ours."""
 
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         """Let the next poll start at these offsets, by partition."""

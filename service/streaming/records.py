@@ -39,6 +39,8 @@ class Message(NamedTuple):
     key: bytes
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
+    timestamp: int | None = None
+    """Milliseconds since 1970; None is the time when it is sent. If the broker refuses it, the message has none."""
 
     @property
     def wire_size(self) -> int:

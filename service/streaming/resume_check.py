@@ -76,9 +76,10 @@ async def check_last_records(log: Log, head: Head, recreated: bool, observer: Ob
             f"model {log.model}: its topic was created again since the model was begun, and the model has learned "
             f"nothing: {start_over}"
         )
+    records = await log.records_at({p: at.fingerprint.offset for p, at in head.next.items() if at.fingerprint})
     for partition, position in head.next.items():
         last, topic, number = position.fingerprint, log.topic_of(partition), partition.number
-        record = await log.read(partition, last.offset) if last else None
+        record = records.get(partition)
         if record is None and recreated and learned[partition] and log.held:
             raise LogLost(
                 f"topic {topic}: the topic was created again since it was learned, and partition {number} has no "

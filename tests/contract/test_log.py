@@ -158,7 +158,7 @@ async def test_positions_pass_offsets_without_a_record(side: Side) -> None:
     assert await poll_records(side.log, p0=2) == {P0: after}
 
 
-async def test_a_read_returns_the_record_at_an_offset_or_none(side: Side) -> None:
+async def test_records_at_offsets_are_found_unless_the_log_lacks_them(side: Side) -> None:
     records = await side.produce(0, [*plain_contents(3), (b"key", None, (("h", b"1"),))])
     gap = await side.gap()
     records += await side.produce(0, plain_contents(1))
@@ -166,15 +166,15 @@ async def test_a_read_returns_the_record_at_an_offset_or_none(side: Side) -> Non
     end = 5 + gap + last
     log = side.log
     await start(log, p0=5)
+    [other] = await side.produce(1, plain_contents(1))
     for record in reversed(records):
-        assert await log.read(P0, record.offset) == record
-    assert [await log.read(P0, offset) for offset in (4, 3 + gap, end - last, end - 1, end, end + 100)] == [None] * 6
-    assert await log.read(P1, 0) is None
+        assert await log.records_at({P0: record.offset, P1: 0}) == {P0: record, P1: other}
+    for offset in (4, 3 + gap, end - last, end - 1, end, end + 100):
+        assert await log.records_at({P0: offset, P1: 0}) == {P1: other}
     await side.trim(2)
-    assert await log.read(P0, 1) is None
-    assert await log.read(P0, 2) == records[2]
-    # Reading has moved the position; a seek sets it.
-    log.seek({P0: 3, P1: 0})
+    assert await log.records_at({P0: 1}) == {}
+    assert await log.records_at({P0: 2}) == {P0: records[2]}
+    log.seek({P0: 3, P1: 1})
     assert await poll_records(log, p0=2) == {P0: records[3:]}
 
 
@@ -221,7 +221,7 @@ async def test_a_revoked_topic_is_not_held_until_it_is_acquired_again(side: Side
     await poll_records(log, p0=2)
     await side.revoke()
     assert not log.held
-    assert (await log.poll(), await log.bounds(), log.positions(), await log.read(P0, 1)) == ({}, {}, {}, None)
+    assert (await log.poll(), await log.bounds(), log.positions(), await log.records_at({P0: 1})) == ({}, {}, {}, {})
     log.seek({P0: 0})
     assert await log.source(), "the last save needs the source"
     waiting = asyncio.create_task(log.acquire())
@@ -239,7 +239,7 @@ async def test_a_revoked_topic_is_not_held_until_it_is_acquired_again(side: Side
     assert not log.held, "the topic is assigned, but not under the assignment that was acquired"
     log.seek({P0: 0, P1: 0})
     assert [await log.poll() for _ in range(10)] == [{}] * 10
-    assert await log.read(P0, 1) is None
+    assert await log.records_at({P0: 1}) == {}
     assert await log.acquire()
     assert log.held
 
@@ -264,7 +264,9 @@ async def test_a_silent_broker_is_an_error_and_then_forgotten(side: Side) -> Non
     topic = await side.log.source()
     await side.silence(True)
     try:
-        await asyncio.gather(*map(assert_raises, (side.log.source, side.log.bounds, lambda: side.log.read(P0, 0))))
+        await asyncio.gather(
+            *map(assert_raises, (side.log.source, side.log.bounds, lambda: side.log.records_at({P0: 0})))
+        )
     finally:
         await side.silence(False)
     assert await first_answer(side.log.source) == topic

@@ -1,12 +1,13 @@
-"""A TCP proxy that simulates network faults: delay, hang, lost replies, refused and cut connections."""
+"""A TCP proxy that simulates network faults: delay, hang, lost and altered replies, refused and cut connections."""
 
 import asyncio
 import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Self
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Self
 
 CHUNK = 1 << 16
 
@@ -28,6 +29,8 @@ class Proxy:
         """The next message with these bytes is forwarded in part; then its connection is cut."""
         self.before: Callable[[bytes], bool] | None = None
         """Called with each message before it is forwarded, until it returns True."""
+        self.alter: Callable[..., bytes] | None = None
+        """Returns what is sent instead of a piece of a reply."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -62,7 +65,7 @@ class Proxy:
     def heal(self) -> None:
         """End every fault, and forward the delayed bytes."""
         self.delay, self.dropping, self.refusing, self.cut_in = 0.0, False, False, None
-        self.before = None
+        self.before = self.alter = None
         self._call(self._passing.set)
 
     def _call(self, callback: Callable[[], object]) -> None:
@@ -88,15 +91,15 @@ class Proxy:
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        upstream = None
+        upstream, sent = None, deque[Any]()
         try:
             with contextlib.suppress(OSError):
                 if not self.refusing:
                     answers, upstream = await asyncio.open_connection("127.0.0.1", self.upstream)
                     self._writers.add(upstream)
                     async with asyncio.TaskGroup() as group:
-                        group.create_task(self._requests(reader, upstream))
-                        group.create_task(self._replies(answers, writer))
+                        group.create_task(self._requests(reader, upstream, sent))
+                        group.create_task(self._replies(answers, writer, sent))
         except* OSError:
             pass  # one side has ended, so the other is closed too
         finally:
@@ -105,7 +108,7 @@ class Proxy:
                     self._writers.discard(side)
                     side.transport.abort()
 
-    async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+    async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, _: deque[Any]) -> None:
         while data := await reader.read(CHUNK):
             await self._passing.wait()
             if self.before is not None and self.before(data):
@@ -119,8 +122,12 @@ class Proxy:
             await upstream.drain()
         raise ConnectionResetError
 
-    async def _replies(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pieces(self, answers: asyncio.StreamReader, _: deque[Any]) -> AsyncIterator[bytes]:
         while data := await answers.read(CHUNK):
+            yield self.alter(data) if self.alter else data
+
+    async def _replies(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: deque[Any]) -> None:
+        async for data in self._pieces(answers, sent):
             await self._passing.wait()
             await asyncio.sleep(self.delay)
             if not self.dropping:
@@ -156,7 +163,7 @@ class KafkaProxy(Proxy):
         self._call(self._healed.set)
         super().heal()
 
-    async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+    async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, sent: deque[Any]) -> None:
         self._open += 1
         number = self._open
         with contextlib.suppress(asyncio.IncompleteReadError):
@@ -170,6 +177,16 @@ class KafkaProxy(Proxy):
                 if content is not None and content in request and number <= self._last_held:
                     await self._healed.wait()
                 await self._passing.wait()
+                sent.append((int.from_bytes(request[:2]), int.from_bytes(request[2:4])))
                 upstream.write(size + request)
                 await upstream.drain()
         raise ConnectionResetError
+
+    async def _pieces(self, answers: asyncio.StreamReader, sent: deque[Any]) -> AsyncIterator[bytes]:
+        """Whole replies. `alter` gets the API key and version of the request too, and the reply without its size."""
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                reply = await answers.readexactly(int.from_bytes(await answers.readexactly(4)))
+                request = sent.popleft()
+                reply = self.alter(*request, reply) if self.alter else reply
+                yield len(reply).to_bytes(4) + reply

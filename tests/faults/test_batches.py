@@ -1,4 +1,4 @@
-"""Flipped bits in the first twelve bytes of a batch: its base offset and length, which no checksum covers."""
+"""Batches whose offsets, counts or length are wrong under a right checksum, or where no checksum covers them."""
 
 import asyncio
 import re
@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded import servers
 from service.embedded.servers import Server
 from service.streaming.dead_letters import dead_letter_topic
+from tests.batches import impossible_batch, send_batch
 from tests.conftest import DEADLINE, Running, create_topic, event, one_line, perceptron, wait
 from tests.faults.test_log_faults import batches
 
@@ -165,3 +166,27 @@ async def test_a_damaged_length_stops_its_topic_alone(service: Any, kafka: Serve
                 await asyncio.to_thread(wait_until_learned, running, name, batch_count * RECORDS)
     finally:
         await client.stop()
+
+
+async def test_a_batch_with_impossible_offsets_stops_learning(service: Any, kafka: Server, topic: str) -> None:
+    """A broker takes such a batch. Nothing of it is learned, neither at once nor by a process that starts there."""
+    deltas = {"far": [*range(5), *range(1005, 1010)], "equal": [0] * 10, "falling": [*range(9, -1, -1)]}
+    names = {f"{topic}-{kind}": each for kind, each in deltas.items()}
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
+    await client.start()
+    try:
+        for name, each in names.items():
+            await create(client, kafka, name, 2)
+            assert await send_batch(client, name, impossible_batch(each, 9, 10, events(0)[0])) == 20
+            await send(client, name, range(3, 5))
+    finally:
+        await client.stop()
+    running = service(*names)
+    for restarted in range(2):
+        if restarted:
+            assert await asyncio.to_thread(running.stop) == 0
+            running.start(running.command)
+        await asyncio.to_thread(running.up)
+        for name in names:
+            await asyncio.to_thread(wait_until_stopped, running, name, r"cannot be read \(its batch has a damaged")
+            assert "--resume-at 0:30" in running.model(name)["stopped"]

@@ -112,3 +112,32 @@ def test_rebalance_storm(trial: Trial) -> None:
                 assert service.stop() == 0
         trial.progress(200)
     trial.finish()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["flipped", "cut", "empty", "other"])
+def test_answers_of_another_kind(trial: Trial, how: str) -> None:
+    """Answers of the broker to any request are damaged. No process ends, and no record is lost or learned twice."""
+    rng, altered, earlier = random.Random(4), 0, b""
+
+    def alter(_key: int, _version: int, reply: bytes) -> bytes:
+        nonlocal altered, earlier
+        if rng.random() < 0.9 or len(reply) < 8:
+            earlier = reply
+            return reply
+        altered += 1
+        body = bytearray(reply[4:])
+        if how == "flipped":
+            body[rng.randrange(min(40, len(body)))] ^= 1 << rng.randrange(8)
+        return reply[:4] + bytes({"cut": body[: len(body) // 2], "empty": b"", "other": earlier[4:]}.get(how, body))
+
+    trial.begin(services=2)
+    with trial.answering(50):
+        trial.kafka_proxy.alter = alter
+        starting = trial.service()
+        wait(lambda: altered > 100, "many answers are altered")
+        trial.kafka_proxy.heal()
+    trial.up(starting)
+    trial.finish()
+    assert all(service.process.poll() is None for service in trial.services)
+    assert not any("Traceback" in service.log.read_text() for service in trial.services)

@@ -80,3 +80,18 @@ async def test_a_limit_that_is_lowered_and_raised_is_learned_from_the_refusal(
     retry = perceptron("dead-letters", "retry", "--all", *options)
     assert f"{topic}-0-1  left alone: it is not whole (the value was 100000 bytes)" in retry.stdout
     assert retry.stderr == f"2 of 3 sent again to {topic}\n"
+
+
+async def test_a_letter_has_the_time_of_its_record_or_none(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """By default a topic refuses times more than an hour ahead of the broker's clock. Saves do not wait for that."""
+    await create_topic(kafka, topic, message_timestamp_after_max_ms=str(1 << 62))
+    service = await asyncio.to_thread(run().up)
+    times = [1_500_000_000_000, 1 << 45, 1_600_000_000_000]
+    for timestamp in times:
+        await producer.send_and_wait(topic, b"x", timestamp_ms=timestamp)
+        await asyncio.to_thread(service.wait_for, times.index(timestamp) + 1)
+    assert [letter.timestamp for letter in await letters(kafka, topic, 3)] == [times[0], -1, times[2]]
+    sums = {name: value for name, value in service.metrics().items() if "event_delay_seconds_sum" in name}
+    assert all(value >= 0 for value in sums.values())

@@ -103,3 +103,15 @@ async def test_processes_share_a_port(run: Run, producer: AIOKafkaProducer, topi
         assert first.json()["score"] == 4.0
     with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{learner.port}"):
         bind("127.0.0.1", learner.port)  # without `reuse_port`
+
+
+async def test_a_query_of_many_parameters_is_refused_at_once(service: Running, topic: str) -> None:
+    """Whatever fits in a request line, others do not wait for it."""
+    queries = "names=" + "," * 60_000, "&".join(["name=a"] * 9_000), "&".join(f"p{i}" for i in range(10_000))
+    for path in (f"/v1/models/{topic}/weights", f"/v1/models/{topic}/predict", "/v1/models"):
+        for query in queries:
+            method = "POST" if path.endswith("predict") else "GET"
+            answer = service.http.request(method, f"{path}?{query}", json={"features": {}})
+            assert (answer.status_code, answer.json()["errors"]) == (422, [{"pointer": "?", "reason": "too-large"}])
+    names = ",".join(["age"] * 500)
+    assert len(service.http.get(f"/v1/models/{topic}/weights?names={names}").json()["weights"]) == 500

@@ -40,7 +40,8 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
         try:
             await asyncio.to_thread(wait, lambda: answer("/livez") == 200, "it is alive")
             assert answer("/readyz") == 503
-            assert service.predict({"features": {}}).json()["detail"] == "the model has no snapshot yet"
+            detail = service.predict({"features": {}}).json()["detail"]
+            assert detail.startswith("no snapshot could be read yet: Redis")
             message = f"Redis at {redis.address}/0: Connection refused"
             await asyncio.to_thread(wait, lambda: logged(message), "Redis is named")
             assert start < missing_since("redis") < time.time()

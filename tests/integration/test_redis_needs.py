@@ -1,5 +1,6 @@
 """The version, settings and rights that Redis must have are checked at the start."""
 
+import asyncio
 import os
 import shutil
 import uuid
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from redis.asyncio import Redis
 
 from service.embedded.servers import Server, free_port
 from service.errors import ConfigurationError, DependencyError
 from service.snapshots.redis import preflight
 from service.snapshots.redis.store import RedisStore, key
-from tests.conftest import both_stores
+from tests.conftest import Run, both_stores, event, wait
 from tests.saving import keeper, learn, new_learner, save
 
 pytestmark = pytest.mark.nightly
@@ -103,9 +105,32 @@ async def test_a_temporary_state_is_not_a_wrong_setting(tmp_path: Path) -> None:
             await admin.config_set("min-replicas-to-write", "1")
             assert ["fails, so saves will: NOREPLICAS" in warning for warning in await store.check()] == [True]
             await admin.config_set("min-replicas-to-write", "0")
+            await admin.config_set("maxmemory", "1")
+            assert ["fails, so saves will: command not allowed" in warning for warning in await store.check()] == [True]
+            await admin.config_set("maxmemory", "0")
             await admin.replicaof("127.0.0.1", "1")
             with pytest.raises(DependencyError, match="is a replica, which takes no saves: name its primary"):
                 await store.check()
+
+
+async def test_a_learner_at_a_replica_follows_what_it_can_read(
+    run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    """It learns once the replica is a primary."""
+    with redis_server(tmp_path / "redis") as server:
+        service = await asyncio.to_thread(run(redis_address=server.address).up)
+        await producer.send_and_wait(topic, event({"a": 1}, 1))
+        await asyncio.to_thread(service.wait_for, 1)
+        assert await asyncio.to_thread(service.stop) == 0
+        async with client(server) as admin:
+            await admin.replicaof("127.0.0.1", "1")
+            await asyncio.to_thread(service.start(service.command).up)
+            await producer.send_and_wait(topic, event({"a": 1}, 0))
+            assert service.predict({"features": {"a": 1}}).json()["score"] == 2.0
+            assert not service.model()["learning_here"]
+            await asyncio.to_thread(wait, lambda: "is a replica" in service.log.read_text(), "it says so")
+            await admin.execute_command("REPLICAOF", "NO", "ONE")
+            await asyncio.to_thread(service.wait_for, 2)
 
 
 async def test_a_node_of_a_cluster_is_refused(tmp_path: Path) -> None:

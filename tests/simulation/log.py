@@ -116,7 +116,11 @@ class SimulatedLog:
             reading.sequence.gaps = []
         return gaps
 
-    async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
+    async def records_at(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, KafkaRecord]:
+        records = {partition: await self._read(partition, offset) for partition, offset in offsets.items()}
+        return {partition: record for partition, record in records.items() if record is not None}
+
+    async def _read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
         topic = await self._ask("read")
         part = topic.partitions[partition.number]
         if not self.held or not part.begin <= offset < part.end:

@@ -62,7 +62,7 @@ class RedisStore(Store):
     """The store on one Redis, at a URL or an endpoint."""
 
     def __init__(self, where: str | Endpoint, timeout: float = 3.0) -> None:
-        self.missing_since = 0.0
+        self.missing_since, self.failure = 0.0, "Redis has not answered yet"
         self._endpoint = Endpoint(where) if isinstance(where, str) else where
         # Typed as Any: redis-py's stubs answer str or bytes. Without decode_responses it is bytes.
         self._redis: Any = Redis.from_pool(self._endpoint.pool(timeout))
@@ -188,8 +188,9 @@ class RedisStore(Store):
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # that is an answer
                 self.missing_since = self.missing_since or time.time()
-            raise DependencyError(f"Redis at {self.address}: {redis_failure(error)}", "redis") from error
-        self.missing_since = 0.0
+            self.failure = f"Redis at {self.address}: {redis_failure(error)}"
+            raise DependencyError(self.failure, "redis") from error
+        self.missing_since, self.failure = 0.0, ""
         # redis-py can swallow a cancellation that arrives while it connects. The task must end nevertheless.
         if (task := asyncio.current_task()) and task.cancelling():
             raise asyncio.CancelledError

@@ -19,7 +19,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, PerceptronError, Unauthorised
 from service.learning.records import PartitionId
-from service.streaming.kafka.failures import UNAUTHORISED, connection_failure, kafka_failure, missing_right
+from service.streaming.kafka.failures import MALFORMED, UNAUTHORISED, connection_failure, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, partitions_of
 from service.streaming.kafka.fetching.record_batch import RecordsBuilder
 from service.streaming.kafka.log_queries import log_bounds
@@ -125,8 +125,7 @@ class Cluster:
         except (TimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
             why = await connection_failure(self.bootstrap, self.security)
             raise DependencyError(f"{where}: {why or kafka_failure(error, right)}", "kafka") from error
-        except (KafkaError, OSError, ValueError) as error:
-            # ValueError: an address that does not resolve
+        except (KafkaError, OSError, *MALFORMED) as error:
             kind = Unauthorised if isinstance(error, UNAUTHORISED) else DependencyError
             raise kind(f"{where}: {kafka_failure(error, right)}", "kafka") from error
 
@@ -190,7 +189,8 @@ class Cluster:
         Raises DependencyError; it is Unauthorised, and names `right`, if this user may not see the topic.
         """
         # Unlike the client's own request, this one never lets a broker create the topic.
-        [(code, _, _, partitions, *_)] = (await self.ask(MetadataRequest([topic], False), right)).topics
+        async with self.errors(right=right):
+            [(code, _, _, partitions, *_)] = (await self.ask(MetadataRequest([topic], False), right)).topics
         if for_code(code) in UNAUTHORISED:
             raise Unauthorised(f"{self}: {missing_right(right, f'topic {topic}')}", "kafka")
         return sorted(partition for _, partition, *_ in partitions)
@@ -202,16 +202,17 @@ class Cluster:
                 answer = await client.send(client.get_random_node(), MetadataWithRights(topic, rights=True))
             except UNSUPPORTED:
                 return []
-        [(*_, granted, _)] = answer.topics
-        return [right for right in rights if not granted >> RIGHTS[right] & 1]
+            [(*_, granted, _)] = answer.topics
+            return [right for right in rights if not granted >> RIGHTS[right] & 1]
 
     async def largest_batch(self, topic: str) -> int:
         """The largest batch in bytes that a topic accepts; raises DependencyError, also if we may not ask."""
         resource = ConfigResourceType.TOPIC, topic, ["max.message.bytes", "segment.bytes"]
-        [(code, _, _, _, entries)] = (await self.ask(DescribeConfigsRequest([resource], False))).resources
-        if code:
-            raise DependencyError(f"{self}: the settings of topic {topic} cannot be read", "kafka")
-        return min(int(value) for _, value, *_ in entries)
+        async with self.errors():
+            [(code, _, _, _, entries)] = (await self.ask(DescribeConfigsRequest([resource], False))).resources
+            if code:
+                raise DependencyError(f"{self}: the settings of topic {topic} cannot be read", "kafka")
+            return min(int(value) for _, value, *_ in entries)
 
     @asynccontextmanager
     async def reader(self, model: str, topics: Sequence[str], missing: PerceptronError) -> AsyncIterator[LogReader]:

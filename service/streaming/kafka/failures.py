@@ -5,6 +5,7 @@ aiokafka's clients connect by themselves, and only log why a connection fails. `
 
 import asyncio
 import ssl
+import struct
 
 from aiokafka import errors
 from aiokafka.conn import collect_hosts, create_conn
@@ -21,6 +22,9 @@ UNAUTHORISED = (
     errors.GroupAuthorizationFailedError,
     errors.ClusterAuthorizationFailedError,
 )
+
+MALFORMED = ValueError, LookupError, TypeError, struct.error
+"""What is raised where an answer has another form than it should have. A ValueError may also be a bad address."""
 
 
 def missing_right(right: str, what: str) -> str:
@@ -44,6 +48,8 @@ def kafka_failure(error: Exception, right: str = "Read") -> str:
             "no coordinator: its topic __consumer_offsets does not exist or has no leader: "
             "perhaps offsets.topic.replication.factor is larger than the number of brokers"
         )
+    if isinstance(error, MALFORMED) and not isinstance(error, ValueError):
+        return f"its answer is not one of Kafka to this request ({error!r})"
     return str(error) or type(error).__name__
 
 

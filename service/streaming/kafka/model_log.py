@@ -16,8 +16,8 @@ from service.learning.records import PartitionId
 from service.snapshots.head import TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic, truncate
 from service.streaming.kafka.clients import KafkaClients
-from service.streaming.kafka.cluster import ANSWER_SECONDS
 from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, PartitionBuffer, partitions_of
+from service.streaming.kafka.fetching.record_lookup import find_records
 from service.streaming.kafka.log_queries import log_bounds, topic_id
 from service.streaming.message_queue import MessageQueue
 from service.streaming.ports import Gap
@@ -121,19 +121,11 @@ class ModelLog:
         buffers = map(self.fetcher.partitions.get, self.assigned.values())
         return [buffer for buffer in buffers if buffer is not None]
 
-    async def read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
-        clients, own = self.clients, self.assigned.get(partition)
-        if not self.held or own is None:
-            return None
-        async with clients.cluster.errors():
-            begin, end = (await log_bounds(clients.query_client, [own.tp]))[own.tp]
-            if not begin <= offset < end:
-                return None
-            self.fetcher.seek(own, offset)
-            async with asyncio.timeout(ANSWER_SECONDS):
-                polled = await self.fetcher.poll([own], 1)
-        record = polled[partition].record(0) if partition in polled else None
-        return record if record is not None and record.offset == offset else None
+    async def records_at(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, KafkaRecord]:
+        own = {each: offsets[partition] for partition, each in self.assigned.items() if partition in offsets}
+        cluster = self.clients.cluster
+        async with cluster.errors():
+            return await find_records(self.clients.query_client, own if self.held else {}, cluster.max_batch_bytes)
 
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         for partition, own in self.assigned.items():

@@ -14,7 +14,7 @@ The client is aiokafka's. Only its public interface is used: `send`, and its met
 import asyncio
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from aiokafka import TopicPartition
@@ -24,7 +24,7 @@ from aiokafka.errors import CorruptRecordException, KafkaError, NoError, OffsetO
 from service.errors import DataError, LogGap
 from service.learning.records import PartitionId
 from service.streaming.kafka import log_queries
-from service.streaming.kafka.failures import UNAUTHORISED
+from service.streaming.kafka.failures import MALFORMED, UNAUTHORISED
 from service.streaming.kafka.fetching.compression import DamagedBatch
 from service.streaming.kafka.fetching.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
 from service.streaming.kafka.fetching.record_batch import HEAD, OpenBatch, RecordBatch, RecordsBuilder, parse_batches
@@ -174,14 +174,21 @@ class PartitionBuffer:
 class Fetcher:
     """Reads the partitions of one process."""
 
-    def __init__(self, client: AIOKafkaClient, max_batch_bytes: int) -> None:
-        """The caller bootstraps and closes the client."""
-        self._client, self._max_batch_bytes = client, max_batch_bytes
+    def __init__(
+        self,
+        client: AIOKafkaClient,
+        max_batch_bytes: int,
+        ignored: Callable[[TopicPartition], object] = lambda _: None,
+    ) -> None:
+        """The caller bootstraps and closes the client. `ignored` hears of partitions that a broker sends unasked."""
+        self._client, self._max_batch_bytes, self._ignored = client, max_batch_bytes, ignored
         self.partitions: dict[ModelPartition, PartitionBuffer] = {}
         """The partitions that are read: those with a seek."""
         self._busy: set[int] = set()
         self._requests = 0
         self._tasks: SupervisedTasks | None = None
+        self._scheduled = False
+        """Whether `_request_all` is called in the next turn of the event loop."""
         self._turn = asyncio.Lock()
         self._unpacked: dict[str, int] = {}
         """Decompressed bytes that were polled and not released yet, by model."""
@@ -205,14 +212,18 @@ class Fetcher:
         buffer = self.partitions[partition] = PartitionBuffer(partition, offset, self._max_batch_bytes)
         if before is not None:  # a seek brings no records, so the time that the watchdog counts goes on
             buffer.due_since = before.due_since
-        self._client.set_topics({each.tp.topic for each in self.partitions})
-        self._request_all()
+        self._client.add_topic(partition.tp.topic)
+        if not self._scheduled:  # many seeks in one turn of the event loop need one look
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._request_all)
 
     def drop(self, partitions: Iterable[ModelPartition]) -> None:
         """Stop reading these partitions."""
         for partition in partitions:
             self.partitions.pop(partition, None)
             self.release(partition.model)
+        if topics := {each.tp.topic for each in self.partitions}:
+            self._client.set_topics(topics)
 
     def release(self, model: str) -> None:
         """Say that the polled records of a model are learned, or that learning waits for something else than memory."""
@@ -265,6 +276,7 @@ class Fetcher:
 
     def _request_all(self) -> None:
         """Start a request to each broker that has none and leads partitions that need records."""
+        self._scheduled = False
         if self._tasks is None:
             return
         now, due, full = time.monotonic(), dict[int, list[PartitionBuffer]](), set[int]()
@@ -297,6 +309,8 @@ class Fetcher:
                     wait_ms = SHORT_WAIT_MS  # another model reads this partition elsewhere, in one of the next requests
             parts, throttle = await log_queries.fetch(self._client, node, offsets, share, wait_ms)
             for part in parts:
+                if part.tp not in offsets:
+                    self._ignored(part.tp)
                 for state in [state for state in states if state.of.tp == part.tp]:
                     if self.partitions.get(state.of) is state and state.sequence.fetch_offset == offsets[part.tp]:
                         state.receive(part, share, len(offsets) == 1)
@@ -306,7 +320,7 @@ class Fetcher:
                 await asyncio.sleep(throttle)
             if any(state.retry_at > time.monotonic() for state in states):  # a leader may have moved
                 await log_queries.refresh_metadata(self._client)
-        except (KafkaError, OSError, RuntimeError):
+        except (KafkaError, OSError, RuntimeError, *MALFORMED):
             # uvloop raises RuntimeError for a socket that has just closed. `health` says why Kafka is away.
             await log_queries.refresh_metadata(self._client)
             await asyncio.sleep(RETRY_SECONDS)

@@ -55,6 +55,8 @@ class GroupMember(ConsumerRebalanceListener):
     matches: Callable[[str], bool] | None = None
     """Says which other topics are learned too, once they exist: each is a model."""
     predictions_wait: Callable[[], bool] = lambda: False
+    count_ignored: Callable[[], None] = lambda: None
+    """Called for each partition in a broker's response that was not asked for."""
 
     def __post_init__(self) -> None:
         clients, cluster, session = self.clients, self.clients.cluster, int(self.session_timeout * 1000)
@@ -74,7 +76,7 @@ class GroupMember(ConsumerRebalanceListener):
             metadata_max_age_ms=METADATA_SECONDS * 1000,
         )
         self._fetch_client = cluster.client()
-        self._fetcher = Fetcher(self._fetch_client, cluster.max_batch_bytes)
+        self._fetcher = Fetcher(self._fetch_client, cluster.max_batch_bytes, self._note_ignored)
         self._new_log = partial(ModelLog, clients, self._fetcher, self.stopping, self.predictions_wait)
         self.logs = {model: self._new_log(model, topics) for model, topics in self.models.items()}
         self._committed: dict[TopicPartition, int] = {}
@@ -119,6 +121,10 @@ class GroupMember(ConsumerRebalanceListener):
             tasks.create_task(self.health.run(self.logs))
             tasks.create_task(self._fetcher.run())
             tasks.create_task(self._end_logs())
+
+    def _note_ignored(self, tp: TopicPartition) -> None:
+        self.count_ignored()
+        self._warn_once("a broker sends a partition that was not asked for; it is ignored", topic=tp.topic)
 
     async def _end_logs(self) -> None:
         """Wake all loops when the process stops, so that they save and release their logs."""

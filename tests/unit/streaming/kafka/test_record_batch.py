@@ -177,10 +177,45 @@ def test_offsets_and_counts_that_cannot_be_are_damage(deltas: Sequence[int], las
         read_records(impossible_batch(deltas, last, count), 0, 2000, [])
 
 
-def test_attributes_of_a_record_are_one_byte() -> None:
-    raw = bytearray(build_batch(0, [KafkaRecord(0, 1, None, b"1", ())]))
-    raw[62] = 255
-    assert [record.value for record in read_records(add_checksum(raw), 0, 1, [])] == [b"1"]
+def varint(number: int) -> bytes:
+    """Kafka's variable-length number."""
+    rest, data = (number << 1) ^ (number >> 63), bytearray()
+    while rest > 127:
+        data.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([*data, rest])
+
+
+def test_a_batch_is_read_if_its_offsets_rise_and_its_counts_are_right_and_is_damage_otherwise() -> None:
+    """The attributes of a record are one byte, whatever it is. This writer and its rules are the test's own."""
+    refused = 0
+    for seed in range(2000):
+        rng = random.Random(seed)
+        deltas = sorted(rng.sample(range(12), rng.randint(1, 6)))
+        last, count, top = rng.choice((deltas[-1], 11)), len(deltas), deltas[-1]
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            i, what = rng.randrange(len(deltas)), rng.randrange(4)
+            if what < 2:
+                deltas[i] += rng.choice((-1, 1, -1000, 1000, -(1 << 31), 1 << 31, 1 << 40))
+            elif what == 2:
+                last += rng.choice((-1, 1, -top, 1000, -1000))
+            else:
+                count += rng.choice((-1, 1, -count, 1000, -1000))
+        body, expected = b"", list[tuple[int, bytes]]()
+        for delta in deltas:
+            value, attributes = rng.randbytes(rng.randrange(5)), bytes([rng.choice((0, 1, 127, 128, 255))])
+            record = attributes + varint(0) + varint(delta) + varint(-1) + varint(len(value)) + value + varint(0)
+            body, expected = body + varint(len(record)) + record, [*expected, (70 + delta, value)]
+        head = HEAD.pack(70, HEAD.size - 12 + len(body), 0, 2, 0, 0, last, 1, 1, -1, -1, -1, count)
+        rising = all(a < b for a, b in zip([-1, *deltas], deltas, strict=False)) and deltas[-1] <= last
+        try:
+            records = read_records(add_checksum(head + body), 0, rng.choice((1, 3, 2000)), [])
+            assert [(record.offset, record.value) for record in records] == expected, seed
+            assert (rising, count) == (True, len(deltas)), seed
+        except DamagedBatch:
+            assert not (rising and count == len(deltas)), seed
+            refused += 1
+    assert 700 < refused < 1700
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "snappy"])
