@@ -76,6 +76,8 @@ def main() -> None:
     except OSError as error:  # all others are PerceptronErrors already
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter writes the rest when it ends
         _fail(f"perceptron: the output cannot be written: {os_cause(error)}", 1)
+    except MemoryError:
+        _fail("perceptron: out of memory", 1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -1,6 +1,7 @@
 """The commands on a process: run it, check that it can, ask it for predictions, show its settings, run the demo."""
 
 import gc
+import resource
 import signal
 import sys
 from importlib.util import find_spec
@@ -10,6 +11,12 @@ import typer
 
 from service.cli.options import AsJson, Bootstrap, Group, Model, RedisUrl, Topics, Url, settings_and_model, settings_of
 from service.errors import ConfigurationError
+
+SYSTEM_LIMITS = {
+    resource.RLIMIT_NOFILE: (64, "open files (ulimit -n)"),
+    resource.RLIMIT_AS: (1 << 30, "bytes of memory (ulimit -v)"),
+}
+"""What the system must allow a process: below it libraries abort without a word. A limit of -1 is none."""
 
 
 def run(
@@ -28,6 +35,9 @@ def run(
     ] = None,
 ) -> None:
     """Learn the topics and serve predictions, until SIGTERM."""
+    for limit, (minimum, name) in SYSTEM_LIMITS.items():
+        if 0 <= (allowed := resource.getrlimit(limit)[0]) < minimum:
+            raise ConfigurationError(f"the system allows {allowed:,} {name}: the service needs {minimum:,}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # imports take seconds; then the process handles it
     gc.disable()  # until the service is warm: imports leave no garbage, and collections take 0.1 s (measured)
     settings = settings_of(ctx)

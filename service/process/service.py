@@ -139,7 +139,7 @@ class Process:
                     if late:
                         self._log.warning("the last save is late; its records are learned again at the next start")
                     background += late
-                server.should_exit = True
+                server.stop()
                 for task in background:
                     task.cancel()
         except BaseExceptionGroup as errors:

@@ -15,9 +15,7 @@ POLL_SECONDS, SOON_SECONDS, BUSY_SECONDS = 0.1, 0.025, 0.5
 save it is SOON_SECONDS: saves come in series, and a replica waits mostly for the next look.
 """
 OWN_SECONDS = 1.0
-"""Time between two looks at a model that is learned here: it may have been reset."""
-ALL_OWN_SECONDS = 0.5
-"""Time between two looks if all models are learned here: one of them may have been released."""
+"""Time between two looks at a model that is learned here: it may have been reset, or released."""
 RETRY_SECONDS = 5.0
 """Time until a damaged snapshot is read again: somebody may have restored what is missing."""
 
@@ -173,4 +171,4 @@ async def follow(
                     busy = clock.now() + BUSY_SECONDS
                     spawn(follower.catch_up())
         pause = SOON_SECONDS if clock.now() < busy else POLL_SECONDS
-        await clock.sleep(ALL_OWN_SECONDS if all(each.model.learning_here for each in due.values()) else pause)
+        await clock.sleep(OWN_SECONDS if all(each.model.learning_here for each in due.values()) else pause)

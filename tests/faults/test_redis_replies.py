@@ -84,7 +84,7 @@ def test_replies_of_another_kind(trial: Trial) -> None:
     with trial.answering(100):
         trial.redis_proxy.alter = alter
         starting = trial.service()
-        wait(lambda: altered > 20 * len(REPLIES), "each reply is altered in many ways")
+        wait(lambda: altered > 200, "each reply is altered in many ways")
         trial.redis_proxy.heal()
     trial.up(starting)
     trial.finish()

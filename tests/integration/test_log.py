@@ -1,4 +1,4 @@
-"""A compacted log, a client that hangs, and the log of another cluster."""
+"""A compacted log, a client that hangs, the log of another cluster, and a log that does not go back as far."""
 
 import asyncio
 import sys
@@ -10,10 +10,12 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from redis import Redis
 
 from service.embedded import servers
 from service.embedded.servers import Server
-from tests.conftest import DEADLINE, Run, Running, create_topic, event, read_all, wait
+from service.snapshots.redis.store import key
+from tests.conftest import DEADLINE, Run, Running, create_topic, event, read_all, trim, wait
 from tests.oracle import Fold, assert_model_is_fold
 
 pytestmark = pytest.mark.nightly
@@ -133,3 +135,25 @@ async def test_a_model_of_another_cluster_is_never_continued(
         # A process of the other cluster continues.
         restarted = await asyncio.to_thread(run(kafka_address=other_kafka.address).up)
         assert ((await asyncio.to_thread(restarted.wait_for, 5))["events"], restarted.model()["stopped"]) == (5, None)
+
+
+async def test_the_reason_of_a_stop_stays(
+    run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """Redis gets an older copy back, and the log does not go back as far. The older version answers meanwhile."""
+    service = await asyncio.to_thread(run().up)
+    with Redis(host="127.0.0.1", port=redis.port) as client:
+        for records in (3, 6):
+            for _ in range(3):
+                await producer.send_and_wait(topic, event({"a": 1}, 1))
+            version = (await asyncio.to_thread(service.wait_for, records))["version"]
+            if records == 3:
+                older, copy = version, client.dump(key(topic))
+        await trim(kafka, topic, 5)
+        client.restore(key(topic), 0, copy, replace=True)
+    await asyncio.to_thread(wait, lambda: service.model()["version"] == older, "the older version answers")
+    await asyncio.to_thread(wait, lambda: service.model()["stopped"], "it stops")
+    for _ in range(20):
+        assert "the log was trimmed or the topic recreated" in service.model()["stopped"]
+        await asyncio.sleep(0.1)  # the reason vanished after 0.3 s
+    assert service.log.read_text().count("learning stopped") == 1

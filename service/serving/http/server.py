@@ -22,7 +22,7 @@ class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers, with which it would end before the last save."""
 
     def __init__(self, app: ASGIApp, connections: Connections, stop_seconds: int, tls: ssl.SSLContext | None) -> None:
-        """A stop takes at most `stop_seconds` after `should_exit`. With `tls` the server accepts only TLS."""
+        """A stop takes at most `stop_seconds`. With `tls` the server accepts only TLS."""
         super().__init__(
             uvicorn.Config(
                 cast(Any, app),
@@ -38,7 +38,7 @@ class HttpServer(uvicorn.Server):
                 proxy_headers=False,  # nothing depends on the client's address or scheme
             )
         )
-        self._connections, self._stop_seconds = connections, stop_seconds
+        self._connections, self._stop_seconds, self._stopping = connections, stop_seconds, asyncio.Event()
         self.server_state = connections.requests
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -71,13 +71,20 @@ class HttpServer(uvicorn.Server):
         for connection in list(connections):
             connection.transport.abort()
 
-    async def on_tick(self, counter: int) -> bool:
-        """Check once a second how long connections have waited. uvicorn calls this ten times a second."""
-        if counter % 10 == 0:
+    async def main_loop(self) -> None:
+        """Check once a second how long connections have waited, until `stop`. uvicorn wakes up ten times a second."""
+        while not await self.on_tick(0):
             now = asyncio.get_running_loop().time()
             for connection in list(self._connections.open):
                 connection.check(now)
-        return await super().on_tick(counter)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._stopping.wait()
+
+    def stop(self) -> None:
+        """Answer the requests in flight, and end."""
+        self.should_exit = True
+        self._stopping.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

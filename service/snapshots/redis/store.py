@@ -20,7 +20,7 @@ from msgspec import convert
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from service.errors import DependencyError
+from service.errors import DependencyError, PerceptronError
 from service.snapshots.codec import damaged
 from service.snapshots.ports import Commit, Store, Verdict, before_reset
 from service.snapshots.redis.connection import Endpoint
@@ -180,6 +180,8 @@ class RedisStore(Store):
         """Raise Redis' errors as ours. A key of another type is damage of this model."""
         try:
             yield
+        except PerceptronError:
+            raise
         except Exception as error:  # also of the client, if a reply is of another kind than it expects
             if model and "WRONGTYPE" in str(error):
                 self.missing_since = 0.0  # Redis answered

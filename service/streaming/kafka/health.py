@@ -1,7 +1,7 @@
 """Checks Kafka once a second, whether or not records arrive: figures that `poll` kept would freeze with it.
 
-- It reads the end offsets of the topics that this process holds, and looks for the group's coordinator. A standby,
-  which holds no topic, checks whether Kafka answers at all.
+- It reads the end offsets of the partitions that this process holds, unless a fetch has just brought them, and looks
+  for the group's coordinator. If there is no end to ask for, it checks whether Kafka answers at all.
 - It checks whether this process is in its group, and after some time outside looks for the reason.
 - The watchdog ends the process if nothing has arrived for a long time although a fresh connection gets an answer.
 
@@ -35,6 +35,8 @@ from service.streaming.kafka.model_log import ModelLog
 
 CHECK_SECONDS = 1.0
 """The pause between two checks, and so the age of the lag that is shown."""
+FRESH_SECONDS = 3.0
+"""How long the end of a partition in a fetch response is used: while nothing arrives, one comes every two seconds."""
 OUTSIDE_SECONDS = 2.0
 """How long a process may be outside its group, to join or find the coordinator, before it asks why."""
 PROBE_SECONDS = 3.0
@@ -74,9 +76,11 @@ class Health:
         while True:
             assigned = [each for log in logs.values() for each in log.assigned.values()]
             partitions = sorted({each.tp for each in assigned})
-            ends, missing = dict[TopicPartition, int](), None
+            newest = [buffer for each in assigned if (buffer := self.fetcher.partitions.get(each))]
+            recently, missing = time.monotonic() - FRESH_SECONDS, None
+            ends = {buffer.of.tp: buffer.end for buffer in newest if buffer.end_at > recently}
             try:
-                ends = await self._ends(self.clients.query_client, partitions)
+                ends |= await self._ends(self.clients.query_client, [tp for tp in partitions if tp not in ends])
                 self._silent_since = None
             except DependencyError as error:
                 missing = error

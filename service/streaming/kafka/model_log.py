@@ -29,7 +29,7 @@ YIELDS_AFTER_POLL = 2
 """Turns of the event loop after a poll: a poll takes as long as a slice, and requests may have come meanwhile."""
 FULL_QUEUE_SECONDS = 0.1
 """The pause until the queue of dead letters is checked for room again."""
-POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
+POLL_SECONDS, IDLE_SECONDS = 0.2, 30.0
 """The limit of a poll while there is something to save, and while there is nothing to do."""
 
 

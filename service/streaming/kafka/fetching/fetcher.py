@@ -35,7 +35,7 @@ MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 256 << 10, 1 << 20
 """Bounds of one partition's share. A smaller one brings one batch of many producers at a time; 2 MiB cost 10 % more."""
 BUFFER_BYTES = 1 << 20
 """A partition whose buffer has this many bytes, still compressed, is not fetched."""
-WAIT_MS, SHORT_WAIT_MS = 500, 10
+WAIT_MS, SHORT_WAIT_MS = 2000, 10
 """How long a broker waits for a first record. It waits for the short time while a partition that is being polled has a
 full buffer, since the request does not ask for that one."""
 POLL_BYTES = 4 << 20
@@ -43,7 +43,7 @@ POLL_BYTES = 4 << 20
 MAX_UNPACKED_BYTES = 64 << 20
 """The limit of decompressed bytes of all polls whose records are not learned yet. Beyond it the next poll waits."""
 RETRY_SECONDS = 0.2
-"""The pause after an error, and between two checks for partitions that no request asks for."""
+"""The pause after an error, and until partitions are looked at again that no request can ask for now."""
 READING_SECONDS = 1.0
 """A partition is being polled if the last poll was within this time."""
 
@@ -72,6 +72,8 @@ class PartitionBuffer:
         self.error: Exception | None = None
         """The next poll raises it, after the records before it."""
         self.retry_at = 0.0
+        self.end, self.end_at = offset, 0.0
+        """The last stable offset in the newest response, and when that came."""
         self.wanted_bytes = 0
         """More than a share, if the next batch needs it: the next request then asks for this partition alone."""
         self.polled_at = self.due_since = time.monotonic()
@@ -104,7 +106,12 @@ class PartitionBuffer:
         return gaps
 
     def receive(self, response: log_queries.PartitionResponse, share: int, alone: bool) -> None:
-        """Buffer the batches of a response, or keep its error for the next poll. `share` bytes were requested."""
+        """Buffer the batches of a response, or keep its error for the next poll. `share` bytes were requested.
+
+        Batches that arrive after an error are dropped: the records before them were not all returned.
+        """
+        if self.error is not None:
+            return
         error = for_code(response.error)
         try:
             if error is NoError:
@@ -130,6 +137,7 @@ class PartitionBuffer:
     def _buffer(self, response: log_queries.PartitionResponse, share: int, alone: bool) -> None:
         fetched, fetch_offset = parse_batches(response.data, response.aborted), self.sequence.fetch_offset
         end, stable, log_start = response.high_watermark, response.last_stable_offset, max(0, response.log_start)
+        self.end, self.end_at = stable, time.monotonic()
         admitted = self.sequence.admit(fetched.batches, fetched.cut_start, end, stable, log_start)
         self._batches.extend(admitted)
         self.buffered += sum(len(batch.data) for batch in admitted)
@@ -189,6 +197,8 @@ class Fetcher:
         self._tasks: SupervisedTasks | None = None
         self._scheduled = False
         """Whether `_request_all` is called in the next turn of the event loop."""
+        self._passed_over = asyncio.Event()
+        """Set if a partition without a known leader, or whose last request failed, must be looked at again."""
         self._turn = asyncio.Lock()
         self._unpacked: dict[str, int] = {}
         """Decompressed bytes that were polled and not released yet, by model."""
@@ -201,6 +211,7 @@ class Fetcher:
             try:
                 while True:
                     self._request_all()
+                    await self._passed_over.wait()
                     await asyncio.sleep(RETRY_SECONDS)
                     await log_queries.refresh_unknown_leaders(self._client, {each.tp for each in self.partitions})
             finally:
@@ -277,14 +288,17 @@ class Fetcher:
     def _request_all(self) -> None:
         """Start a request to each broker that has none and leads partitions that need records."""
         self._scheduled = False
+        self._passed_over.clear()
         if self._tasks is None:
             return
         now, due, full = time.monotonic(), dict[int, list[PartitionBuffer]](), set[int]()
         for partition, state in self.partitions.items():
             node = log_queries.leader_of(self._client, partition.tp)
-            if node is None or node in self._busy or state.error is not None or now < state.retry_at:
+            if node is None or now < state.retry_at:
+                self._passed_over.set()
+            elif node in self._busy or state.error is not None:
                 continue
-            if state.buffered < BUFFER_BYTES:
+            elif state.buffered < BUFFER_BYTES:
                 due.setdefault(node, []).append(state)
             elif now - state.polled_at < READING_SECONDS:
                 full.add(node)
@@ -303,15 +317,16 @@ class Fetcher:
                 states = [wanting]
             share = min(max(log_queries.FETCH_BYTES // len(states), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
             share = max(share, states[0].wanted_bytes)
-            offsets = dict[TopicPartition, int]()
+            offsets, readers = dict[TopicPartition, int](), dict[TopicPartition, list[PartitionBuffer]]()
             for state in states:
+                readers.setdefault(state.of.tp, []).append(state)
                 if offsets.setdefault(state.of.tp, state.sequence.fetch_offset) != state.sequence.fetch_offset:
                     wait_ms = SHORT_WAIT_MS  # another model reads this partition elsewhere, in one of the next requests
             parts, throttle = await log_queries.fetch(self._client, node, offsets, share, wait_ms)
             for part in parts:
                 if part.tp not in offsets:
                     self._ignored(part.tp)
-                for state in [state for state in states if state.of.tp == part.tp]:
+                for state in readers.get(part.tp, ()):
                     if self.partitions.get(state.of) is state and state.sequence.fetch_offset == offsets[part.tp]:
                         state.receive(part, share, len(offsets) == 1)
             if throttle:

@@ -74,6 +74,7 @@ class GroupMember(ConsumerRebalanceListener):
             # We poll no records, and a member must not leave the group because of that.
             max_poll_interval_ms=2**31 - 1,
             metadata_max_age_ms=METADATA_SECONDS * 1000,
+            consumer_timeout_ms=METADATA_SECONDS * 1000,  # how often it looks whether it should fetch
         )
         self._fetch_client = cluster.client()
         self._fetcher = Fetcher(self._fetch_client, cluster.max_batch_bytes, self._note_ignored)
@@ -181,7 +182,7 @@ class GroupMember(ConsumerRebalanceListener):
 
     async def _commit_and_poll(self) -> None:
         """Commit, and poll the consumer for its errors: an error that is not polled suspends the membership."""
-        consumer = self._consumer
+        consumer, failed = self._consumer, False
         while True:
             with contextlib.suppress(KafkaError, OSError):
                 await self._commit()
@@ -195,10 +196,16 @@ class GroupMember(ConsumerRebalanceListener):
                 try:
                     async with asyncio.timeout(POLL_SECONDS):  # it waits during a rebalance
                         await consumer.getmany(timeout_ms=0)
+                    failed = False
                 except TimeoutError:
                     continue
-                except UNAUTHORISED:  # `health` reports it; the consumer tries again only after a new subscription
-                    topics = consumer.subscription()
+                except KafkaError as error:
+                    # The consumer tries again only after a new subscription. `health` reports a missing right. A plain
+                    # KafkaError is an answer that the client did not expect; twice in a row, its task has ended.
+                    unexpected = type(error) is KafkaError and not failed
+                    if not (unexpected or isinstance(error, UNAUTHORISED)):
+                        raise
+                    failed, topics = unexpected, consumer.subscription()
                     consumer.unsubscribe()
                     consumer.subscribe(sorted(topics), listener=self)
 

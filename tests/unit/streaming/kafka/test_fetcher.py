@@ -1,0 +1,40 @@
+"""What a partition's buffer returns after damage."""
+
+import struct
+
+from aiokafka import TopicPartition
+
+from service.learning.records import PartitionId
+from service.streaming.kafka.fetching.fetcher import ModelPartition, PartitionBuffer
+from service.streaming.kafka.fetching.record_batch import RecordsBuilder
+from service.streaming.kafka.log_queries import PartitionResponse
+from service.streaming.records import KafkaRecord
+from tests.batches import add_checksum, build_batch
+
+TP = TopicPartition("t", 0)
+
+
+def batch(offset: int, codec: int = 0) -> bytes:
+    """A batch of two records; with a codec its head lies about how it is compressed."""
+    raw = bytearray(build_batch(0, [KafkaRecord(i, 1, None, b"1", ()) for i in range(2)]))
+    raw[:8], raw[22] = struct.pack(">q", offset), codec
+    return add_checksum(raw)
+
+
+def response(*batches: bytes) -> PartitionResponse:
+    return PartitionResponse(TP, 0, 100, 100, 0, [], b"".join(batches))
+
+
+def test_nothing_after_a_damaged_batch_is_returned() -> None:
+    """A response may arrive after the damage was found and before it is reported."""
+    buffer = PartitionBuffer(ModelPartition("m", PartitionId(0), TP), 0, 1 << 20)
+    buffer.receive(response(batch(0), batch(2, codec=1), batch(4)), 1 << 20, alone=True)
+    polled = list[int]()
+    for following in (6, 8):
+        builder = RecordsBuilder()
+        buffer.take(builder, 100)
+        polled += builder.build().offsets.tolist()
+        buffer.receive(response(batch(following)), 1 << 20, alone=True)
+    assert polled == [0, 1]
+    assert (buffer.position, buffer.has_data) == (2, False)
+    assert "offset 2 of partition 0 cannot be read" in str(buffer.error)
