@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,6 +34,9 @@ MAX_TURN_SCORES = 20_000
 """Scores of labels that are computed in one turn of the event loop; a thread computes more."""
 MAX_TURN_EXPLAINED = 500
 """Features that are explained in one turn of the event loop; a thread explains more."""
+PAUSE_SECONDS = 0.0001
+"""The pause of a thread after each piece of a large request. Its many short calls of compiled code let go of the
+interpreter for so short a time that the event loop would not get it (measured: for 0.3 s)."""
 DEFAULT_TOP = 10
 """Labels in `scores`, if a request does not say how many."""
 
@@ -195,6 +199,7 @@ def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, t
             for prediction, instance, s in zip(predictions, features, each, strict=True):
                 _explain(prediction, now, instance, s)
         answers += predictions
+        time.sleep(PAUSE_SECONDS)
     return answers
 
 

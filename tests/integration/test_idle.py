@@ -18,7 +18,7 @@ from tests.conftest import Run, Running, create_topic, event, wait
 
 pytestmark = pytest.mark.nightly
 
-TOPICS = 20
+TOPICS = 100
 SECONDS = 4.0
 
 
@@ -31,7 +31,7 @@ def redis_client(redis: Server) -> Iterator[Any]:
 async def test_idle_models_are_looked_at_together_and_followed_at_once(
     run: Run, kafka: Server, producer: AIOKafkaProducer, redis_client: Any, topic: str
 ) -> None:
-    """Twenty topics need as many commands and connections as one, and one damaged model affects no other."""
+    """A hundred topics need as many commands and connections as one, and one damaged model affects no other."""
     names = [f"{topic}-{i}" for i in range(TOPICS)]
     await asyncio.gather(*(create_topic(kafka, name) for name in names))
     for name in names:

@@ -42,6 +42,8 @@ LARGE_BODY_BYTES = 32 << 10
 """Bytes of the largest body that is read in one turn of the event loop."""
 PIECE_BYTES = 512 << 10
 """Bytes of a larger body that are read in one step."""
+PIECE_INSTANCES = 20
+"""Instances that are read in one step if the compiled reader does not read them. They take a millisecond."""
 MAX_INSTANCE_BYTES = 1 << 20
 """Bytes of one instance, and of a body without its list of instances; more if `max_record_bytes` is more."""
 ENCODED_AT_ONCE = 20
@@ -275,6 +277,7 @@ def read_pieces(
     while first < many.items:
         last = max(first + 1, int(np.searchsorted(ends, begins[first] + PIECE_BYTES)))
         if reader is None:
+            last = min(last, first + PIECE_INSTANCES)
             yield [careful(i) for i in range(first, last)], name
         else:
             values = ValueBuffer(data, begins[first:last], ends[first:last])

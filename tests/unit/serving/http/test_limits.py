@@ -113,7 +113,7 @@ class LocalServer:
             self._address = listener.getsockname()
             task = asyncio.create_task(server.serve(sockets=[listener]))
             yield self
-            server.should_exit = True
+            server.stop()
             await asyncio.wait_for(task, WAIT_SECONDS)
 
     async def client(self, *packets: bytes, buffer: int = 0) -> Client:
