@@ -14,6 +14,8 @@ POLL_SECONDS, SOON_SECONDS, BUSY_SECONDS = 0.1, 0.025, 0.5
 """Time between two looks at the store: POLL_SECONDS, as a learner saves at most this often. For BUSY_SECONDS after a
 save it is SOON_SECONDS: saves come in series, and a replica waits mostly for the next look.
 """
+MODEL_SECONDS = 0.002
+"""The time between two looks for each model: with many models a look costs milliseconds of CPU time."""
 OWN_SECONDS = 1.0
 """Time between two looks at a model that is learned here: it may have been reset, or released."""
 RETRY_SECONDS = 5.0
@@ -170,5 +172,5 @@ async def follow(
                 elif must_act and not follower.is_paused:
                     busy = clock.now() + BUSY_SECONDS
                     spawn(follower.catch_up())
-        pause = SOON_SECONDS if clock.now() < busy else POLL_SECONDS
+        pause = SOON_SECONDS if clock.now() < busy else max(POLL_SECONDS, MODEL_SECONDS * len(due))
         await clock.sleep(OWN_SECONDS if all(each.model.learning_here for each in due.values()) else pause)

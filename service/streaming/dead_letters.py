@@ -85,13 +85,11 @@ def truncate(letter: Message, limit: int) -> Message:
     for headers in (own, ()):
         if own and not headers:
             ours[HEADERS_OMITTED] = b"%d" % len(own)
-        whole = letter._replace(headers=_headers(ours, headers))
+        whole = Message(letter.key, letter.value, _headers(ours, headers), letter.timestamp)
         if whole.wire_size <= limit:
             return whole
-        without_value = letter._replace(
-            value=b"", headers=_headers(ours | {"truncated-from": b"%d" % len(value)}, headers)
-        )
-        room = limit - without_value.wire_size - MAX_LENGTH_BYTES
+        shown = _headers(ours | {"truncated-from": b"%d" % len(value)}, headers)
+        room = limit - Message(letter.key, b"", shown).wire_size - MAX_LENGTH_BYTES
         if room >= 0:
-            return without_value._replace(value=value[:room])
+            return Message(letter.key, value[:room], shown, letter.timestamp)
     return letter

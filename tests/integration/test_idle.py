@@ -19,7 +19,7 @@ from tests.conftest import Run, Running, create_topic, event, wait
 pytestmark = pytest.mark.nightly
 
 TOPICS = 100
-SECONDS = 4.0
+SECONDS = 10.0
 
 
 @pytest.fixture
