@@ -282,13 +282,12 @@ class Process:
 
     def _model(self, topic: str, alias: str = "") -> Model:
         """A model that this process learns or follows; with an alias, the one that answers for it, to follow."""
-        status = ModelStatus(lambda: self._store.failure)
-        if self._settings.learn and not alias:
-            status = ModelStatus(
-                lambda: self._store.failure,
-                lambda: self._member is None or self._member.awaits_assignment(topic),
-                lambda: self._member.requested.missing_resource(topic) if self._member else "",
-            )
+        learns = self._settings.learn and not alias
+        status = ModelStatus(
+            lambda: self._store.failure,
+            lambda: learns and (self._member is None or self._member.awaits_assignment(topic)),
+            lambda: self._member.requested.missing_resource(topic) if learns and self._member else "",
+        )
         own = self._settings.model_settings(alias if topic == before_reset(alias) else topic)
         model, options = Model(topic, status), own.options()
         observer = self._observers[topic] = ModelObserver(model, self._metrics, self._log)

@@ -28,15 +28,21 @@ from service.errors import DependencyError, Stuck
 from service.streaming.kafka.clients import KafkaClients
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
 from service.streaming.kafka.failures import kafka_failure
-from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, Fetcher, ModelPartition, unreadable
+from service.streaming.kafka.fetching.fetcher import (
+    MIN_PARTITION_BYTES,
+    WAIT_MS,
+    Fetcher,
+    ModelPartition,
+    unreadable,
+)
 from service.streaming.kafka.log_queries import LATEST, fetch, leader_of, list_offsets, refresh_unknown_leaders
 from service.streaming.kafka.membership.assignor import NAME
 from service.streaming.kafka.model_log import ModelLog
 
 CHECK_SECONDS = 1.0
 """The pause between two checks, and so the age of the lag that is shown."""
-FRESH_SECONDS = 3.0
-"""How long the end of a partition in a fetch response is used: while nothing arrives, one comes every two seconds."""
+FRESH_SECONDS = WAIT_MS / 1000 + 1.0
+"""How long the end of a partition in a fetch response is used: the next response comes sooner."""
 OUTSIDE_SECONDS = 2.0
 """How long a process may be outside its group, to join or find the coordinator, before it asks why."""
 PROBE_SECONDS = 3.0
@@ -76,9 +82,9 @@ class Health:
         while True:
             assigned = [each for log in logs.values() for each in log.assigned.values()]
             partitions = sorted({each.tp for each in assigned})
-            newest = [buffer for each in assigned if (buffer := self.fetcher.partitions.get(each))]
-            recently, missing = time.monotonic() - FRESH_SECONDS, None
-            ends = {buffer.of.tp: buffer.end for buffer in newest if buffer.end_at > recently}
+            fresh_after, missing = time.monotonic() - FRESH_SECONDS, None
+            buffers = [buffer for each in assigned if (buffer := self.fetcher.partitions.get(each))]
+            ends = {buffer.of.tp: buffer.end for buffer in buffers if buffer.end_at > fresh_after}
             try:
                 ends |= await self._ends(self.clients.query_client, [tp for tp in partitions if tp not in ends])
                 self._silent_since = None

@@ -1,12 +1,16 @@
-"""What a partition's buffer returns after damage."""
+"""What a partition's buffer returns after damage, and a lookup of records in a log that gives none."""
 
 import struct
+from typing import Any
 
+import pytest
 from aiokafka import TopicPartition
 
 from service.learning.records import PartitionId
+from service.streaming.kafka import log_queries
 from service.streaming.kafka.fetching.fetcher import ModelPartition, PartitionBuffer
 from service.streaming.kafka.fetching.record_batch import RecordsBuilder
+from service.streaming.kafka.fetching.record_lookup import find_records
 from service.streaming.kafka.log_queries import PartitionResponse
 from service.streaming.records import KafkaRecord
 from tests.batches import add_checksum, build_batch
@@ -38,3 +42,21 @@ def test_nothing_after_a_damaged_batch_is_returned() -> None:
     assert polled == [0, 1]
     assert (buffer.position, buffer.has_data) == (2, False)
     assert "offset 2 of partition 0 cannot be read" in str(buffer.error)
+
+
+async def test_a_lookup_ends_though_the_broker_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a batch's length is damaged: the log goes on, and each response is empty."""
+    requests = list[int]()
+
+    async def find_leaders(_: object, own: dict[TopicPartition, object]) -> dict[int, list[TopicPartition]]:
+        return {1: [*own]}
+
+    async def fetch(*arguments: Any) -> tuple[list[PartitionResponse], float]:
+        requests.append(len(arguments[2]))
+        return [response()._replace(tp=tp) for tp in arguments[2]], 0.0
+
+    monkeypatch.setattr(log_queries, "find_leaders", find_leaders)
+    monkeypatch.setattr(log_queries, "fetch", fetch)
+    own = [ModelPartition("m", PartitionId(i), TopicPartition("t", i)) for i in range(3)]
+    assert await find_records(None, dict.fromkeys(own, 5), 1 << 20) == {}
+    assert requests == [3, 2, 1]
