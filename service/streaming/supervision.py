@@ -20,8 +20,14 @@ class SupervisedTasks(asyncio.TaskGroup):
     """A task that other code cancels fails with Stuck. A task that ignores our cancellation is cancelled again."""
 
     def create_task(self, coro: Any, **options: Any) -> Any:
-        """Start a task, as `asyncio.TaskGroup.create_task` does."""
-        task = super().create_task(_insist(coro), **options)
+        """Start a task; raises CancelledError if the group is ending, as it is about to cancel the caller too."""
+        insisting = _insist(coro)
+        try:
+            task = super().create_task(insisting, **options)
+        except RuntimeError:
+            insisting.close()
+            coro.close()
+            raise asyncio.CancelledError from None
         task.add_done_callback(lambda _: coro.close())  # a task that is cancelled before it begins never awaits it
         return task
 
