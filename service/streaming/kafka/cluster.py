@@ -66,7 +66,7 @@ class LogReader:
         own, rest = self._partitions[partition], self._rest.get(partition) or RecordsBuilder().build()
         rest, buffer = rest[rest.find(start) :], self._fetcher.partitions.get(own)
         if not len(rest) and (buffer is None or buffer.position != start):
-            self._fetcher.seek(own, start)
+            self._fetcher.seek({own: start})
         while True:
             count = rest.find(end)
             self._rest[partition] = rest[count:]

@@ -128,9 +128,7 @@ class ModelLog:
             return await find_records(self.clients.query_client, own if self.held else {}, cluster.max_batch_bytes)
 
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
-        for partition, own in self.assigned.items():
-            if partition in offsets:
-                self.fetcher.seek(own, offsets[partition])
+        self.fetcher.seek({own: offsets[partition] for partition, own in self.assigned.items() if partition in offsets})
 
     async def poll(self, idle: bool = False) -> dict[PartitionId, KafkaRecords]:
         if not self.held:

@@ -14,7 +14,7 @@ The client is aiokafka's. Only its public interface is used: `send`, and its met
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from aiokafka import TopicPartition
@@ -36,8 +36,9 @@ MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 256 << 10, 1 << 20
 BUFFER_BYTES = 1 << 20
 """A partition whose buffer has this many bytes, still compressed, is not fetched."""
 WAIT_MS, SHORT_WAIT_MS = 2000, 10
-"""How long a broker waits for a first record. It waits for the short time while a partition that is being polled has a
-full buffer, since the request does not ask for that one."""
+"""How long a broker waits for a first record. Meanwhile the request cannot be changed, and the broker answers no other
+one of this client. So it waits at most as long as there has been no new partition. It waits for the short time while a
+partition that is being polled has a full buffer, since the request does not ask for that one."""
 POLL_BYTES = 4 << 20
 """A poll that has this many decompressed bytes takes no further batch."""
 MAX_UNPACKED_BYTES = 64 << 20
@@ -195,8 +196,8 @@ class Fetcher:
         self._busy: set[int] = set()
         self._requests = 0
         self._tasks: SupervisedTasks | None = None
-        self._scheduled = False
-        """Whether `_request_all` is called in the next turn of the event loop."""
+        self._new_at = 0.0
+        """When there last was a seek, or a partition that no request could ask for."""
         self._passed_over = asyncio.Event()
         """Set if a partition without a known leader, or whose last request failed, must be looked at again."""
         self._turn = asyncio.Lock()
@@ -217,16 +218,16 @@ class Fetcher:
             finally:
                 self._tasks = None  # the task group takes no new tasks
 
-    def seek(self, partition: ModelPartition, offset: int) -> None:
-        """Read the partition from this offset on. Batches that were fetched before are dropped."""
-        before = self.partitions.get(partition)
-        buffer = self.partitions[partition] = PartitionBuffer(partition, offset, self._max_batch_bytes)
-        if before is not None:  # a seek brings no records, so the time that the watchdog counts goes on
-            buffer.due_since = before.due_since
-        self._client.add_topic(partition.tp.topic)
-        if not self._scheduled:  # many seeks in one turn of the event loop need one look
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._request_all)
+    def seek(self, offsets: Mapping[ModelPartition, int]) -> None:
+        """Read the partitions from these offsets on. Batches that were fetched before are dropped."""
+        for partition, offset in offsets.items():
+            before = self.partitions.get(partition)
+            buffer = self.partitions[partition] = PartitionBuffer(partition, offset, self._max_batch_bytes)
+            if before is not None:  # a seek brings no records, so the time that the watchdog counts goes on
+                buffer.due_since = before.due_since
+            self._client.add_topic(partition.tp.topic)
+        self._new_at = time.monotonic()
+        self._request_all()
 
     def drop(self, partitions: Iterable[ModelPartition]) -> None:
         """Stop reading these partitions."""
@@ -287,7 +288,6 @@ class Fetcher:
 
     def _request_all(self) -> None:
         """Start a request to each broker that has none and leads partitions that need records."""
-        self._scheduled = False
         self._passed_over.clear()
         if self._tasks is None:
             return
@@ -296,6 +296,7 @@ class Fetcher:
             node = log_queries.leader_of(self._client, partition.tp)
             if node is None or now < state.retry_at:
                 self._passed_over.set()
+                self._new_at = now
             elif node in self._busy or state.error is not None:
                 continue
             elif state.buffered < BUFFER_BYTES:
@@ -304,7 +305,9 @@ class Fetcher:
                 full.add(node)
         for node, states in due.items():
             self._busy.add(node)
-            self._tasks.create_task(self._request(node, states, SHORT_WAIT_MS if node in full else WAIT_MS))
+            quiet_ms = 0 if node in full else int(1000 * (now - self._new_at))
+            wait_ms = max(SHORT_WAIT_MS, min(quiet_ms, WAIT_MS))
+            self._tasks.create_task(self._request(node, states, wait_ms))
 
     async def _request(self, node: int, states: list[PartitionBuffer], wait_ms: int) -> None:
         """Send one request to one broker, and handle its response."""

@@ -57,7 +57,7 @@ def point(second: float, events: int) -> Point:
     return Point(second, events, 0, None, None, {}, None)
 
 
-def test_a_history_is_short_and_evenly_spaced_without_rolled_back_points() -> None:
+def test_a_history_is_short_and_evenly_spaced_though_figures_or_the_clock_go_back() -> None:
     points, rolled_back = Points(), Points()
     for second in range(10_000):
         points.add(point(second, second))
@@ -70,6 +70,10 @@ def test_a_history_is_short_and_evenly_spaced_without_rolled_back_points() -> No
         rolled_back.add(point(second, events))
     assert [p.events for p in rolled_back.all] == [10, 12, 13]
     assert points.rate == rolled_back.rate == 1.0
+    set_back = Points()
+    for events, second in enumerate((3600, 3601, 3602, 10, 11)):
+        set_back.add(point(second, events))
+    assert [p.time for p in set_back.all] == [10, 11]
 
 
 async def test_the_body_has_what_the_page_shows() -> None:
