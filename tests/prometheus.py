@@ -1,7 +1,5 @@
 """A real Prometheus that scrapes services, with a client, for the tests of the dashboard and of the alerts."""
 
-import os
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,20 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 import yaml
 
 from service.embedded import servers
-from tests.conftest import Running, wait
-
-
-def program(name: str) -> str:
-    """The path of a program that is not a Python package; skips the test if it is not installed."""
-    path = shutil.which(name)
-    if path is None:
-        assert not os.environ.get("CI"), f"CI must have {name}"
-        pytest.skip(f"no {name} on PATH")
-    return path
+from tests.conftest import Running, program, wait
 
 
 class Prometheus:

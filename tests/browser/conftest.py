@@ -1,23 +1,18 @@
 """A real browser."""
 
-import os
-import shutil
 from collections.abc import AsyncIterator
 
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, program
 
 expect.set_options(timeout=DEADLINE * 1000)
 
 
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
-    path = shutil.which("chromium")
-    if path is None:
-        assert not os.environ.get("CI"), "CI must have chromium"
-        pytest.skip("no chromium on PATH")
+    path = program("chromium")
     async with async_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         chromium = await playwright.chromium.launch(executable_path=path, args=flags)

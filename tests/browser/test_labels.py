@@ -7,7 +7,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from playwright.async_api import Page, expect
 
-from tests.conftest import Run, Running, event
+from tests.conftest import Run, Running, event, send
 
 LABELS = ("blue", "green", "red")
 RECORDS = 90
@@ -24,9 +24,7 @@ candidates.logistic = {{ rule = "logistic-delta", eta = 0.1 }}
 async def test_it_shows_a_model_of_three_labels(page: Page, run: Run, producer: AIOKafkaProducer, topic: str) -> None:
     settings = SETTINGS.format(topic=topic)
     service = await asyncio.to_thread(run(settings).up)
-    for i in range(RECORDS):
-        await producer.send(topic, event({"a": i % 5, "b": i % 7}, LABELS[i % 3]))
-    await producer.flush()
+    await send(producer, topic, (event({"a": i % 5, "b": i % 7}, LABELS[i % 3]) for i in range(RECORDS)))
     await asyncio.to_thread(service.wait_for, RECORDS)
     await page.goto(f"http://127.0.0.1:{service.port}/")
     await expect(page.locator("#tiles dd").first).to_contain_text(str(RECORDS))

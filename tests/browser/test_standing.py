@@ -16,9 +16,7 @@ TIME = r"\d\d:\d\d:\d\d"
 
 async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run: Run, tmp_path: Path) -> None:
     """The notice says what follows from that, and disappears when they are back."""
-    for folder in ("kafka", "redis"):
-        (tmp_path / folder).mkdir()
-    with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
+    with servers.start_kafka(tmp_path) as kafka, servers.start_redis(tmp_path) as redis:
         service = run(kafka_address=kafka.address, redis_address=redis.address)
         await asyncio.to_thread(service.up)
         await page.goto(f"http://127.0.0.1:{service.port}/")

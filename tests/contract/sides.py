@@ -6,16 +6,12 @@ Each has a log of a topic with two partitions, and methods by which a test acts 
 import asyncio
 import contextlib
 import signal
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import psutil
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import NewPartitions
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from structlog.testing import CapturingLogger
 
 from service.embedded.servers import Server
@@ -26,8 +22,18 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.membership.group import GroupMember
 from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord
-from tests.conftest import DEADLINE, admin, create_topic, delete_topic, read_all, trim
-from tests.faults.test_log_faults import batches
+from tests.conftest import (
+    DEADLINE,
+    add_partitions,
+    admin,
+    configure,
+    create_topic,
+    delete_topic,
+    read_all,
+    trim,
+    until,
+)
+from tests.faults.test_log_faults import batches, flip, segment
 from tests.saving import SteppedCalls
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import Partition, Record, Topic, World
@@ -125,15 +131,6 @@ class SimulatedSide:
         self._simulated.stopping = True
 
 
-async def until(condition: Callable[[], Awaitable[Any]], description: str, seconds: float = DEADLINE) -> Any:
-    """Wait until the condition holds, and return what it returned."""
-    deadline = time.monotonic() + seconds
-    while not (value := await condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {description}"
-        await asyncio.sleep(0.01)
-    return value
-
-
 class KafkaSide:
     """The log of a real Kafka. `member` is the only one of its group; a rebalance revokes its topic."""
 
@@ -178,18 +175,15 @@ class KafkaSide:
         return 3
 
     async def flip(self, offset: int) -> None:
-        [path] = Path(self._server.log).parent.glob(f"kafka/{self._topic}-0/*.log")
+        path = segment(self._server, self._topic)
         [position] = [start for first, _, start, _ in batches(path.read_bytes()) if first == offset]
-        with path.open("r+b") as file:
-            file.seek(position)
-            file.write((offset ^ 256).to_bytes(8))
+        flip(path, position + 6)
 
     async def trim(self, offset: int) -> None:
         await trim(self._server, self._topic, offset)
 
     async def grow(self) -> None:
-        async with admin(self._server) as client:
-            await client.create_partitions({self._topic: NewPartitions(PARTITIONS + 1)})
+        await add_partitions(self._server, self._topic, PARTITIONS + 1)
         consumer: Any = self._member._consumer
 
         async def is_revoked() -> bool:
@@ -222,18 +216,14 @@ class KafkaSide:
 
     async def assign(self) -> None:
         self.log.release()
-
-        async def is_assigned() -> bool:
-            return bool(await self.log.bounds())
-
-        await until(is_assigned, "the topic is assigned")
+        await until(self.log.bounds, "the topic is assigned")
 
     async def silence(self, silent: bool) -> None:
         assert self._server.process is not None
         process = psutil.Process(self._server.process.pid)
         process.send_signal(signal.SIGSTOP if silent else signal.SIGCONT)
 
-        async def all_stopped() -> bool:  # a thread that is running may still answer
+        def all_stopped() -> bool:  # a thread that is running may still answer
             return all(psutil.Process(t.id).status() == psutil.STATUS_STOPPED for t in process.threads())
 
         if silent:
@@ -243,11 +233,7 @@ class KafkaSide:
         await create_topic(self._server, dead_letter_topic(self._topic), max_message_bytes="1")
 
     async def accept_letters(self) -> None:
-        topic = ConfigResource(
-            ConfigResourceType.TOPIC, dead_letter_topic(self._topic), {"max.message.bytes": "1000000"}
-        )
-        async with admin(self._server) as client:
-            await client.alter_configs([topic])
+        await configure(self._server, dead_letter_topic(self._topic), max_message_bytes=1_000_000)
 
     async def letters(self) -> set[tuple[bytes, bytes | None]]:
         return {(letter.key, letter.value) for letter in await read_all(self._server, dead_letter_topic(self._topic))}

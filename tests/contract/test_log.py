@@ -12,7 +12,8 @@ from service.errors import DependencyError, LogGap
 from service.learning.records import PartitionId
 from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord, Message
-from tests.contract.sides import SESSION_SECONDS, Content, Side, SimulatedSide, kafka_side, plain_contents, until
+from tests.conftest import until
+from tests.contract.sides import SESSION_SECONDS, Content, Side, SimulatedSide, kafka_side, plain_contents
 from tests.partitions import P0, P1, P2
 
 # If a silent broker does not accept a connection in time, the client drops the connection without closing it.

@@ -58,6 +58,8 @@ class SimulatedHash:
 
 
 Raw = RedisHash | SimulatedHash
+Head = tuple[str, bytes]
+"""A head as a store has it: its digest and its bytes."""
 
 
 @pytest.fixture(scope="module", params=["simulator", "valkey", "redis-server"])
@@ -76,10 +78,9 @@ async def store_and_hash(redis: Server | None, topic: str) -> AsyncIterator[tupl
         simulated, simulated_redis = simulated_store()
         yield simulated, SimulatedHash(simulated_redis)
         return
-    store = RedisStore(url := f"redis://{redis.address}/0")
-    async with Redis.from_url(url) as client:
+    url = f"redis://{redis.address}/0"
+    async with RedisStore(url) as store, Redis.from_url(url) as client:
         yield store, RedisHash(client, topic)
-    await store.close()
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def blob(text: str) -> tuple[str, bytes]:
     return hashlib.sha256(text.encode()).hexdigest(), text.encode()
 
 
-def head(version: int, *names: str, reference: bool = False) -> tuple[str, bytes]:
+def head(version: int, *names: str, reference: bool = False) -> Head:
     """A head, as far as the store reads it, that refers to these blobs: one by each kind of reference."""
     parts = [blob(name)[0] for name in names] + [""] * 4
     content = {
@@ -115,11 +116,17 @@ async def put(store: Store, topic: str, *names: str) -> list[str]:
     return [blob(name)[0] for name in names]
 
 
-async def save(
-    store: Store, topic: str, parent: str, new: tuple[str, bytes], *names: str, keep: str = "", evict: str = ""
-) -> str:
+async def save(store: Store, topic: str, parent: str, new: Head, *names: str, keep: str = "", evict: str = "") -> str:
     blobs = dict(map(blob, names))
     return await store.commit(topic, Commit(parent, *new, list(blobs), keep, evict, blobs))
+
+
+@pytest.fixture
+async def first(store: Store, topic: str) -> Head:
+    """The head of a model that was saved once, with the blob "a"."""
+    first_head = head(1, "a")
+    assert await save(store, topic, "", first_head, "a") == "OK"
+    return first_head
 
 
 async def test_blobs_that_are_put_can_be_read_and_make_no_head(store: Store, raw: Raw, topic: str) -> None:
@@ -160,9 +167,8 @@ async def test_a_first_head_has_no_parent_and_a_later_one_the_current(store: Sto
     assert (await raw.get())["head"] == second[1]
 
 
-async def test_a_repeated_commit_is_accepted_once(store: Store, raw: Raw, topic: str) -> None:
-    first, second, third = head(1, "a"), head(2, "b"), head(3, "c")
-    await save(store, topic, "", first, "a")
+async def test_a_repeated_commit_is_accepted_once(store: Store, raw: Raw, topic: str, first: Head) -> None:
+    second, third = head(2, "b"), head(3, "c")
     assert await save(store, topic, first[0], second, "b", keep="2") == "OK"
     before = await raw.get()
     # The repeated commit is not read further: neither its parent, nor its blobs, nor the versions it keeps.
@@ -172,10 +178,9 @@ async def test_a_repeated_commit_is_accepted_once(store: Store, raw: Raw, topic:
     assert await save(store, topic, first[0], second, "b") == "CONFLICT", "the second head is no longer current"
 
 
-async def test_a_head_with_missing_blobs_is_refused(store: Store, raw: Raw, topic: str) -> None:
+async def test_a_head_with_missing_blobs_is_refused(store: Store, raw: Raw, topic: str, first: Head) -> None:
     """A refused commit changes nothing, and does not sweep the blobs of another save."""
-    first, second = head(1, "a"), head(2, "b", "a")
-    await save(store, topic, "", first, "a")
+    second = head(2, "b", "a")
     await put(store, topic, "of another save")
     before = await raw.get()
     assert await store.commit(topic, Commit(first[0], *second, [blob("b")[0], blob("a")[0]])) == "MISSING"
@@ -216,10 +221,8 @@ async def test_a_commit_sweeps_blobs_without_references(store: Store, raw: Raw, 
     assert "v:5" in await raw.get(), "a version that is both kept and evicted is kept"
 
 
-async def test_a_damaged_kept_head_stops_the_sweep(store: Store, raw: Raw, topic: str) -> None:
-    first, second = head(1, "a"), head(2, "b")
-    await save(store, topic, "", first, "a")
-    await save(store, topic, first[0], second, "b", keep="2")
+async def test_a_damaged_kept_head_stops_the_sweep(store: Store, raw: Raw, topic: str, first: Head) -> None:
+    await save(store, topic, first[0], head(2, "b"), "b", keep="2")
     for damage in (b"no json", b"{}", b"[]", b'{"names":1,"run_blobs":[],"arrays":{},"reference":null}'):
         await raw.put("v:2", damage)
         await put(store, topic, "garbage")
@@ -232,10 +235,8 @@ async def test_a_damaged_kept_head_stops_the_sweep(store: Store, raw: Raw, topic
     assert f"b:{blob('garbage')[0]}" not in await raw.get()
 
 
-async def test_half_a_head_is_damage(store: Store, raw: Raw, topic: str) -> None:
+async def test_half_a_head_is_damage(store: Store, raw: Raw, topic: str, first: Head) -> None:
     """Half a head is not treated as a missing head: a new model would replace it."""
-    first = head(1, "a")
-    await save(store, topic, "", first, "a")
     await raw.put("head", None)
     with pytest.raises(SnapshotDamaged, match="or `perceptron reset"):
         await store.head(topic)
@@ -249,10 +250,8 @@ async def test_half_a_head_is_damage(store: Store, raw: Raw, topic: str) -> None
     assert (await raw.get())["head"] == first[1]
 
 
-async def test_a_malformed_digest_matches_no_head(store: Store, raw: Raw, topic: str) -> None:
+async def test_a_malformed_digest_matches_no_head(store: Store, raw: Raw, topic: str, first: Head) -> None:
     """Any bytes can be read as the digest, and no head matches them."""
-    first = head(1, "a")
-    await save(store, topic, "", first, "a")
     for damage in (b"\xff\xfe", b"5", b"\x1b[2J", b"[]"):
         await raw.put("digest", damage)
         newest = await store.head(topic)
@@ -263,9 +262,7 @@ async def test_a_malformed_digest_matches_no_head(store: Store, raw: Raw, topic:
         assert await save(store, topic, first[0], head(2, "b"), "b") == "CONFLICT"
 
 
-async def test_a_key_of_another_type_is_damage(store: Store, raw: Raw, topic: str) -> None:
-    first = head(1, "a")
-    await save(store, topic, "", first, "a")
+async def test_a_key_of_another_type_is_damage(store: Store, raw: Raw, topic: str, first: Head) -> None:
     await raw.retype()
     for call in (
         store.digest(topic), store.head(topic), store.blobs(topic, [blob("a")[0]]), store.put(topic, dict([blob("b")])),

@@ -32,6 +32,13 @@ def kafka(own_kafka: Server) -> Server:
 
 
 @pytest.fixture
+def proxy(kafka_proxy: KafkaProxy) -> Iterator[KafkaProxy]:
+    """The proxy to Kafka, without its faults once the test has ended."""
+    yield kafka_proxy
+    kafka_proxy.heal()
+
+
+@pytest.fixture
 def trial(
     request: pytest.FixtureRequest, kafka: Server, kafka_proxy: KafkaProxy, topic: str, tmp_path: Path
 ) -> Iterator[Trial]:

@@ -9,20 +9,17 @@ import asyncio
 import json
 import random
 import re
-import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from service.embedded.servers import Server
-from tests.conftest import Running, create_topic, delete_topic, event, wait
-from tests.faults.proxy import Proxy
+from tests.conftest import Running, create_topic, delete_topic, event, hanging, in_threads, wait
 from tests.faults.trial import BAD, Trial
 from tests.prometheus import Prometheus, scraping
 
@@ -80,151 +77,108 @@ def separable(rng: random.Random) -> tuple[bytes, Any]:
     return event(x, int(sum(x.values()) > 0)), None
 
 
-def begin(trial: Trial, services: int = 1, **options: Any) -> None:
-    """Start a healthy model."""
+def begin(trial: Trial, services: int = 1, replica: bool = False, settings: str = "") -> None:
+    """Start a healthy model; only the replica reaches Redis through the trial's proxy."""
     trial.kind, trial.make = "plain", separable
-    trial.begin(services=services, **options)
+    trial.redis_address = trial.redis.address
+    trial.begin(services=services, settings=settings)
+    if replica:
+        trial.redis_address = trial.redis_proxy.address
+        trial.up(trial.service("--no-learn"))
 
 
-# A fault prepares, yields, breaks something, yields, and, if a repair is possible, repairs it and yields again.
-Broken = Generator[None]
+# A fault breaks something of a healthy model, yields, and, if a repair is possible, repairs it.
+Broken = Iterator[None]
 Fault = Callable[[Trial], Broken]
 
 
-def nothing(trial: Trial) -> Broken:
+def nothing(_: Trial) -> Broken:
     """A learner, a standby and a replica are healthy for an hour of the rules."""
-    begin(trial, services=2)
-    trial.up(trial.service("--no-learn"))
     yield
 
 
 def killed(trial: Trial) -> Broken:
     """The learner is killed, next to a standby."""
-    begin(trial, services=2)
-    yield
     learner = trial.learning()
     trial.kill(learner)
     yield
     trial.again(learner)
-    yield
 
 
 def stopped(trial: Trial) -> Broken:
     """A value would raise the weights beyond their limit with either label: the model stops before it."""
-    begin(trial)
-    yield
     trial.make = lambda rng: (event({"n0": 1e16}, rng.randrange(2)), None)
     yield
 
 
 def letters_cannot_be_written(trial: Trial) -> Broken:
     """The dead-letter topic is deleted, and more is rejected than fits in memory: learning waits."""
-    begin(trial)
     letters, remaining = f"{trial.topic}.dead-letters", iter(range(100))
-    yield
     asyncio.run(delete_topic(trial.kafka, letters))
     trial.make = lambda rng: (b"x" * 900_000, None) if next(remaining, None) is not None else separable(rng)
     yield
     asyncio.run(create_topic(trial.kafka, letters))
-    yield
-
-
-def hung(trial: Trial, server: Server) -> Broken:
-    """SIGSTOP, with a learner and its standby: the server accepts connections and does not answer."""
-    begin(trial, services=2)
-    yield
-    assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        server.process.send_signal(signal.SIGCONT)
-    yield
 
 
 def kafka_hangs(trial: Trial) -> Broken:
-    """The broker hangs."""
-    yield from hung(trial, trial.kafka)
+    """The broker hangs, with a learner and its standby."""
+    with hanging(trial.kafka):
+        yield
 
 
 def redis_hangs(trial: Trial) -> Broken:
-    """Redis hangs."""
-    yield from hung(trial, trial.redis)
+    """Redis hangs, with a learner and its standby."""
+    with hanging(trial.redis):
+        yield
 
 
 def replica_cut_off(trial: Trial) -> Broken:
     """A replica cannot reach Redis, and the learner can."""
-    begin(trial)
-    with Proxy(trial.redis.port) as replica_proxy:
-        trial.redis_address = replica_proxy.address
-        trial.up(trial.service("--no-learn"))
-        yield
-        replica_proxy.refuse()
-        yield
-        replica_proxy.heal()
-        yield
+    trial.redis_proxy.refuse()
+    yield
+    trial.redis_proxy.heal()
 
 
 def many_bad_records(trial: Trial) -> Broken:
     """One record in five is not an event."""
-    begin(trial)
     short = [raw for raw in BAD if raw is not None]
-    yield
     trial.make = lambda rng: (rng.choice(short), None) if rng.random() < 0.2 else separable(rng)
     yield
     trial.make = separable
-    yield
 
 
 def labels_of_chance(trial: Trial) -> Broken:
     """Labels become independent of the features, and nine in ten are positive."""
-    begin(trial)
-    yield
     trial.make = lambda rng: (event(json.loads(separable(rng)[0])["features"], int(rng.random() < 0.9)), None)
     yield
     trial.make = separable
-    yield
 
 
 def too_many_requests(trial: Trial) -> Broken:
     """Eight clients at a time, with a limit of one."""
-    begin(trial, settings="http.max_in_flight = 1")
-    yield
     with asking(trial.services[0], instances=500):
         yield
-    yield
 
 
 def large_requests(trial: Trial) -> Broken:
     """Forty clients, each with 10,000 instances at a time: a fast machine answers one in 10 ms."""
-    begin(trial)
-    yield
     with asking(trial.services[0], instances=10_000, clients=40):
         yield
-    yield
 
 
 @contextmanager
 def asking(service: Running, instances: int, clients: int = 8) -> Iterator[None]:
     """Let clients request predictions of this many instances, continuously."""
     body = json.dumps({"instances": [{"features": {f"n{i}": 1.5 + n for i in range(20)}} for n in range(instances)]})
-    done = threading.Event()
 
-    def ask() -> None:
+    def ask(stop: threading.Event) -> None:
         with httpx.Client(base_url=service.http.base_url, timeout=60) as client:
-            while not done.is_set():
+            while not stop.is_set():
                 answer = client.post(f"/v1/models/{service.topic}/predict", content=body)
                 assert answer.status_code in {200, 503}, answer.text
 
-    threads = [threading.Thread(target=ask) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(*[ask] * clients):
         yield
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
 
 
 FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
@@ -251,18 +205,27 @@ FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
 """The alerts that each fault must fire, and those that it may fire."""
 
 
+HEALTHY: dict[Fault, dict[str, Any]] = {
+    nothing: {"services": 2, "replica": True},
+    killed: {"services": 2},
+    kafka_hangs: {"services": 2},
+    redis_hangs: {"services": 2},
+    replica_cut_off: {"replica": True},
+    too_many_requests: {"settings": "http.max_in_flight = 1"},
+}
+"""What the model of a fault has besides a learner."""
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.timeout(600)
 def test_a_fault_fires_its_alerts_and_no_other(trial: Trial, fault: Fault) -> None:
     """No alert fires before the fault; then the alerts of the fault do, and they end after a repair."""
     must, may = FAULTS[fault]
-    steps = fault(trial)
-    with closing(steps), ExitStack() as stack:
-        next(steps)
-        prometheus = stack.enter_context(scraping_trial(trial))
+    begin(trial, **HEALTHY.get(fault, {}))
+    with scraping_trial(trial) as prometheus:
         check_quiet(prometheus, QUIET if must else HOUR)
-        next(steps, None)
-        wait(lambda: must <= fired(prometheus), f"{must} fire")
-        assert fired(prometheus) <= must | may
-        if next(steps, "over") != "over":
+        with contextmanager(fault)(trial):
+            wait(lambda: must <= fired(prometheus), f"{must} fire")
+            assert fired(prometheus) <= must | may
+        if fault is not stopped:  # which cannot be repaired
             wait(lambda: not firing(prometheus) & must, f"{must} end")

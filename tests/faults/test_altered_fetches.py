@@ -1,6 +1,7 @@
 """Fetch responses that are altered on their way from the broker, each topic in another way."""
 
 import asyncio
+import contextlib
 import io
 import random
 import struct
@@ -162,17 +163,17 @@ def _alter(alterations: dict[str, Alteration]) -> Callable[[int, int, bytes], by
 
 
 async def test_altered_fetch_responses(
-    kafka: Server, kafka_proxy: KafkaProxy, redis: Server, topic: str, tmp_path: Any
+    kafka: Server, proxy: KafkaProxy, redis: Server, topic: str, tmp_path: Any
 ) -> None:
     """Each topic is learned as the plain fold, or its learning stops with a reason. The process and others go on."""
     assert len(ALTERATIONS) >= 60
     names = {f"{topic}-{i}": name for i, name in enumerate(ALTERATIONS)}
     await asyncio.gather(*(create_topic(kafka, name) for name in names))
-    kafka_proxy.alter = _alter({name: ALTERATIONS[kind] for name, kind in names.items()})
-    running = Running("", kafka_proxy.address, redis.address, tmp_path, "", "-g", f"g-{topic}", "--create-topics",
+    proxy.alter = _alter({name: ALTERATIONS[kind] for name, kind in names.items()})
+    running = Running("", proxy.address, redis.address, tmp_path, "", "-g", f"g-{topic}", "--create-topics",
                       topics=names)  # fmt: skip
     rng, sent = random.Random(1), defaultdict[str, list[bytes]](list)
-    try:
+    with contextlib.closing(running):
         async with AIOKafkaProducer(bootstrap_servers=kafka.address) as producer:
             await asyncio.to_thread(running.up)
             for _ in range(BATCHES):
@@ -210,8 +211,3 @@ async def test_altered_fetch_responses(
         assert metrics["perceptron_ignored_partitions_total"] > 0
         assert "Traceback" not in running.log.read_text()
         assert await asyncio.to_thread(running.stop) == 0
-    finally:
-        kafka_proxy.heal()
-        running.http.close()
-        if running.process.poll() is None:
-            running.kill()

@@ -12,10 +12,9 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded import servers
 from service.embedded.servers import Server
-from service.streaming.dead_letters import dead_letter_topic
 from tests.batches import impossible_batch, send_batch
-from tests.conftest import DEADLINE, Running, create_topic, event, one_line, perceptron, wait
-from tests.faults.test_log_faults import batches
+from tests.conftest import DEADLINE, Running, create_both_topics, event, one_line, perceptron, wait
+from tests.faults.test_log_faults import batches, flip, segment
 
 pytestmark = pytest.mark.nightly
 
@@ -27,23 +26,19 @@ def events(batch: int) -> list[bytes]:
     return [event({f"n{i % 3}": float(batch + i)}, i % 2) for i in range(RECORDS)]
 
 
-async def send(client: AIOKafkaProducer, topic: str, numbers: range) -> None:
+async def send(producer: AIOKafkaProducer, topic: str, numbers: range) -> None:
     """Send a batch for each of these numbers to the topic's only partition."""
     for number in numbers:
-        batch = client.create_batch()
+        batch = producer.create_batch()
         for i, raw in enumerate(events(number)):
             assert batch.append(key=b"%d-%d" % (number, i), value=raw, timestamp=None)
-        await (await client.send_batch(batch, topic, partition=0))
+        await (await producer.send_batch(batch, topic, partition=0))
 
 
 def damage(kafka: Server, topic: str, batch: int, byte: int, bit: int) -> None:
     """Flip one bit in the first bytes of a batch, in the broker's log file."""
-    [path] = Path(kafka.log).parent.glob(f"kafka/{topic}-0/*.log")
-    data = path.read_bytes()
-    place = batches(data)[batch][2] + byte
-    with path.open("r+b") as file:
-        file.seek(place)
-        file.write(bytes([data[place] ^ 1 << bit]))
+    path = segment(kafka, topic)
+    flip(path, batches(path.read_bytes())[batch][2] + byte, bit)
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +60,7 @@ def service(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterato
 
     yield start
     for running in started:
-        running.http.close()
-        if running.process.poll() is None:
-            running.kill()
+        running.close()
 
 
 BASES = {
@@ -79,11 +72,18 @@ LENGTHS = {"longer": (1, 4), "shorter": (2, 0)}
 """The byte and bit to flip in its length, by the effect."""
 
 
-async def create(client: AIOKafkaProducer, kafka: Server, topic: str, batches: int, policy: str = "delete") -> None:
+async def create(producer: AIOKafkaProducer, kafka: Server, topic: str, batches: int, policy: str = "delete") -> None:
     """Create a topic with this number of batches, and its dead-letter topic."""
-    await create_topic(kafka, topic, cleanup_policy=policy)
-    await create_topic(kafka, dead_letter_topic(topic))
-    await send(client, topic, range(batches))
+    await create_both_topics(kafka, topic, cleanup_policy=policy)
+    await send(producer, topic, range(batches))
+
+
+async def up_again(running: Running, restarted: bool) -> None:
+    """Wait until a service is ready, first stopped and started again if `restarted`."""
+    if restarted:
+        assert await asyncio.to_thread(running.stop) == 0
+        running.start(running.command)
+    await asyncio.to_thread(running.up)
 
 
 def wait_until_learned(running: Running, topic: str, records: int) -> None:
@@ -100,26 +100,20 @@ def wait_until_stopped(running: Running, topic: str, words: str) -> None:
     assert (model["covered"], model["events"]) == ({"0": [[0, 20]]}, 20)
 
 
-async def test_a_flipped_base_offset_stops_learning(service: Any, kafka: Server, redis: Server, topic: str) -> None:
+async def test_a_flipped_base_offset_stops_learning(
+    service: Any, plain_producer: AIOKafkaProducer, kafka: Server, redis: Server, topic: str
+) -> None:
     """This holds for every wrong base offset, and for a new process, whose first fetch begins there."""
-    topics = {f"{topic}-{name}": flip for name, flip in BASES.items()}
+    topics = {f"{topic}-{name}": place for name, place in BASES.items()}
     topics |= {f"{topic}-compact-{name}": BASES[name] for name in ("28", "beyond")}
     healthy = f"{topic}-healthy"
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
-    await client.start()
-    try:
-        await create(client, kafka, healthy, 45)
-        for name, flip in topics.items():
-            await create(client, kafka, name, 45, "compact" if "compact" in name else "delete")
-            damage(kafka, name, 2, *flip)
-    finally:
-        await client.stop()
+    await create(plain_producer, kafka, healthy, 45)
+    for name, place in topics.items():
+        await create(plain_producer, kafka, name, 45, "compact" if "compact" in name else "delete")
+        damage(kafka, name, 2, *place)
     running = service(healthy, *topics)
     for restarted in (False, True):
-        if restarted:
-            assert await asyncio.to_thread(running.stop) == 0
-            running.start(running.command)
-        await asyncio.to_thread(running.up)
+        await up_again(running, restarted)
         await asyncio.to_thread(wait_until_learned, running, healthy, 450)
         for name in topics:
             if restarted and "compact" in name:  # a compacted topic may lack records before the first fetch
@@ -133,60 +127,49 @@ async def test_a_flipped_base_offset_stops_learning(service: Any, kafka: Server,
     assert re.search(f"{MISPLACED}4 to 13", one_line(result.stderr))
 
 
-async def test_a_damaged_length_stops_its_topic_alone(service: Any, kafka: Server, topic: str) -> None:
+async def test_a_damaged_length_stops_its_topic_alone(
+    service: Any, plain_producer: AIOKafkaProducer, kafka: Server, topic: str
+) -> None:
     """The broker returns nothing after the damage. The process and its other topics continue."""
-    topics = {f"{topic}-{name}": flip for name, flip in LENGTHS.items()}
+    topics = {f"{topic}-{name}": place for name, place in LENGTHS.items()}
     healthy = [f"{topic}-healthy-{i}" for i in range(2)]
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
-    await client.start()
-    try:
-        for name in (*healthy, *topics):
-            await create(client, kafka, name, 5)
-        for name, (byte, bit) in topics.items():
-            damage(kafka, name, 2, 8 + byte, bit)
-        running = await asyncio.to_thread(service(*healthy, *topics, watchdog=3.0).up)
-        waiting, batch_count, answers, began = set(topics), 5, 0, time.monotonic()
-        while waiting or answers < 200:
-            assert running.process.poll() is None, running.log.read_text()
-            assert time.monotonic() < began + DEADLINE, waiting
-            waiting = {name for name in waiting if not running.model(name)["stopped"]}
-            for name in healthy:
-                answer = running.http.post(f"/v1/models/{name}/predict", json={"features": {"n1": 1}})
-                assert answer.status_code == 200
-                answers += 1
-                await send(client, name, range(batch_count, batch_count + 1))
-            batch_count += 1
-        for restarted in range(2):  # the second process begins where the first stopped
-            if restarted:
-                assert await asyncio.to_thread(running.stop) == 0
-                await asyncio.to_thread(running.start(running.command).up)
-            for name in topics:
-                await asyncio.to_thread(wait_until_stopped, running, name, r"cannot be read \(")
-            for name in healthy:
-                await asyncio.to_thread(wait_until_learned, running, name, batch_count * RECORDS)
-    finally:
-        await client.stop()
+    for name in (*healthy, *topics):
+        await create(plain_producer, kafka, name, 5)
+    for name, (byte, bit) in topics.items():
+        damage(kafka, name, 2, 8 + byte, bit)
+    running = await asyncio.to_thread(service(*healthy, *topics, watchdog=3.0).up)
+    waiting, batch_count, answers, began = set(topics), 5, 0, time.monotonic()
+    while waiting or answers < 200:
+        assert running.process.poll() is None, running.log.read_text()
+        assert time.monotonic() < began + DEADLINE, waiting
+        waiting = {name for name in waiting if not running.model(name)["stopped"]}
+        for name in healthy:
+            answer = running.http.post(f"/v1/models/{name}/predict", json={"features": {"n1": 1}})
+            assert answer.status_code == 200
+            answers += 1
+            await send(plain_producer, name, range(batch_count, batch_count + 1))
+        batch_count += 1
+    for restarted in (False, True):  # the second process begins where the first stopped
+        await up_again(running, restarted)
+        for name in topics:
+            await asyncio.to_thread(wait_until_stopped, running, name, r"cannot be read \(")
+        for name in healthy:
+            await asyncio.to_thread(wait_until_learned, running, name, batch_count * RECORDS)
 
 
-async def test_a_batch_with_impossible_offsets_stops_learning(service: Any, kafka: Server, topic: str) -> None:
+async def test_a_batch_with_impossible_offsets_stops_learning(
+    service: Any, plain_producer: AIOKafkaProducer, kafka: Server, topic: str
+) -> None:
     """A broker takes such a batch. Nothing of it is learned, neither at once nor by a process that starts there."""
     deltas = {"far": [*range(5), *range(1005, 1010)], "equal": [0] * 10, "falling": [*range(9, -1, -1)]}
     names = {f"{topic}-{kind}": each for kind, each in deltas.items()}
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
-    await client.start()
-    try:
-        for name, each in names.items():
-            await create(client, kafka, name, 2)
-            assert await send_batch(client, name, impossible_batch(each, 9, 10, events(0)[0])) == 20
-            await send(client, name, range(3, 5))
-    finally:
-        await client.stop()
+    for name, each in names.items():
+        await create(plain_producer, kafka, name, 2)
+        assert await send_batch(plain_producer, name, impossible_batch(each, 9, 10, events(0)[0])) == 20
+        await send(plain_producer, name, range(3, 5))
     running = service(*names)
-    for restarted in range(2):
-        if restarted:
-            assert await asyncio.to_thread(running.stop) == 0
-            running.start(running.command)
-        await asyncio.to_thread(running.up)
+    for restarted in (False, True):
+        await up_again(running, restarted)
         for name in names:
             await asyncio.to_thread(wait_until_stopped, running, name, r"cannot be read \(its batch has a damaged")
             assert "--resume-at 0:30" in running.model(name)["stopped"]

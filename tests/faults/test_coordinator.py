@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.kafka.membership.assignor import whole_topics
 from service.streaming.kafka.membership.group import GroupMember
-from tests.conftest import DEADLINE, Running, create_topic, perceptron, wait
+from tests.conftest import DEADLINE, Running, create_both_topics, perceptron, until, wait
 from tests.faults.proxy import KafkaProxy
 
 pytestmark = pytest.mark.nightly
@@ -69,34 +69,16 @@ class Member:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-async def until(condition: Callable[[], object], description: str, seconds: float = DEADLINE) -> float:
-    """Wait until the condition holds; return how long that took, in seconds."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < seconds, f"not within {seconds} s: {description}"
-        await asyncio.sleep(0.02)
-    return time.monotonic() - started
-
-
-async def both_topics(kafka: Server, topic: str) -> None:
-    for name in (topic, f"{topic}.dead-letters"):
-        await create_topic(kafka, name)
-
-
 @contextlib.contextmanager
 def service_of_another_kafka(
     redis: Server, topic: str, folder: Path, old_property: str, new_property: str, session: float
 ) -> Iterator[Running]:
     """A service on a separate broker, with one changed property."""
     assert old_property in PROPERTIES
-    (folder / "kafka").mkdir()
-    with servers.start_kafka(folder / "kafka", properties=PROPERTIES.replace(old_property, new_property)) as kafka:
+    with servers.start_kafka(folder, properties=PROPERTIES.replace(old_property, new_property)) as kafka:
         service = Running(topic, kafka.address, redis.address, folder, "", "--create-topics", session_timeout=session)
-        try:
+        with contextlib.closing(service):
             yield service
-        finally:
-            service.kill()
-            service.http.close()
 
 
 def run_check(service: Running) -> tuple[int, str]:
@@ -134,67 +116,59 @@ def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp
         assert (code, f"group g-{topic} cannot be joined at broker 1: {message}\n" in printed) == (3, True), printed
 
 
-async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
+async def test_a_coordinator_that_does_not_answer(kafka: Server, proxy: KafkaProxy, topic: str) -> None:
     """FindCoordinator or JoinGroup gets no answer: the member and `check` say so, with the broker's number."""
-    await both_topics(kafka, topic)
+    await create_both_topics(kafka, topic)
     requests = {FIND_COORDINATOR: "FindCoordinator", JOIN_GROUP: "JoinGroup"}
-    members = {name: Member(kafka_proxy.address, f"{name}-{topic}", [topic]) for name in requests.values()}
-    kafka_proxy.hold({key: f"{name}-{topic}".encode() for key, name in requests.items()})
-    try:
-        async with contextlib.AsyncExitStack() as stack:
-            for member in members.values():
-                await stack.enter_async_context(member.running())
-            for name, member in members.items():
-                await until(partial(member.reports_with, "no answer in time"), f"{name} is missed")
-                (text,) = member.reports_with("no answer in time")
-                place = " at broker 1" if name == "JoinGroup" else ""
-                assert f"group {name}-{topic} cannot be joined{place}: no answer in time" in text
-                assert member.kafka.health.missing_since
-            # `check` calls the same function.
-            checks = [
-                find_coordinator(Cluster(kafka_proxy.address), f"{name}-{topic}", SESSION_SECONDS) for name in members
-            ]
-            for error in await asyncio.gather(*checks, return_exceptions=True):
-                assert isinstance(error, DependencyError)
-                assert str(error).endswith("no answer in time")
-            kafka_proxy.heal()
-            for name, member in members.items():
-                await until(member.is_well, f"{name}: it is in its group")
-                assert member.reports[-1] == "Kafka answers again"
-    finally:
-        kafka_proxy.heal()
+    members = {name: Member(proxy.address, f"{name}-{topic}", [topic]) for name in requests.values()}
+    proxy.hold({key: f"{name}-{topic}".encode() for key, name in requests.items()})
+    async with contextlib.AsyncExitStack() as stack:
+        for member in members.values():
+            await stack.enter_async_context(member.running())
+        for name, member in members.items():
+            await until(partial(member.reports_with, "no answer in time"), f"{name} is missed")
+            (text,) = member.reports_with("no answer in time")
+            place = " at broker 1" if name == "JoinGroup" else ""
+            assert f"group {name}-{topic} cannot be joined{place}: no answer in time" in text
+            assert member.kafka.health.missing_since
+        # `check` calls the same function.
+        checks = [find_coordinator(Cluster(proxy.address), f"{name}-{topic}", SESSION_SECONDS) for name in members]
+        for error in await asyncio.gather(*checks, return_exceptions=True):
+            assert isinstance(error, DependencyError)
+            assert str(error).endswith("no answer in time")
+        proxy.heal()
+        for name, member in members.items():
+            await until(member.is_well, f"{name}: it is in its group")
+            assert member.reports[-1] == "Kafka answers again"
 
 
-async def test_a_member_without_a_topic_reports_an_outage(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
+async def test_a_member_without_a_topic_reports_an_outage(kafka: Server, proxy: KafkaProxy, topic: str) -> None:
     """Three members, two topics: each reports an outage once, and its end; otherwise a standby reports nothing."""
     topics = [topic, f"{topic}-b"]
     for name in topics:
-        await both_topics(kafka, name)
-    members = [Member(kafka_proxy.address, f"g-{topic}", topics) for _ in range(3)]
-    try:
-        async with contextlib.AsyncExitStack() as stack:
-            for member in members:
-                await stack.enter_async_context(member.running())
-            async with asyncio.timeout(DEADLINE):  # two members may hold a topic each before the third joins
-                state = ""
-                while state != "Stable":
-                    _, state = await find_coordinator(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)
-                await until(lambda: sorted(m.holds for m in members) == [0, 1, 1], "two hold a topic each")
-            await asyncio.sleep(SESSION_SECONDS)  # longer than a member may be out of its group
-            assert [m.reports for m in members] == [[], [], []]
-            kafka_proxy.refuse()
-            await until(lambda: all(m.kafka.health.missing_since for m in members), "each notices")
-            assert [len(m.reports_with(f"Kafka at {kafka_proxy.address}: ")) for m in members] == [1, 1, 1]
-            kafka_proxy.heal()
-            await until(lambda: not any(m.kafka.health.missing_since for m in members), "each notices that it is back")
-            assert all(m.reports_with("Kafka answers again") for m in members)
-    finally:
-        kafka_proxy.heal()
+        await create_both_topics(kafka, name)
+    members = [Member(proxy.address, f"g-{topic}", topics) for _ in range(3)]
+    async with contextlib.AsyncExitStack() as stack:
+        for member in members:
+            await stack.enter_async_context(member.running())
+        async with asyncio.timeout(DEADLINE):  # two members may hold a topic each before the third joins
+            state = ""
+            while state != "Stable":
+                _, state = await find_coordinator(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)
+            await until(lambda: sorted(m.holds for m in members) == [0, 1, 1], "two hold a topic each")
+        await asyncio.sleep(SESSION_SECONDS)  # longer than a member may be out of its group
+        assert [m.reports for m in members] == [[], [], []]
+        proxy.refuse()
+        await until(lambda: all(m.kafka.health.missing_since for m in members), "each notices")
+        assert [len(m.reports_with(f"Kafka at {proxy.address}: ")) for m in members] == [1, 1, 1]
+        proxy.heal()
+        await until(lambda: not any(m.kafka.health.missing_since for m in members), "each notices that it is back")
+        assert all(m.reports_with("Kafka answers again") for m in members)
 
 
 async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -> None:
     """Another member does not rejoin for a long time: that is reported, and Kafka is not missing."""
-    await both_topics(kafka, topic)
+    await create_both_topics(kafka, topic)
     go_on = asyncio.Event()
 
     class Slow(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -215,8 +189,9 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
         member = Member(kafka.address, f"g-{topic}", [topic])
         async with member.running():
             slow_report = "it is PreparingRebalance, in Kafka's words, so another member is slow"
-            took = await until(partial(member.reports_with, slow_report), "it reports its reason")
-            assert took > SESSION_SECONDS, "waiting this long for a killed member is normal"
+            started = time.monotonic()
+            await until(partial(member.reports_with, slow_report), "it reports its reason")
+            assert time.monotonic() - started > SESSION_SECONDS, "waiting this long for a killed member is normal"
             assert "waiting for the group" in member.reports[0]
             assert member.kafka.health.missing_since == 0
             go_on.set()
@@ -227,35 +202,29 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
         await slow.stop()
 
 
-async def test_connections_that_are_silent_are_replaced(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
+async def test_connections_that_are_silent_are_replaced(kafka: Server, proxy: KafkaProxy, topic: str) -> None:
     """Fetch and ListOffsets get no answer on the client's connections, but on new ones: the process continues."""
-    await both_topics(kafka, topic)
-    member = Member(kafka_proxy.address, f"g-{topic}", [topic])
-    try:
-        async with member.running() as task:
-            await until(lambda: member.holds, "it holds the topic")
-            kafka_proxy.hold({FETCH: b"", LIST_OFFSETS: b""}, old=True)
-            async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
-                await client.send_and_wait(topic, b"new")
-            await until(lambda: member.kafka.logs[topic].ends == {TopicPartition(topic, 0): 1}, "its requests succeed")
-            assert not task.done()
-    finally:
-        kafka_proxy.heal()
+    await create_both_topics(kafka, topic)
+    member = Member(proxy.address, f"g-{topic}", [topic])
+    async with member.running() as task:
+        await until(lambda: member.holds, "it holds the topic")
+        proxy.hold({FETCH: b"", LIST_OFFSETS: b""}, old=True)
+        async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
+            await client.send_and_wait(topic, b"new")
+        await until(lambda: member.kafka.logs[topic].ends == {TopicPartition(topic, 0): 1}, "its requests succeed")
+        assert not task.done()
 
 
-async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
+async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, proxy: KafkaProxy, topic: str) -> None:
     """Fetch and ListOffsets get no answer on new connections either: a new process would not help."""
-    await both_topics(kafka, topic)
-    member = Member(kafka_proxy.address, f"g-{topic}", [topic], watchdog=3.0)
-    try:
-        async with member.running() as task:
-            await until(lambda: member.holds, "it holds the topic")
-            kafka_proxy.hold({FETCH: b"", LIST_OFFSETS: b""})
-            await until(lambda: member.kafka.health.missing_since, "it is reported")
-            await asyncio.sleep(20.0)  # the fault itself: more than three times the watchdog's limit
-            assert not task.done()
-            assert member.reports == [f"Kafka at {kafka_proxy.address}: no answer in time"]
-            kafka_proxy.heal()
-            await until(lambda: not member.kafka.health.missing_since, "its requests succeed")
-    finally:
-        kafka_proxy.heal()
+    await create_both_topics(kafka, topic)
+    member = Member(proxy.address, f"g-{topic}", [topic], watchdog=3.0)
+    async with member.running() as task:
+        await until(lambda: member.holds, "it holds the topic")
+        proxy.hold({FETCH: b"", LIST_OFFSETS: b""})
+        await until(lambda: member.kafka.health.missing_since, "it is reported")
+        await asyncio.sleep(20.0)  # the fault itself: more than three times the watchdog's limit
+        assert not task.done()
+        assert member.reports == [f"Kafka at {proxy.address}: no answer in time"]
+        proxy.heal()
+        await until(lambda: not member.kafka.health.missing_since, "its requests succeed")

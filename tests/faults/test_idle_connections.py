@@ -45,5 +45,4 @@ async def test_a_dead_letter_and_its_save_come_soon_though_the_producer_idled(
         assert service.process.poll() is None
     finally:
         kafka_proxy.max_idle_seconds = float("inf")
-        service.kill()
-        service.http.close()
+        service.close()

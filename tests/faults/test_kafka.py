@@ -5,9 +5,8 @@ import random
 import signal
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from tests.conftest import wait
+from tests.conftest import add_partitions, wait
 from tests.faults.conftest import repeated
 from tests.faults.trial import Trial
 
@@ -65,14 +64,7 @@ def test_connections_cut(trial: Trial) -> None:
 def test_partitions_added(trial: Trial) -> None:
     """New partitions are learned from their first record."""
     trial.begin(rate=2000, settings=IN_ORDER_OF_ARRIVAL)
-
-    async def add() -> None:
-        client = AIOKafkaAdminClient(bootstrap_servers=trial.kafka.address)
-        await client.start()
-        await client.create_partitions({trial.topic: NewPartitions(3)})
-        await client.close()
-
-    asyncio.run(add())
+    asyncio.run(add_partitions(trial.kafka, trial.topic, 3))
     trial.logs[-1].grow()
     trial.logs[-1].grow()
     trial.progress(5000)

@@ -2,25 +2,22 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
-from tests.conftest import Running, create_topic, delete_topic, event, trim, wait
+from tests.conftest import Running, configure, create_topic, delete_topic, event, trim, wait
 from tests.faults.trial import Trial
 
 pytestmark = pytest.mark.nightly
 
 
 def wait_until_stopped(service: Running, *words: str) -> None:
-    """Wait until a service stops learning, and its reason contains these words."""
+    """Wait until a service stops learning, and its reason contains these words, and how to reset the model."""
     wait(lambda: service.model()["stopped"], "it stops learning")
     model = service.model()
-    for word in words:
+    for word in (*words, f"perceptron reset -m {service.topic} --yes"):
         assert word in model["stopped"]
     assert model["learning_here"] is False
 
@@ -55,8 +52,7 @@ def test_records_deleted(trial: Trial) -> None:
     end = trial.logs[-1].partitions[0].end
     asyncio.run(trim(trial.kafka, trial.topic, end - 100))
     trial.again(service)
-    wait_until_stopped(service, f"partition 0 holds offsets {end - 100} to {end}, but the snapshot continues at ",
-            f"perceptron reset -m {trial.topic} --yes")  # fmt: skip
+    wait_until_stopped(service, f"partition 0 holds offsets {end - 100} to {end}, but the snapshot continues at ")
     trial.outage(1)
     trial.judge()
     trial.reset()
@@ -83,12 +79,11 @@ def test_topic_recreated_behind_its_back(trial: Trial) -> None:
     """The broker cannot be reached meanwhile; the new log is longer than the learned part of the old one."""
     trial.begin(rate=2000)
     trial.settle()
-    trial.read_log()
     trial.kafka_proxy.hang()
     recreate(trial, trial.saved_offset() + 2000)
     trial.outage(3)
     trial.kafka_proxy.heal()
-    wait_until_stopped(trial.live[0], "so the topic was recreated", f"perceptron reset -m {trial.topic} --yes")
+    wait_until_stopped(trial.live[0], "so the topic was recreated")
     trial.judge()
     learn_after_reset(trial)
     trial.finish()
@@ -99,11 +94,9 @@ def test_transactions(trial: Trial) -> None:
     trial.begin(rate=2000)
 
     async def transactions() -> None:
-        client = AIOKafkaProducer(
+        async with AIOKafkaProducer(
             bootstrap_servers=trial.kafka.address, transactional_id=trial.topic, transaction_timeout_ms=300_000
-        )
-        await client.start()
-        try:
+        ) as client:
             for ends in (client.abort_transaction, client.commit_transaction):
                 await client.begin_transaction()
                 first = await client.send_and_wait(trial.topic, event({"n1": 1}, 0))
@@ -116,8 +109,6 @@ def test_transactions(trial: Trial) -> None:
                 assert trial.covered() == trial.live[0].model()["next"]["0"] == first.offset
                 await ends()
                 await asyncio.to_thread(trial.progress, 1000)
-        finally:
-            await client.stop()
 
     asyncio.run(transactions())
     trial.finish()
@@ -133,24 +124,24 @@ def batches(data: bytes) -> list[tuple[int, int, int, int]]:
     return places
 
 
-def segment(trial: Trial) -> Path:
+def segment(kafka: Server, topic: str) -> Path:
     """The only segment file of a new topic."""
-    [path] = Path(trial.kafka.log).parent.glob(f"kafka/{trial.topic}-0/*.log")
+    [path] = Path(kafka.log).parent.glob(f"kafka/{topic}-0/*.log")
     return path
 
 
-def flip(path: Path, place: int) -> None:
+def flip(path: Path, place: int, bit: int = 0) -> None:
     """Flip a bit of a file."""
     with path.open("r+b") as file:
         file.seek(place)
         [byte] = file.read(1)
         file.seek(place)
-        file.write(bytes([byte ^ 1]))
+        file.write(bytes([byte ^ 1 << bit]))
 
 
 def repair(trial: Trial, service: Running, place: int) -> None:
     """Repair the byte; a new process continues, as the error message says."""
-    flip(segment(trial), place)
+    flip(segment(trial.kafka, trial.topic), place)
     trial.hide(service)
     assert service.stop() == 0
     trial.again(service)
@@ -167,13 +158,12 @@ def test_flipped_byte(trial: Trial) -> None:
     wait_for_sent(trial, 3000)
     trial.hold()
     trial.read_log()
-    saved_offset = trial.saved_offset()
-    damaged = [batch for batch in batches(segment(trial).read_bytes()) if batch[0] > saved_offset + 1000][5]
+    saved_offset, path = trial.saved_offset(), segment(trial.kafka, trial.topic)
+    damaged = [batch for batch in batches(path.read_bytes()) if batch[0] > saved_offset + 1000][5]
     first_offset, _, start, end = damaged
-    flip(segment(trial), (start + end) // 2)
+    flip(path, (start + end) // 2)
     trial.again(service)
-    wait_until_stopped(service, f"the record at offset {first_offset} of partition 0 cannot be read", "checksum",
-            f"perceptron reset -m {trial.topic} --yes")  # fmt: skip
+    wait_until_stopped(service, f"the record at offset {first_offset} of partition 0 cannot be read", "checksum")
     assert trial.saved_offset() == first_offset
     trial.outage(1)
     trial.judge(read=False)
@@ -184,14 +174,12 @@ def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     """A new process cannot compare the last learned record: it stops and names the record."""
     trial.begin(rate=2000)
     trial.settle()
-    trial.read_log()
-    service, last_offset = trial.live[0], trial.saved_offset() - 1
+    service, last_offset, path = trial.live[0], trial.saved_offset() - 1, segment(trial.kafka, trial.topic)
     trial.kill(service)
-    [damaged] = [batch for batch in batches(segment(trial).read_bytes()) if batch[0] <= last_offset <= batch[1]]
-    flip(segment(trial), (damaged[2] + damaged[3]) // 2)
+    [damaged] = [batch for batch in batches(path.read_bytes()) if batch[0] <= last_offset <= batch[1]]
+    flip(path, (damaged[2] + damaged[3]) // 2)
     trial.again(service)
-    wait_until_stopped(service, f"the record at offset {last_offset} of partition 0 cannot be read", "checksum",
-            f"perceptron reset -m {trial.topic} --yes")  # fmt: skip
+    wait_until_stopped(service, f"the record at offset {last_offset} of partition 0 cannot be read", "checksum")
     trial.judge(read=False)
     repair(trial, service, (damaged[2] + damaged[3]) // 2)
 
@@ -200,13 +188,13 @@ def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     """At its start the broker truncates its log at the damage, before learned records: learning stops until a reset."""
     trial.begin(rate=2000)
     trial.settle()
-    batches_ = batches(segment(trial).read_bytes())
+    path = segment(trial.kafka, trial.topic)
+    batches_ = batches(path.read_bytes())
     first, _, start, end = batches_[len(batches_) // 2]
     trial.kafka.kill()
-    flip(segment(trial), (start + end) // 2)
+    flip(path, (start + end) // 2)
     trial.kafka.start()
-    wait_until_stopped(trial.live[0], f"holds offsets 0 to {first}, but the snapshot continues at {trial.covered()}",
-            f"perceptron reset -m {trial.topic} --yes")  # fmt: skip
+    wait_until_stopped(trial.live[0], f"holds offsets 0 to {first}, but the snapshot continues at {trial.covered()}")
     trial.judge(read=False)
     trial.note_recreated_topic()
     learn_after_reset(trial)
@@ -231,18 +219,6 @@ def test_dead_letter_topic_missing(trial: Trial) -> None:
     asyncio.run(create_topic(trial.kafka, f"{trial.topic}.dead-letters"))
     trial.progress(1000)
     trial.finish()
-
-
-async def configure(kafka: Server, topic: str, **configs: Any) -> None:
-    """Set these settings of a topic (underscores for dots), and reset all others."""
-    client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
-    await client.start()
-    try:
-        names = {name.replace("_", "."): str(value) for name, value in configs.items()}
-        [answer] = await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, names)])
-        assert answer.resources[0][0] == 0, answer
-    finally:
-        await client.close()
 
 
 def test_dead_letter_topic_refuses(trial: Trial) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-import signal
 import time
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from service.snapshots.redis.store import key
-from tests.conftest import HELD_SECONDS, trim, wait
+from tests.conftest import HELD_SECONDS, hanging, trim, wait
 from tests.faults.conftest import repeated
 from tests.faults.store import (
     DROPPED,
@@ -115,11 +114,9 @@ def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
 def test_stopped(trial: Trial, seconds: int) -> None:
     """SIGSTOP, and SIGCONT later: commands run late, and twice; predictions continue."""
     trial.begin()
-    assert trial.redis.process is not None
     for _ in range(3):
-        trial.redis.process.send_signal(signal.SIGSTOP)
-        trial.outage(seconds)
-        trial.redis.process.send_signal(signal.SIGCONT)
+        with hanging(trial.redis):
+            trial.outage(seconds)
         trial.progress(100)
     trial.finish()
     assert count_in_logs(trial, DROPPED) == 0

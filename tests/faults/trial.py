@@ -21,17 +21,18 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from redis import Redis as Client
 
 from service.embedded.servers import Server
 from service.snapshots.redis.store import key
-from tests.conftest import DEADLINE, Running, create_topic, event, perceptron, wait
+from tests.conftest import DEADLINE, Running, create_topic, event, perceptron, read_partition, wait
 from tests.faults.proxy import Proxy
 from tests.faults.watcher import WatchedWorld, Watcher
 from tests.kinds import BAD_NAMED
@@ -68,6 +69,7 @@ half_life = 200
 }
 """A plain model; a model with everything that a snapshot can hold, whose second candidate differs in every second
 process; and a model with three labels."""
+read_committed = partial(read_partition, isolation_level="read_committed")
 SETTLE_SECONDS = 40.0 if ALL else 400.0
 """Maximum time to learn all of the log after a fault; docs/guarantees.md promises 40 s."""
 
@@ -115,10 +117,8 @@ class Trial:
         for proxy in (self.kafka_proxy, self.redis_proxy):
             proxy.heal()
         for service in self.services:
-            service.http.close()
-            if service.process.poll() is None:
-                service.process.send_signal(signal.SIGCONT)
-                service.kill()
+            service.process.send_signal(signal.SIGCONT)
+            service.close()
         self._watcher.end()
 
     # Processes
@@ -347,8 +347,7 @@ class Trial:
         """Store what the log contains now, before some of it is deleted."""
         bad = set(BAD)
         for p, part in enumerate(self.logs[-1].partitions):
-            begin, end, records = asyncio.run(_read(self.kafka, self.topic, p))
-            part.begin, part.end = begin, end
+            part.begin, part.end, records = asyncio.run(read_committed(self.kafka, self.topic, p))
             for r in records:
                 part.records[r.offset] = Record(r.offset, r.timestamp, r.key, r.value, r.headers, r.value not in bad)
 
@@ -359,7 +358,7 @@ class Trial:
         """
         if read:
             self.read_log()
-        _, _, dead_letters = asyncio.run(_read(self.kafka, f"{self.topic}.dead-letters", 0))
+        _, _, dead_letters = asyncio.run(read_committed(self.kafka, f"{self.topic}.dead-letters"))
         letters: dict[bytes, set[bytes | None]] = {}
         for letter in dead_letters:
             letters.setdefault(letter.key, set()).add(letter.value)
@@ -389,23 +388,3 @@ class Trial:
         drops = sum(s.log.read_text().count("state dropped") for s in self.services)
         assert drops >= dropped, f"state was dropped {drops} times"
         return judge
-
-
-async def _read(kafka: Server, topic: str, number: int) -> tuple[int, int, list[Any]]:
-    """First and next offset of a partition, and its committed records."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=kafka.address, auto_offset_reset="earliest", isolation_level="read_committed"
-    )
-    await consumer.start()
-    try:
-        partition = TopicPartition(topic, number)
-        consumer.assign([partition])
-        begin = (await consumer.beginning_offsets([partition]))[partition]
-        end = (await consumer.end_offsets([partition]))[partition]
-        records: list[Any] = []
-        async with asyncio.timeout(DEADLINE):
-            while await consumer.position(partition) < end:
-                records += (await consumer.getmany(partition, timeout_ms=200)).get(partition, [])
-        return begin, end, records
-    finally:
-        await consumer.stop()

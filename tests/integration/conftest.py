@@ -21,9 +21,8 @@ async def store(redis: Server) -> AsyncIterator[RedisStore]:
 
 @pytest.fixture
 async def raw_redis(redis: Server) -> AsyncIterator[Any]:
-    client = Redis.from_url(f"redis://{redis.address}/0")
-    yield client
-    await client.aclose()
+    async with Redis.from_url(f"redis://{redis.address}/0") as client:
+        yield client
 
 
 @pytest.fixture

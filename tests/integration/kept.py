@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from service.learning.records import Records
 from service.snapshots.head import Fingerprint, TopicIdentity
 from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
-from tests.conftest import Running, event, perceptron
+from tests.conftest import Running, event, in_threads, perceptron, send
 from tests.partitions import P0
 from tests.saving import FakeClock, keeper, new_learner
 
@@ -42,12 +43,6 @@ async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, 
         assert isinstance(await saver.save(learner, {P0: Fingerprint(i + 9, 7, i)}, TopicIdentity("c")), AcceptedSave)
         clock.seconds += 1
     return saver, learner, clock, events
-
-
-async def send(producer: AIOKafkaProducer, topic: str, events: list[bytes]) -> None:
-    for raw in events:
-        await producer.send(topic, raw, partition=0)
-    await producer.flush()
 
 
 def kept_versions(service: Running) -> list[Any]:
@@ -99,9 +94,9 @@ class Tool:
 @contextlib.contextmanager
 def constant_requests(service: Running) -> Iterator[None]:
     """Request /livez and predictions all the time; each must be answered within 5 s."""
-    stop, errors = threading.Event(), list[str]()
+    errors = list[str]()
 
-    def ask(method: str, path: str, body: dict[str, Any] | None) -> None:
+    def ask(method: str, path: str, body: dict[str, Any] | None, stop: threading.Event) -> None:
         with httpx.Client(base_url=service.http.base_url, timeout=5) as client:
             while not stop.wait(0.005):
                 try:
@@ -110,13 +105,6 @@ def constant_requests(service: Running) -> Iterator[None]:
                     errors.append(f"{path}: {error!r}")
 
     predict = "POST", f"/v1/models/{service.topic}/predict", {"features": {"a": 1}}
-    threads = [threading.Thread(target=ask, args=arguments) for arguments in (("GET", "/livez", None), predict)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(partial(ask, "GET", "/livez", None), partial(ask, *predict)):
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     assert errors == []

@@ -11,9 +11,9 @@ from service.embedded.servers import Server
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from tests.checks import learner_of
-from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, event, wait
+from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, event, send, wait
 from tests.data import table
-from tests.integration.kept import KEEP_OFTEN, Tool, send
+from tests.integration.kept import KEEP_OFTEN, Tool
 
 MODEL = Identity(labels=(0, 1))
 FIRST = f"""{KEEP_OFTEN}[model]

@@ -1,9 +1,9 @@
 """The command line and the process, as a new user meets them, bad input included."""
 
 import asyncio
+import contextlib
 import json
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded import servers
 from service.embedded.servers import Server, free_port
-from tests.conftest import Run, Running, event, one_line, perceptron, wait
+from tests.conftest import Run, Running, event, hanging, one_line, perceptron, wait
 from tests.integration.kept import Tool
 from tests.oracle import Fold, assert_model_is_fold
 
@@ -147,8 +147,8 @@ async def test_an_amended_model_is_not_learned_under_the_old_settings(
 
 def test_a_replica_serves_without_kafka(run: Run, kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
     learner = run().up()
-    replica = Running(topic, NOWHERE, redis.address, tmp_path, "", "--no-learn").up()
-    try:
+    with contextlib.closing(Running(topic, NOWHERE, redis.address, tmp_path, "", "--no-learn")) as replica:
+        replica.up()
         raw = b"\n".join(event({"a": 1, "b": -i}, i % 2) for i in range(50))
         assert perceptron("produce", "-", "-t", topic, "-b", kafka.address, stdin=raw, cwd=tmp_path).returncode == 0
         model = learner.wait_for(50)
@@ -159,9 +159,6 @@ def test_a_replica_serves_without_kafka(run: Run, kafka: Server, redis: Server, 
         assert replica.predict(question).json() == learner.predict(question).json()
         assert f'perceptron_events_total{{model="{topic}"}}' not in replica.metrics()
         assert replica.stop() == 0
-    finally:
-        replica.kill()
-        replica.http.close()
 
 
 @pytest.mark.nightly
@@ -170,23 +167,17 @@ def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
     run: Run, own_kafka: Server, topic: str, tmp_path: Path, dependency: str
 ) -> None:
     """The exit code is 0, and the next start learns again the events of the lost last save."""
-    (tmp_path / "redis").mkdir()
-    with servers.start_redis(tmp_path / "redis") as redis:
+    with servers.start_redis(tmp_path) as redis:
         addresses = {"redis_address": redis.address, "kafka_address": own_kafka.address}
         service = run(**addresses).up()
         produce = ["produce", "-", "-t", topic, "-b", own_kafka.address]
         assert perceptron(*produce, stdin=event({"a": 1}, 1), cwd=tmp_path).returncode == 0
         service.wait_for(1)
-        server = redis if dependency == "redis" else own_kafka
-        assert server.process
-        server.process.send_signal(signal.SIGSTOP)
-        if dependency == "redis":
-            assert perceptron(*produce, stdin=event({"b": 1}, 0), cwd=tmp_path).returncode == 0
-            wait(lambda: service.model()["events"] == 2, "it learns on")
-        try:
+        with hanging(redis if dependency == "redis" else own_kafka):
+            if dependency == "redis":
+                assert perceptron(*produce, stdin=event({"b": 1}, 0), cwd=tmp_path).returncode == 0
+                wait(lambda: service.model()["events"] == 2, "it learns on")
             assert service.stop(seconds=10) == 0, service.log.read_text()
-        finally:
-            server.process.send_signal(signal.SIGCONT)
         assert "Traceback" not in service.log.read_text()
         events = 2 if dependency == "redis" else 1
         assert run(**addresses).up().wait_for(events)["events"] == events

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.record import util
 
 from service.embedded.servers import Server
 from service.snapshots.redis.store import key
-from tests.conftest import DEADLINE, Run, event, read_all, wait
+from service.streaming.records import KafkaRecord
+from tests.batches import add_checksum, build_batch, send_batch
+from tests.conftest import Run, event, read_all, until, wait
 from tests.integration.kept import Tool
 
 pytestmark = pytest.mark.nightly
@@ -18,27 +19,19 @@ pytestmark = pytest.mark.nightly
 
 async def send_with_odd_header(producer: AIOKafkaProducer, topic: str, value: bytes) -> int:
     """Send a record with a header name that is not UTF-8, which Kafka allows."""
-    batch = producer.create_batch()
-    batch.append(key=None, value=value, timestamp=None, headers=[("zz9qzz", b"1")])
-    batch.close()
-    raw = bytearray(batch._builder.build())
-    place = raw.index(b"zz9qzz")
-    raw[place : place + 6] = b"caf\xe9zz"
-    raw[17:21] = util.calc_crc32c(bytes(raw[21:])).to_bytes(4, "big")
-    batch._buffer = raw
-    return int((await (await producer.send_batch(batch, topic, partition=0))).offset)
+    raw = build_batch(0, [KafkaRecord(0, 1_700_000_000_000, None, value, (("zz9qzz", b"1"),))])
+    return await send_batch(producer, topic, add_checksum(raw.replace(b"zz9qzz", b"caf\xe9zz")))
 
 
-async def test_a_header_name_that_is_not_utf_8_does_not_stop_learning(run: Run, kafka: Server, topic: str) -> None:
+async def test_a_header_name_that_is_not_utf_8_does_not_stop_learning(
+    run: Run, plain_producer: AIOKafkaProducer, kafka: Server, topic: str
+) -> None:
     """The record is learned. A dead letter of it has the name in hexadecimal, and says so."""
     service = await asyncio.to_thread(run().up)
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
-    await client.start()
-    await client.send_and_wait(topic, event({"a": 1}, 1))
-    await send_with_odd_header(client, topic, event({"a": 1}, 0))
-    offset = await send_with_odd_header(client, topic, b"no event")
-    await client.send_and_wait(topic, event({"b": 1}, 1))
-    await client.stop()
+    await plain_producer.send_and_wait(topic, event({"a": 1}, 1))
+    await send_with_odd_header(plain_producer, topic, event({"a": 1}, 0))
+    offset = await send_with_odd_header(plain_producer, topic, b"no event")
+    await plain_producer.send_and_wait(topic, event({"b": 1}, 1))
     model = await asyncio.to_thread(service.wait_for, 4)
     assert (model["events"], model["rejected"], model["stopped"]) == (3, {"not-json": 1}, None)
     [letter] = await read_all(kafka, f"{topic}.dead-letters")
@@ -64,11 +57,16 @@ async def test_a_damaged_blob_is_logged_once_with_the_ways_out(
 
     await raw_redis.hset(key(topic), f"b:{blob}", b"x" + content[1:])
     restarted = run(settings)
-    calls = (await raw_redis.info("commandstats"))["cmdstat_hmget"]["calls"]
+
+    async def count_calls() -> int:
+        return int((await raw_redis.info("commandstats"))["cmdstat_hmget"]["calls"])
+
+    async def has_looked_again() -> bool:
+        return await count_calls() >= calls + 4
+
+    calls = await count_calls()
     await asyncio.to_thread(wait, lambda: "learning stopped" in restarted.log.read_text(), "it stops")
-    async with asyncio.timeout(DEADLINE):
-        while (await raw_redis.info("commandstats"))["cmdstat_hmget"]["calls"] < calls + 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(has_looked_again, "it looks at the blob again")
     log = restarted.log.read_text()
     assert log.count("learning stopped") == 1, "it is logged once, though the process looks at it again"
     assert f"blob {blob[:12]} of version {head['version']} does not match its digest" in log

@@ -2,27 +2,22 @@
 
 import asyncio
 import contextlib
-import json
 import math
 import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from tests.conftest import Run, Running, event, wait
-from tests.prometheus import Prometheus, program, scraping
+from tests.conftest import Run, Running, event, program, wait
+from tests.prometheus import Prometheus, scraping
+from tests.unit.test_dashboard import DASHBOARD, DEPLOY, PANELS
 
 pytestmark = pytest.mark.nightly
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-TEXT = (DEPLOY / "grafana" / "dashboards" / "perceptron.json").read_text()
-DASHBOARD: Any = json.loads(TEXT)
-PANELS: list[Any] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 VARIABLES = [variable for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]
 RATE_INTERVAL = "1m"  # Grafana's $__rate_interval for a step just below a minute
 

@@ -9,8 +9,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import DEADLINE, Run, create_topic, event, perceptron, read_all
-from tests.faults.test_log_faults import configure
+from tests.conftest import DEADLINE, Run, configure, create_topic, event, perceptron, read_all, send
 
 pytestmark = pytest.mark.nightly
 
@@ -39,15 +38,12 @@ async def test_a_letter_always_fits(run: Run, kafka: Server, producer: AIOKafkaP
     service = await asyncio.to_thread(run("", *flags).up)
     await producer.send_and_wait(topic, b"x", headers=[("", b"")] * MAX_HEADERS)
     await producer.send_and_wait(topic, event({"a": 1}, 1))
-    large_producer = AIOKafkaProducer(bootstrap_servers=kafka.address, max_request_size=12 << 20)
-    await large_producer.start()
     value = random.Random(1).randbytes(10 << 20)
-    await large_producer.send_and_wait(f"{topic}-large", value)
-    await large_producer.stop()
+    async with AIOKafkaProducer(bootstrap_servers=kafka.address, max_request_size=12 << 20) as large_producer:
+        await large_producer.send_and_wait(f"{topic}-large", value)
     for i in range(20):  # their batch is too large, though no record is
         await producer.send(f"{topic}-small", b"%d" % i)
-    await producer.send(f"{topic}-small", b"v" * 50_000, key=b"k" * 90, headers=[("ключ", b"7" * 100)])
-    await producer.flush()
+    await send(producer, f"{topic}-small", [b"v" * 50_000], key=b"k" * 90, headers=[("ключ", b"7" * 100)])
 
     await asyncio.to_thread(service.wait_for, 2)
     [letter] = await letters(kafka, topic, 1)

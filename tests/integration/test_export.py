@@ -23,7 +23,7 @@ from sklearn.pipeline import Pipeline
 
 from service.embedded import servers
 from service.embedded.servers import Server
-from tests.conftest import Running, clean_environment, delete_topic, event, one_line, perceptron, wait
+from tests.conftest import Running, clean_environment, delete_topic, event, one_line, perceptron, send, wait
 
 pytestmark = pytest.mark.nightly
 
@@ -93,8 +93,7 @@ def service(own_kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
                 wait(partial(_is_saved, running, model, events), f"{model} is learned and saved")
             yield running
         finally:
-            running.kill()
-            running.http.close()
+            running.close()
             for model in MODELS:  # this worker may make them again later
                 asyncio.run(delete_topic(kafka, model))
 
@@ -105,12 +104,9 @@ def _is_saved(running: Running, model: str, events: int) -> bool:
 
 
 async def _produce(kafka: Server) -> None:
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
-    await client.start()
-    for model in MODELS:
-        for raw in events_of(model):
-            await client.send(model, raw)
-    await client.stop()
+    async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
+        for model in MODELS:
+            await send(client, model, events_of(model))
 
 
 def export(service: Running, model: str, *arguments: str, cwd: Path) -> Any:

@@ -85,9 +85,7 @@ async def test_a_topic_is_read_whole_once_without_bad_records(
     for x, y in zip(SQUARE[2:], AND[2:], strict=True):
         await producer.send_and_wait(topic, event({"a": x[0], "b": x[1]}, y), partition=1)
     await producer.send_and_wait(topic, b"no event", partition=0)
-    writer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"x-{topic}")
-    await writer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"x-{topic}") as writer:
         for x, y, committed in [((5, 5), 0, False), *zip(SQUARE[:2], AND[:2], (True, True), strict=True)]:
             await writer.begin_transaction()
             await writer.send_and_wait(topic, event({"a": x[0], "b": x[1]}, y), partition=0)
@@ -96,8 +94,6 @@ async def test_a_topic_is_read_whole_once_without_bad_records(
         await writer.send_and_wait(topic, event({"a": 9, "b": 9}, 0), partition=0)
         result = await asyncio.to_thread(fit, folder, "--topic", topic, "-b", kafka.address, "--trace")
         await writer.abort_transaction()
-    finally:
-        await writer.stop()
     lines = [line.split() for line in result.stdout.splitlines() if line.startswith("pass ")]
     assert [line[2] for line in lines[:4]] == ["0-3", "0-5", "1-0", "1-1"]
     assert "data     4 events, 2 features, 1 record set aside (not-json 1)\n" in result.stdout

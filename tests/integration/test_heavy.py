@@ -28,15 +28,13 @@ def heavy_event(i: int) -> bytes:
 @pytest.mark.parametrize("bad", [False, True], ids=["accepted", "rejected"])
 async def test_heavy_events_delay_no_request(run: Run, kafka: Server, topic: str, bad: bool) -> None:
     service = await asyncio.to_thread(run().up)
-    producer = AIOKafkaProducer(
-        bootstrap_servers=kafka.address, compression_type="zstd", max_request_size=64 << 20, max_batch_size=16 << 20
-    )
     values = [heavy_event(i) for i in range(20)]
     if bad:
         values = [json.dumps({**json.loads(value), "label": "?"}, separators=(",", ":")).encode() for value in values]
     assert all(1_000_000 < len(value) < 1 << 20 for value in values), sorted(map(len, values))
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(
+        bootstrap_servers=kafka.address, compression_type="zstd", max_request_size=64 << 20, max_batch_size=16 << 20
+    ) as producer:
         await producer.send_and_wait(topic, event({NAMES[0]: 1}, 1))
         await asyncio.to_thread(service.wait_for, 1)
         with constant_requests(service):
@@ -45,8 +43,6 @@ async def test_heavy_events_delay_no_request(run: Run, kafka: Server, topic: str
             await asyncio.to_thread(
                 wait, lambda: service.model()["next"]["0"] == EVENTS + 1, "all is learned", 60 + EVENTS / 4
             )
-    finally:
-        await producer.stop()
     metrics = service.metrics()
     results = [metrics[f'perceptron_snapshots_total{{model="{topic}",result="{name}"}}'] for name in RESULTS]
     assert results == [0, 0]

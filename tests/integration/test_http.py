@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.errors import ConfigurationError
 from service.process.service import bind
-from tests.conftest import Run, Running, event, wait
+from tests.conftest import Run, Running, event, send, wait
 
 SETTINGS = '[model]\nlabels = ["stay", "leave"]\n'
 EVENTS = [event({"age": 0.3, "clicks": 2}, "leave"), event({"age": 1.0}, "stay"), b"bad"]
@@ -18,9 +18,7 @@ EVENTS = [event({"age": 0.3, "clicks": 2}, "leave"), event({"age": 1.0}, "stay")
 @pytest.fixture
 async def service(run: Run, producer: AIOKafkaProducer, topic: str) -> Running:
     running = await asyncio.to_thread(run(SETTINGS).up)
-    for raw in EVENTS:
-        await producer.send(topic, raw)
-    await producer.flush()
+    await send(producer, topic, EVENTS)
     await asyncio.to_thread(running.wait_for, len(EVENTS))
     return running
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.certificates import Certificates
@@ -38,16 +37,9 @@ def service(folder: Path, certificates: Certificates) -> Iterator[Running]:
         f"header_timeout = 1.0\n{UNIT}"
     )
     service = Running("", NOWHERE, NOWHERE, folder, settings, "--no-learn", ca=certificates.ca)
-    wait(lambda: alive(service), "it listens")
-    yield service
-    service.http.close()
-    service.kill()
-
-
-def alive(service: Running) -> bool:
-    with contextlib.suppress(httpx.TransportError):
-        return service.http.get("/livez").status_code == 200
-    return False
+    with contextlib.closing(service):
+        wait(lambda: service.is_ok("/livez"), "it listens")
+        yield service
 
 
 def install(folder: Path, leaf: str) -> None:
@@ -182,8 +174,8 @@ def test_it_stops_in_time_though_clients_never_close_tls(certificates: Certifica
     """Idle connections and an unfinished handshake do not delay the end."""
     settings = f'[http]\nssl_certfile = "{certificates.server}"\n{UNIT}'
     service = Running("", NOWHERE, NOWHERE, tmp_path, settings, "--no-learn", ca=certificates.ca)
-    try:
-        wait(lambda: alive(service), "it listens")
+    with contextlib.closing(service):
+        wait(lambda: service.is_ok("/livez"), "it listens")
         trust = ssl.create_default_context(cafile=certificates.ca)
         with contextlib.ExitStack() as stack:
             stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
@@ -193,9 +185,6 @@ def test_it_stops_in_time_though_clients_never_close_tls(certificates: Certifica
                 tls_connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
                 assert tls_connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
             assert service.stop(seconds=10) == 0
-    finally:
-        service.http.close()
-        service.kill()
     assert not any(word in service.log.read_text() for word in ("Traceback", "Cancel"))
 
 

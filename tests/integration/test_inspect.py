@@ -9,8 +9,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Run, create_topic, delete_topic, event, perceptron, wait
-from tests.integration.kept import Tool, send
+from tests.conftest import Run, create_topic, delete_topic, event, perceptron, send, wait
+from tests.integration.kept import Tool
 
 NOWHERE = "127.0.0.1:1"
 NAMES = ["up", "down", "[red]b", "escape\x1b[31m", "long name " * 20, "none"]

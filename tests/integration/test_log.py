@@ -1,6 +1,7 @@
 """A compacted log, a client that hangs, the log of another cluster, and a log that does not go back as far."""
 
 import asyncio
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -8,43 +9,37 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from redis import Redis
 
 from service.embedded import servers
 from service.embedded.servers import Server
 from service.snapshots.redis.store import key
-from tests.conftest import DEADLINE, Run, Running, create_topic, event, read_all, trim, wait
+from tests.conftest import DEADLINE, Run, Running, configure, create_topic, event, read_all, trim, wait
 from tests.oracle import Fold, assert_model_is_fold
 
 pytestmark = pytest.mark.nightly
 
 
-async def test_a_compacted_topic_is_learned_as_the_records_that_remain(run: Run, kafka: Server, topic: str) -> None:
+async def test_a_compacted_topic_is_learned_as_the_records_that_remain(
+    run: Run, kafka: Server, plain_producer: AIOKafkaProducer, topic: str
+) -> None:
     """Gaps of the cleaner stay, whatever the policy is later. They are covered, counted and logged once."""
     small = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "0"}
     await create_topic(kafka, topic, 1, cleanup_policy="compact", **small)
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
-    await client.start()
 
     async def append_and_read(extra: int) -> list[Any]:
         # The newest segment is never compacted: each try begins another one, with a key of its own.
-        await client.send_and_wait(topic, event({"more": 1}, 1), key=b"more%d" % extra)
+        await plain_producer.send_and_wait(topic, event({"more": 1}, 1), key=b"more%d" % extra)
         return await read_all(kafka, topic)
 
     for i in range(40):
-        await client.send_and_wait(topic, event({f"n{i % 4}": i}, i % 2), key=b"k%d" % (i % 4))
+        await plain_producer.send_and_wait(topic, event({f"n{i % 4}": i}, i % 2), key=b"k%d" % (i % 4))
     deadline, extra = time.monotonic() + 90, 1
     while len(records := await append_and_read(extra)) > 4 + extra:  # the cleaner may take more
         assert time.monotonic() < deadline, f"the cleaner left {len(records) - extra} records of 4 keys"
         await asyncio.sleep(0.5)
         extra += 1
-    await client.stop()
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
-    await admin.start()
-    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": "delete"})])
-    await admin.close()
+    await configure(kafka, topic, cleanup_policy="delete")
     service = await asyncio.to_thread(run("", "--start-at", "earliest").up)
     model = await asyncio.to_thread(service.wait_for, records[-1].offset + 1)
     assert records[-1].offset > len(records)
@@ -73,18 +68,17 @@ main()
 @pytest.mark.long
 async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_not(topic: str, tmp_path: Path) -> None:
     """If the broker has more and nothing comes for the watchdog's time, the process ends, and a new one continues."""
-    for folder in ("kafka", "redis"):
-        (tmp_path / folder).mkdir()
     hang = tmp_path / "hang"
-    with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
-        client = AIOKafkaProducer(bootstrap_servers=kafka.address, request_timeout_ms=120_000)
-        await client.start()
-        service = Running(
-            topic, kafka.address, redis.address, tmp_path, "", "--create-topics", watchdog=WATCHDOG_SECONDS
-        )
+    with (
+        servers.start_kafka(tmp_path) as kafka,
+        servers.start_redis(tmp_path) as redis,
+        contextlib.closing(
+            Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics", watchdog=WATCHDOG_SECONDS)
+        ) as service,
+    ):
         service.kill()
         service.start([sys.executable, "-c", HANGING_SERVICE.replace("TRIGGER", repr(str(hang))), *service.command[3:]])
-        try:
+        async with AIOKafkaProducer(bootstrap_servers=kafka.address, request_timeout_ms=120_000) as client:
             await asyncio.to_thread(service.up)
             await client.send_and_wait(topic, event({"a": 1}, 1))
             await asyncio.to_thread(service.wait_for, 1)
@@ -105,18 +99,13 @@ async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_no
             hang.unlink()
             restarted = await asyncio.to_thread(service.start(service.command).up)
             assert (await asyncio.to_thread(restarted.wait_for, 3))["events"] == 3
-        finally:
-            await client.stop()
-            service.kill()
-            service.http.close()
 
 
 async def test_a_model_of_another_cluster_is_never_continued(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
     """Two clusters with the same records share a Redis. No message advises to forget somebody else's model."""
-    (tmp_path / "kafka").mkdir()
-    with servers.start_kafka(tmp_path / "kafka") as other_kafka:
+    with servers.start_kafka(tmp_path) as other_kafka:
         first = await asyncio.to_thread(run(kafka_address=other_kafka.address).up)
         async with AIOKafkaProducer(bootstrap_servers=other_kafka.address) as client:
             for i in range(5):

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 from sklearn.datasets import load_breast_cancer
 
 from service.embedded.servers import Server
-from tests.conftest import Run, create_topic, event, perceptron, read_all, wait
+from tests.conftest import Run, create_both_topics, event, perceptron, read_all, send, wait
 from tests.integration.kept import random_events
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold, assert_model_is_fold
@@ -52,8 +52,7 @@ async def test_bad_events_become_dead_letters_and_the_good_are_learned(
     records: list[tuple[bytes | None, str | None]] = [(raw, None) for raw in good]
     for kind in BAD_NAMED:
         records.insert(rng.randrange(len(records) + 1), kind)
-    await create_topic(kafka, topic, max_message_bytes=str(4 << 20))
-    await create_topic(kafka, f"{topic}.dead-letters")
+    await create_both_topics(kafka, topic, max_message_bytes=str(4 << 20))
     service = run().up()
     headers = [("trace", b"7"), ("trace", b"8")]
     for i, (raw, _) in enumerate(records):
@@ -92,9 +91,7 @@ async def test_sigterm_saves_answers_and_exits_0_under_load(run: Run, producer: 
     """The service saves everything at the end, answers each accepted request, and a restart continues from there."""
     service = run().up()
     events = random_events(20_000)
-    for raw in events:
-        await producer.send(topic, raw)
-    await producer.flush()
+    await send(producer, topic, events)
     codes: list[int] = []
 
     def predict() -> None:

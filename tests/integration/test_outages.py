@@ -5,7 +5,6 @@ import contextlib
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
 
@@ -17,9 +16,7 @@ from tests.conftest import Running, event, wait
 @pytest.mark.long
 async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: str, tmp_path: Path) -> None:
     """Until then it is alive, not ready, and names each once. With both it learns; without Kafka it answers."""
-    for folder in ("kafka", "redis"):
-        (tmp_path / folder).mkdir()
-    with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
+    with servers.start_kafka(tmp_path) as kafka, servers.start_redis(tmp_path) as redis:
         kafka.kill()
         redis.kill()
         start = time.time()
@@ -32,14 +29,9 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
             """The time since which a dependency has been missing, or 0."""
             return service.metrics()[f'perceptron_missing_since_timestamp_seconds{{dependency="{dependency}"}}']
 
-        def answer(path: str) -> int:
-            with contextlib.suppress(httpx.TransportError):
-                return service.http.get(path).status_code
-            return 0
-
-        try:
-            await asyncio.to_thread(wait, lambda: answer("/livez") == 200, "it is alive")
-            assert answer("/readyz") == 503
+        with contextlib.closing(service):
+            await asyncio.to_thread(wait, lambda: service.is_ok("/livez"), "it is alive")
+            assert service.http.get("/readyz").status_code == 503
             detail = service.predict({"features": {}}).json()["detail"]
             assert detail.startswith("no snapshot could be read yet: Redis")
             message = f"Redis at {redis.address}/0: Connection refused"
@@ -52,10 +44,8 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
             assert service.log.read_text().count(redis.address) == 1
             await asyncio.to_thread(kafka.start)
             await asyncio.to_thread(service.up)
-            client = AIOKafkaProducer(bootstrap_servers=kafka.address)
-            await client.start()
-            await client.send_and_wait(topic, event({"a": 2}, 1))
-            await client.stop()
+            async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
+                await client.send_and_wait(topic, event({"a": 2}, 1))
             await asyncio.to_thread(service.wait_for, 1)
             assert await asyncio.to_thread(service.stop) == 0
             kafka.kill()
@@ -67,6 +57,3 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
             assert (missing_since("kafka"), missing_since("redis")) == (0, 0)
             assert await asyncio.to_thread(service.stop) == 0
             assert not logged("Traceback")
-        finally:
-            service.kill()
-            service.http.close()

@@ -15,14 +15,24 @@ import msgspec
 import pytest
 
 from service.embedded.servers import Server
-from tests.conftest import DEADLINE, clean_environment, create_topic, event, one_line, perceptron, read_all, wait
+from tests.conftest import (
+    DEADLINE,
+    clean_environment,
+    create_topic,
+    event,
+    hanging,
+    one_line,
+    perceptron,
+    read_all,
+    wait,
+)
 
 NOWHERE = "127.0.0.1:1"
 
 
 @contextmanager
-def open_produce(*arguments: str, cwd: Path, patch: str = "") -> Iterator["subprocess.Popen[bytes]"]:
-    """`perceptron produce - …` with its input open, as from a terminal: Ctrl-C is not ignored."""
+def open_produce(*arguments: str, cwd: Path, patch: str = "") -> Iterator[Any]:
+    """The process of `perceptron produce - …` with its input open, as from a terminal: Ctrl-C is not ignored."""
     start = (
         f"import signal as s; s.signal(s.SIGINT, s.default_int_handler); {patch}import service.cli.app as a; a.main()"
     )
@@ -67,8 +77,6 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
 def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str, tmp_path: Path) -> None:
     """The command waits for a topic that a process may be about to create, not for a Kafka that refuses."""
     with open_produce("-t", topic, "-b", kafka.address, cwd=tmp_path) as process:
-        assert process.stdin
-        assert process.stderr
         process.stdin.write(event({"a": 1}, 1) + b"\n")
         process.stdin.close()
         error = process.stderr.readline().decode()
@@ -108,8 +116,6 @@ def test_a_key_chooses_the_partition(kafka: Server, topic: str, tmp_path: Path) 
 def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, topic: str, tmp_path: Path) -> None:
     asyncio.run(create_topic(kafka, topic))
     with open_produce("-t", topic, "-b", kafka.address, "--rate", "0.01", cwd=tmp_path) as process:
-        assert process.stdin
-        assert process.stderr
         process.stdin.write(b"\n".join(event({"a": i}, 1) for i in range(9)) + b"\n")
         process.stdin.flush()
         wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
@@ -126,21 +132,15 @@ def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path:
     options = ["-t", topic, "-b", kafka.address]
     patch = "import service.tools.produce as p; p.ANSWER_SECONDS = 8.0; "
     with open_produce(*options, cwd=tmp_path, patch=patch) as process:
-        assert process.stdin
-        assert process.stderr
-        assert kafka.process
         process.stdin.write(event({"a": 0}, 1) + b"\n")
         process.stdin.flush()
         wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
         # A reader may see it before its sender gets the acknowledgement, but not before that of a later record.
         assert perceptron("produce", "-", *options, stdin=event({"a": 0}, 1), cwd=tmp_path).returncode == 0
-        kafka.process.send_signal(signal.SIGSTOP)
-        try:
+        with hanging(kafka):
             process.stdin.write(event({"a": 1}, 1) + b"\n")
             process.stdin.close()
             assert process.wait(DEADLINE) == 3
-        finally:
-            kafka.process.send_signal(signal.SIGCONT)
         error = process.stderr.read().decode()
     assert error == f"perceptron: Kafka at {kafka.address}: no answer in time (1 event sent; --skip 1 goes on)\n"
 

@@ -6,35 +6,29 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from threading import Event, Thread
+from functools import partial
+from threading import Event
 
 from aiokafka import AIOKafkaProducer
 
 from bench.client import Connection
 from service.embedded.servers import Server
-from tests.conftest import Run, Running, create_topic, event, perceptron, wait
+from tests.conftest import Run, Running, create_topic, event, in_threads, perceptron, wait
 
 
 @contextmanager
 def predictions(services: list[Running]) -> Iterator[Counter[str]]:
     """Predictions as fast as they are answered; counts the models that answer. Each answer must be a 200."""
-    answered, stop, began = Counter[str](), Event(), time.monotonic()
+    answered, began = Counter[str](), time.monotonic()
 
-    def ask(service: Running) -> None:
+    def ask(service: Running, stop: Event) -> None:
         with closing(Connection(service.port, service.topic)) as connection:
             while not stop.is_set():
                 _, answer = connection.ask(b'{"features":{"a":1.0}}')
                 answered[answer.split(b'"')[3].decode()] += 1
 
-    threads = [Thread(target=ask, args=(service,)) for service in services * 2]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(*(partial(ask, service) for service in services * 2)):
         yield answered
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     print(f"{answered.total() / (time.monotonic() - began):,.0f} predictions a second")
 
 

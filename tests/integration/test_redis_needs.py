@@ -1,8 +1,6 @@
 """The version, settings and rights that Redis must have are checked at the start."""
 
 import asyncio
-import os
-import shutil
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ from service.embedded.servers import Server, free_port
 from service.errors import ConfigurationError, DependencyError
 from service.snapshots.redis import preflight
 from service.snapshots.redis.store import RedisStore, key
-from tests.conftest import Run, both_stores, event, wait
+from tests.conftest import Run, both_stores, event, program, wait
 from tests.saving import keeper, learn, new_learner, save
 
 pytestmark = pytest.mark.nightly
@@ -26,19 +24,12 @@ pytestmark = pytest.mark.nightly
 @contextmanager
 def redis_server(folder: Path, *flags: str) -> Iterator[Server]:
     """A Redis with these flags, on a port of its own."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        assert not os.environ.get("CI"), "CI must run against redis-server too"
-        pytest.skip("no redis-server on PATH")
     folder.mkdir()
     port = free_port()
-    port_flags = ["--tls-port" if "--tls-cert-file" in flags else "--port", str(port), "--dir", str(folder)]
-    server = Server([binary, "--bind", "127.0.0.1", "--appendonly", "yes", *port_flags, *flags], port, folder / "log")
-    server.start()
-    try:
+    command = [program("redis-server"), "--bind", "127.0.0.1", "--appendonly", "yes", "--dir", str(folder)]
+    command += ["--tls-port" if "--tls-cert-file" in flags else "--port", str(port), *flags]
+    with Server(command, port, folder / "log").running() as server:
         yield server
-    finally:
-        server.stop()
 
 
 User = Callable[..., Awaitable[RedisStore]]

@@ -16,7 +16,7 @@ from service.errors import DependencyError
 from service.settings.load import load
 from service.settings.redis import RedisSettings
 from tests.certificates import Certificates
-from tests.conftest import DEADLINE, Run, perceptron, wait
+from tests.conftest import DEADLINE, Run, perceptron, program, wait
 from tests.integration.kept import KEEP_OFTEN, learn_and_keep, random_events
 from tests.integration.test_redis_needs import redis_server
 
@@ -229,10 +229,8 @@ def sentinel(tmp_path: Path, server: TlsServer) -> Iterator[Server]:
         f"bind 127.0.0.1\nport {port}\ndir {folder}\nrequirepass canary\n"
         f"sentinel monitor perceptron {host} {watched} 1\nsentinel down-after-milliseconds perceptron 60000\n"
     )
-    process = Server([shutil.which("redis-server") or "", str(file), "--sentinel"], port, folder / "log")
-    process.start()
-    yield process
-    process.stop()
+    with Server([program("redis-server"), str(file), "--sentinel"], port, folder / "log").running() as process:
+        yield process
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Run, create_topic, event, perceptron, wait
+from tests.conftest import Run, create_both_topics, event, perceptron, wait
 
 pytestmark = pytest.mark.nightly
 
@@ -21,8 +21,7 @@ async def test_a_topic_of_other_records_is_reported(
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, redis: Server, tmp_path: Path
 ) -> None:
     """The log has one error with an example; `check` fails, and succeeds again after good records."""
-    await create_topic(kafka, topic, 3)
-    await create_topic(kafka, f"{topic}.dead-letters")
+    await create_both_topics(kafka, topic, 3)
 
     async def send(count: int, value: bytes) -> None:
         futures = [await producer.send(topic, value, partition=i % 3) for i in range(count)]

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from functools import partial
+from threading import Event
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Run, Running, create_topic, event, perceptron, wait
+from tests.conftest import Run, Running, create_topic, event, in_threads, perceptron, send, wait
 
 EVENTS = 20_000
 
@@ -17,20 +18,15 @@ EVENTS = 20_000
 @contextmanager
 def answers_of(*services: Running) -> Iterator[list[Any]]:
     """The figures of the model that answers in each service, and a prediction by it, over and over."""
-    seen, stop = list[Any](), Event()
+    seen = list[Any]()
 
-    def ask(service: Running) -> None:
+    def ask(service: Running, stop: Event) -> None:
         while not stop.is_set():
             model, predicted = service.model(), service.predict({"features": {"a": 1.0}})
             seen.append((model["events"], model["identity"]["eta"], predicted.status_code, predicted.json()["label"]))
 
-    asking = [Thread(target=ask, args=(service,)) for service in services]
-    for thread in asking:
-        thread.start()
-    yield seen
-    stop.set()
-    for thread in asking:
-        thread.join()
+    with in_threads(*(partial(ask, service) for service in services)):
+        yield seen
 
 
 async def test_the_last_version_answers_until_the_model_is_learned_again(
@@ -38,9 +34,7 @@ async def test_the_last_version_answers_until_the_model_is_learned_again(
 ) -> None:
     """Also in a replica that starts meanwhile. A learner with the settings from before does not begin the model."""
     await create_topic(kafka, topic)
-    for i in range(EVENTS):
-        await producer.send(topic, event({"a": i % 7 - 2.5}, i % 7 > 2))
-    await producer.flush()
+    await send(producer, topic, (event({"a": i % 7 - 2.5}, i % 7 > 2) for i in range(EVENTS)))
     await asyncio.to_thread(check, run, topic)
 
 

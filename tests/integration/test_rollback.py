@@ -10,8 +10,8 @@ from service.embedded.servers import Server
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from service.streaming.resume_check import fingerprint
-from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, trim, wait
-from tests.integration.kept import KEEP_OFTEN, Tool, kept_versions, learn_and_keep, newest_within, random_events, send
+from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, send, trim, wait
+from tests.integration.kept import KEEP_OFTEN, Tool, kept_versions, learn_and_keep, newest_within, random_events
 from tests.oracle import Fold, assert_model_is_fold
 from tests.partitions import P0
 

@@ -1,6 +1,7 @@
 """A model that is corrupt or grows without limit stops learning, and its last good version answers."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import sys
@@ -12,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.learning.weights_file import WeightsFile
-from tests.conftest import Run, Running, create_topic, event, wait
+from tests.conftest import Run, Running, create_both_topics, event, send, wait
 from tests.integration.kept import Tool
 
 pytestmark = pytest.mark.nightly
@@ -36,8 +37,7 @@ async def test_a_state_that_the_theorem_excludes_is_not_saved_and_not_served(
     kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
     """Damaged memory fails a check before a save: learning stops, and the last good version answers."""
-    await create_topic(kafka, topic)
-    await create_topic(kafka, f"{topic}.dead-letters")
+    await create_both_topics(kafka, topic)
     file = tmp_path / "reference.json"
     file.write_bytes(msgspec.json.encode(WeightsFile([1.0], 0.0, ["a"])))
     service = Running(topic, kafka.address, redis.address, tmp_path, f'[model]\nreference = "{file}"\n')
@@ -45,7 +45,7 @@ async def test_a_state_that_the_theorem_excludes_is_not_saved_and_not_served(
     trigger = tmp_path / "trigger"
     code = CORRUPTING_SERVICE.replace("TRIGGER", json.dumps(str(trigger)))
     service.start([sys.executable, "-c", code, *service.command[3:]])
-    try:
+    with contextlib.closing(service):
         await asyncio.to_thread(service.up)
         await producer.send_and_wait(topic, event({"a": 1}, 1))
         good = await asyncio.to_thread(service.wait_for, 1)
@@ -57,9 +57,6 @@ async def test_a_state_that_the_theorem_excludes_is_not_saved_and_not_served(
         model = service.model()
         assert (model["state_digest"], model["learning_here"]) == (good["state_digest"], False)
         assert service.predict({"features": {"a": 1}}).json()["score"] == 2.0
-    finally:
-        service.kill()
-        service.http.close()
 
 
 async def test_an_earlier_version_answers_for_a_model_that_diverges(
@@ -107,9 +104,7 @@ async def test_a_diverged_model_with_nothing_kept_says_why(
 ) -> None:
     """Predictions are refused with the reason, the model can be looked at, and the process stays ready."""
     service = await asyncio.to_thread(run('[model]\nrule = "lms"\n[snapshots]\nkeep = 0\n').up)
-    for i in range(200):
-        await producer.send(topic, event({"a": 1e3, "b": 7e3 + i}, i % 2))
-    await producer.flush()
+    await send(producer, topic, (event({"a": 1e3, "b": 7e3 + i}, i % 2) for i in range(200)))
     info = await asyncio.to_thread(wait, lambda: (a := service.model())["stopped"] and a, "it says so")
     answer = service.predict({"features": {"a": 1.0}})
     assert (answer.status_code, answer.json()["detail"]) == (503, info["stopped"])

@@ -15,7 +15,7 @@ from service.settings.load import load
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.security import ClientCredentials, Security
 from tests.certificates import Certificates
-from tests.conftest import DEADLINE, Run, create_topic, event, perceptron, wait
+from tests.conftest import DEADLINE, Run, create_both_topics, event, perceptron, wait
 from tests.secured import LISTENERS, MECHANISMS, SecuredKafka, password, secured_kafka
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
@@ -117,8 +117,7 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
     broker: SecuredKafka, redis: Server, topic: str, tmp_path: Path, run: Run
 ) -> None:
     """Each command works with exactly its rights; without one of them it names that right."""
-    for name in (topic, f"{topic}.dead-letters"):
-        await create_topic(broker.server, name)
+    await create_both_topics(broker.server, topic)
     rights = {
         command: [right.replace("TOPIC", topic).replace("Group g", f"Group g-{topic}") for right in entries]
         for command, entries in documented_rights().items()
@@ -173,12 +172,17 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
     assert service.stop() == 0
 
 
+def learner_rights(topic: str) -> list[str]:
+    """The rights of a process that learns this topic."""
+    return [
+        f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {topic}.dead-letters"
+    ]  # fmt: skip
+
+
 async def test_a_revoked_right_is_waited_for(broker: SecuredKafka, topic: str, run: Run) -> None:
     """Learning, or saves, wait for the right. Predictions continue, and every event is learned once."""
-    letters = f"{topic}.dead-letters"
-    for name in (topic, letters):
-        await create_topic(broker.server, name)
-    rights = [f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {letters}"]
+    await create_both_topics(broker.server, topic)
+    rights = learner_rights(topic)
     await broker.allow(*rights)
     service = run(settings(broker), kafka_address=broker.address("SASLTLS"), create=False).up()
     end = rejected = 0
@@ -216,11 +220,8 @@ async def test_a_revoked_right_is_waited_for(broker: SecuredKafka, topic: str, r
 @pytest.mark.nightly
 async def test_tokens_that_expire_are_renewed_and_nothing_is_lost(broker: SecuredKafka, topic: str, run: Run) -> None:
     """The broker ends each connection after two seconds; the group keeps its member all the time."""
-    for name in (topic, f"{topic}.dead-letters"):
-        await create_topic(broker.server, name)
-    await broker.allow(
-        f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {topic}.dead-letters"
-    )
+    await create_both_topics(broker.server, topic)
+    await broker.allow(*learner_rights(topic))
     broker.issuer.seconds, issued = 3.0, broker.issuer.issued
     config = settings(
         broker, "SASL", sasl_mechanism="OAUTHBEARER", sasl_username=None, sasl_password=None, ssl_cafile=None,

@@ -6,8 +6,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from service.embedded.servers import Server
-from tests.conftest import Run, Running, create_topic, event, perceptron, wait
-from tests.contract.sides import until
+from tests.conftest import Run, Running, create_topic, event, perceptron, until, wait
 
 EVENTS = 300
 

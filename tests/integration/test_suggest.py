@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.settings.load import load
-from tests.conftest import Run, create_topic, one_line, perceptron, read_all
+from tests.conftest import Run, create_both_topics, one_line, perceptron, read_all, send
 from tests.template import Done
 from tests.unit.tools.test_suggest import clicks
 
@@ -39,9 +39,7 @@ async def test_the_written_settings_run(run: Run, producer: AIOKafkaProducer, to
     assert "perceptron.toml is written" in one_line(result.stderr)
     proposal = json.loads(suggest(folder, "clicks.jsonl", "-t", topic, "--json").stdout)
     service = await asyncio.to_thread(run((folder / "perceptron.toml").read_text()).up)
-    for record in clicks(2000):
-        await producer.send(topic, json.dumps(record).encode())
-    await producer.flush()
+    await send(producer, topic, (json.dumps(record).encode() for record in clicks(2000)))
     model = await asyncio.to_thread(service.wait_for, 2000)
     assert (model["events"], model["rejected"]) == (2000, {})
     weights = proposal["chosen"]["weights"]
@@ -54,11 +52,9 @@ async def test_the_written_settings_run(run: Run, producer: AIOKafkaProducer, to
 @pytest.mark.nightly
 async def test_the_newest_records(kafka: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path) -> None:
     """The sample is spread over the partitions, in order of time. Nothing is sent and no group is made."""
-    await create_topic(kafka, topic, partitions=3)
-    await create_topic(kafka, f"{topic}.dead-letters")
+    await create_both_topics(kafka, topic, partitions=3)
     for partition in range(3):
-        for _ in range(50):
-            await producer.send(topic, b"old", partition=partition)
+        await send(producer, topic, [b"old"] * 50, partition=partition)
     start = 1_700_000_000_000
     for i, record in enumerate(clicks(900)):
         value = json.dumps(record | {"n": i}).encode()

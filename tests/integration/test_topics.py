@@ -1,19 +1,17 @@
 """Many topics in one process: a pattern finds them, and no topic delays another."""
 
 import asyncio
-import contextlib
 import random
 import time
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 
 from service.embedded.servers import Server
-from tests.conftest import SESSION_SECONDS, Run, Running, admin, create_topic, event, trim, wait
+from tests.conftest import SESSION_SECONDS, Run, Running, admin, create_topic, event, send, trim, wait
 from tests.oracle import Fold
 
 pytestmark = pytest.mark.nightly
@@ -85,26 +83,15 @@ async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOK
         await producer.send(names["trimmed"], event({"a": 1}, rng.choice([0, 1])))
         await producer.send(names["stuck"], b"bad")
     slow = [event({f"n{i}": rng.randrange(9) for i in range(5000)}, rng.choice([0, 1])) for _ in range(100)]
-    for raw in slow:
-        await producer.send(names["slow"], raw)
+    await send(producer, names["slow"], slow)
     good = [event({f"n{rng.randrange(9)}": rng.gauss(0, 1)}, rng.choice([0, 1])) for _ in range(3000)]
-    for raw in good[:2000]:
-        await producer.send(names["good"], raw)
-    await producer.flush()
+    await send(producer, names["good"], good[:2000])
     await trim(kafka, names["trimmed"], 1000)
     flags = [flag for kind, name in names.items() if kind != "good" for flag in ("-t", name)]
     service = run("", *flags, topic=names["good"], create=False)
-
-    def listening() -> bool:
-        with contextlib.suppress(httpx.TransportError):
-            return service.http.get("/livez").status_code == 200
-        return False
-
-    await asyncio.to_thread(wait, listening, "it listens")
+    await asyncio.to_thread(wait, lambda: service.is_ok("/livez"), "it listens")
     await wait_until_learned(service, names["good"], good[:2000])
-    for raw in good[2000:]:
-        await producer.send(names["good"], raw)
-    await producer.flush()
+    await send(producer, names["good"], good[2000:])
     await wait_until_learned(service, names["good"], good)
     await wait_until_learned(service, names["slow"], slow)
     poisoned_model = partial(service.model, names["poisoned"])

@@ -15,8 +15,8 @@ from service.snapshots.head import TopicIdentity
 from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
-from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
-from tests.integration.kept import KEEP_OFTEN, RNG, Tool, kept_versions, learn_and_keep, random_events, send
+from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, send, trim, wait
+from tests.integration.kept import KEEP_OFTEN, RNG, Tool, kept_versions, learn_and_keep, random_events
 from tests.oracle import Fold, assert_model_is_fold
 from tests.partitions import P0
 from tests.saving import FakeClock, keeper, run_here

@@ -13,3 +13,11 @@ def reading(request: pytest.FixtureRequest) -> Iterator[None]:
     use_compiled_reader(request.param == "compiled")
     yield
     use_compiled_reader(False)
+
+
+@pytest.fixture(scope="module")
+def compiled_reader() -> Iterator[None]:
+    """The compiled reader, for a module that tests it."""
+    use_compiled_reader(True)
+    yield
+    use_compiled_reader(False)

@@ -1,7 +1,7 @@
 """The instances of a large request, read as rows, get the answers that each gets expected, bit for bit."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -17,6 +17,8 @@ from service.serving.http import v1_predictions
 from service.serving.http.v1_predictions import V1Request
 from tests.checks import learner_of
 
+pytestmark = pytest.mark.usefixtures("compiled_reader")
+
 NAMES = ["a", "b", "c 1.5e3", "d.e", "é", "f", "g", "never seen"]
 IDENTITIES = {
     "scaled": Identity(scale="standard", start="random:1"),
@@ -25,13 +27,6 @@ IDENTITIES = {
     "patterns": Identity(event=Places(without=("b", "u.*")), text="ignore"),
     "whole": Identity(event=Places(features="", label="/label", weight=None), scale="standard"),
 }
-
-
-@pytest.fixture(autouse=True)
-def compiled() -> Iterator[None]:
-    use_compiled_reader(True)
-    yield
-    use_compiled_reader(False)
 
 
 def train(identity: Identity) -> Learner:

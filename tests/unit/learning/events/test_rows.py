@@ -3,7 +3,7 @@
 import json
 import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
@@ -11,16 +11,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from service.learning.events.careful_reader import CarefulReader
-from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity, Places
 from tests.checks import decode
 
-
-@pytest.fixture(autouse=True, scope="module")
-def reading() -> Iterator[None]:
-    use_compiled_reader(True)
-    yield
-    use_compiled_reader(False)
+pytestmark = pytest.mark.usefixtures("compiled_reader")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import gzip
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from service.serving.http.limits import MAX_UNREAD_BYTES, Connections, Limits
 from service.serving.http.server import HttpServer
 from tests.certificates import Certificates
 from tests.checks import learner_of
-from tests.conftest import event
+from tests.conftest import event, until
 from tests.unit.applications import application
 
 PREDICT = "/v1/models/m/predict"
+GET, LIVEZ = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 BODY = b'{"features":{"a":2,"never seen":1}}'
 JSON = "content-type: application/json\r\n"
 HEADERS = [b"cache-control", b"content-length", b"content-type", b"date", b"referrer-policy", b"x-content-type-options"]
@@ -147,6 +148,13 @@ class LocalServer:
         return self.metrics.registry.get_sample_value("perceptron_http_request_duration_seconds_count", labels) or 0.0
 
 
+@pytest.fixture
+async def server() -> AsyncIterator[LocalServer]:
+    """A server with the default limits."""
+    async with LocalServer().running() as running:
+        yield running
+
+
 def post(body: bytes = BODY, query: str = "", headers: str = JSON, path: str = PREDICT) -> bytes:
     address = f"{path}?{query}" if query else path
     return f"POST {address} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {len(body)}\r\n\r\n".encode() + body
@@ -165,26 +173,25 @@ UPGRADES = {
 
 
 @pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
-async def test_a_request_with_an_upgrade_keeps_its_body(upgrade: str) -> None:
+async def test_a_request_with_an_upgrade_keeps_its_body(server: LocalServer, upgrade: str) -> None:
     """The request comes whole, in chunks, cut anywhere, and between other requests. Each request gets one answer."""
     requests = [post(headers=JSON + upgrade), chunked(BODY[:9], BODY[9:], headers=JSON + upgrade)]
-    async with LocalServer().running() as server:
-        expected = (await server.ask(post())).body
-        for request in requests:
-            head = request.index(b"\r\n\r\n") + 4
-            for cut in (None, 1, 30, head - 3, head - 1, head, head + 1, len(request) - 1):
-                packets = [request] if cut is None else [request[:cut], request[cut:]]
-                client = await server.client(*packets)
-                answer = await client.answer()
-                assert (answer.status, answer.body) == (200, expected), cut
-                assert await client.is_silent(), cut
-                client.writer.close()
-        client = await server.client(post() + requests[0] + requests[1] + post() + requests[0])
-        for _ in range(5):
-            assert (await client.answer()).body == expected
-        assert await client.is_silent()
-        get = f"GET /livez HTTP/1.1\r\nhost: x\r\n{upgrade}\r\n".encode()
-        assert (await server.ask(get)).body == b'{"live":true}'
+    expected = (await server.ask(post())).body
+    for request in requests:
+        head = request.index(b"\r\n\r\n") + 4
+        for cut in (None, 1, 30, head - 3, head - 1, head, head + 1, len(request) - 1):
+            packets = [request] if cut is None else [request[:cut], request[cut:]]
+            client = await server.client(*packets)
+            answer = await client.answer()
+            assert (answer.status, answer.body) == (200, expected), cut
+            assert await client.is_silent(), cut
+            client.writer.close()
+    client = await server.client(post() + requests[0] + requests[1] + post() + requests[0])
+    for _ in range(5):
+        assert (await client.answer()).body == expected
+    assert await client.is_silent()
+    get = f"GET /livez HTTP/1.1\r\nhost: x\r\n{upgrade}\r\n".encode()
+    assert (await server.ask(get)).body == b'{"live":true}'
 
 
 async def test_a_token_in_a_trailer_is_not_accepted(tmp_path: Path) -> None:
@@ -216,29 +223,27 @@ async def test_the_limit_of_a_body_holds_on_every_path(size: int) -> None:
 
 
 @pytest.mark.parametrize("header", ["", "expect: 100-continue\r\n"], ids=["", "waits to be let go on"])
-async def test_a_body_that_is_declared_too_large_is_not_waited_for(header: str) -> None:
-    async with LocalServer().running() as server:
-        client = await server.client(
-            f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}{header}content-length: 99999999999\r\n\r\n".encode()
-        )
-        answer = await client.answer()
-        assert (answer.status, answer.headers[b"connection"]) == (413, b"close")
+async def test_a_body_that_is_declared_too_large_is_not_waited_for(server: LocalServer, header: str) -> None:
+    client = await server.client(
+        f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}{header}content-length: 99999999999\r\n\r\n".encode()
+    )
+    answer = await client.answer()
+    assert (answer.status, answer.headers[b"connection"]) == (413, b"close")
 
 
-async def test_a_client_that_is_refused_can_read_why_while_it_sends() -> None:
+async def test_a_client_that_is_refused_can_read_why_while_it_sends(server: LocalServer) -> None:
     """A connection that closes with bytes unread would be reset, and the client would lose the answer."""
-    async with LocalServer().running() as server:
-        for head in (
-            f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}content-length: 99999999999\r\n\r\n".encode(),
-            b"nonsense\r\n",
-        ):
-            client = await server.client(head)
-            answer = asyncio.create_task(client.answer())
-            with contextlib.suppress(ConnectionError):
-                for _ in range(100):
-                    client.writer.write(b" " * (64 << 10))
-                    await client.writer.drain()
-            assert (await answer).status in {400, 413}
+    for head in (
+        f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}content-length: 99999999999\r\n\r\n".encode(),
+        b"nonsense\r\n",
+    ):
+        client = await server.client(head)
+        answer = asyncio.create_task(client.answer())
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                client.writer.write(b" " * (64 << 10))
+                await client.writer.drain()
+        assert (await answer).status in {400, 413}
 
 
 async def test_a_body_that_is_late_ends_its_connection() -> None:
@@ -279,37 +284,35 @@ WITHOUT_END = {
 
 
 @pytest.mark.parametrize("name", WITHOUT_END)
-async def test_heads_without_end_are_refused(name: str) -> None:
+async def test_heads_without_end_are_refused(server: LocalServer, name: str) -> None:
     begin, repeated, status, detail = WITHOUT_END[name]
-    async with LocalServer().running() as server:
-        client = await server.client(begin)
-        with contextlib.suppress(ConnectionError):
-            for _ in range(100):
-                client.writer.write(repeated * (32 * 1024 // len(repeated)))
-                await client.writer.drain()
-        answer = await client.answer()
-        assert (answer.status, answer.headers[b"connection"]) == (status, b"close")
-        assert detail in answer.detail
-        assert server.causes == ["large-headers"]
+    client = await server.client(begin)
+    with contextlib.suppress(ConnectionError):
+        for _ in range(100):
+            client.writer.write(repeated * (32 * 1024 // len(repeated)))
+            await client.writer.drain()
+    answer = await client.answer()
+    assert (answer.status, answer.headers[b"connection"]) == (status, b"close")
+    assert detail in answer.detail
+    assert server.causes == ["large-headers"]
 
 
 @pytest.mark.parametrize("upgrade", ["", UPGRADES["h2c"]])
 @pytest.mark.parametrize("previous", [b"", post()])
-async def test_heads_that_are_too_large_are_refused_whole(previous: bytes, upgrade: str) -> None:
+async def test_heads_that_are_too_large_are_refused_whole(server: LocalServer, previous: bytes, upgrade: str) -> None:
     large = {
         f"GET /{'a' * 70_000} HTTP/1.1\r\n{upgrade}\r\n": 431,
         f"GET / HTTP/1.1\r\n{upgrade}{'a: b' + chr(13) + chr(10)}" + "a: b\r\n" * 100 + "\r\n": 431,
         f"GET / HTTP/1.1\r\n{upgrade}a: {'b' * 70_000}\r\n\r\n": 431,
     }
-    async with LocalServer().running() as server:
-        for request, status in large.items():
-            client = await server.client(previous)
-            if previous:
-                assert (await client.answer()).status == 200
-            await client.send(request.encode())
-            assert (await client.answer()).status == status
-        fits = f"GET /livez HTTP/1.1\r\nhost: x\r\n{upgrade}a: {'b' * 60_000}\r\n\r\n".encode()
-        assert (await server.ask(fits)).status == 200
+    for request, status in large.items():
+        client = await server.client(previous)
+        if previous:
+            assert (await client.answer()).status == 200
+        await client.send(request.encode())
+        assert (await client.answer()).status == status
+    fits = f"GET /livez HTTP/1.1\r\nhost: x\r\n{upgrade}a: {'b' * 60_000}\r\n\r\n".encode()
+    assert (await server.ask(fits)).status == 200
 
 
 async def test_a_late_head_is_answered_408_and_a_silent_connection_is_closed() -> None:
@@ -344,26 +347,24 @@ async def test_an_idle_connection_stays_open_for_its_time(blank_line: bytes) -> 
         assert not server.causes
 
 
-async def test_pipelined_requests_have_a_limit() -> None:
+async def test_pipelined_requests_have_a_limit(server: LocalServer) -> None:
     """The answer in progress is the last of the connection, and says so."""
-    async with LocalServer().running() as server:
-        client = await server.client(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 20)
-        for _ in range(20):
-            assert (await client.answer()).body == b'{"live":true}'
-        assert (await server.refusal(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 3000)).body == b'{"live":true}'
-        assert server.causes == ["pipelined"]
+    client = await server.client(LIVEZ * 20)
+    for _ in range(20):
+        assert (await client.answer()).body == b'{"live":true}'
+    assert (await server.refusal(LIVEZ * 3000)).body == b'{"live":true}'
+    assert server.causes == ["pipelined"]
 
 
 @pytest.mark.parametrize("packets", [[HEAD + b"zz\r\n"], [HEAD, b"zz\r\n"], [HEAD + b"1\r\n{\r\n", b"zz\r\n"]])
-async def test_a_body_in_bad_chunks_is_refused_once(packets: list[bytes]) -> None:
-    async with LocalServer().running() as server:
-        client = await server.client(*packets)
-        answer = await client.answer()
-        assert (answer.status, answer.headers[b"connection"]) == (400, b"close")
-        assert answer.detail == "the body is not a valid chunked body (RFC 9112)"
-        await client.send(post())
-        assert await client.read_to_end() == b""
-        assert (await server.refusal(post() + HEAD + b"zz\r\n")).status == 200, "the previous request"
+async def test_a_body_in_bad_chunks_is_refused_once(server: LocalServer, packets: list[bytes]) -> None:
+    client = await server.client(*packets)
+    answer = await client.answer()
+    assert (answer.status, answer.headers[b"connection"]) == (400, b"close")
+    assert answer.detail == "the body is not a valid chunked body (RFC 9112)"
+    await client.send(post())
+    assert await client.read_to_end() == b""
+    assert (await server.refusal(post() + HEAD + b"zz\r\n")).status == 200, "the previous request"
 
 
 @pytest.mark.parametrize(
@@ -373,15 +374,14 @@ async def test_a_body_in_bad_chunks_is_refused_once(packets: list[bytes]) -> Non
         "HTTP/1.0\r\nconnection: upgrade\r\nupgrade: x\r\n", "HTTP/1.1\r\nconnection: close, upgrade\r\nupgrade: x\r\n",
     ],
 )  # fmt: skip
-async def test_the_last_answer_of_a_connection_says_so(head: str) -> None:
-    async with LocalServer().running() as server:
-        for request in (f"GET /livez {head}host: x\r\n\r\n".encode(), post().replace(b"HTTP/1.1\r\n", head.encode())):
-            assert (await server.refusal(request)).status == 200
-        client = await server.client(post())
-        assert b"connection" not in (await client.answer()).headers
-        server.stopping = True
-        for request in (post(), b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"):
-            assert (await server.ask(request)).headers[b"connection"] == b"close"
+async def test_the_last_answer_of_a_connection_says_so(server: LocalServer, head: str) -> None:
+    for request in (f"GET /livez {head}host: x\r\n\r\n".encode(), post().replace(b"HTTP/1.1\r\n", head.encode())):
+        assert (await server.refusal(request)).status == 200
+    client = await server.client(post())
+    assert b"connection" not in (await client.answer()).headers
+    server.stopping = True
+    for request in (post(), LIVEZ):
+        assert (await server.ask(request)).headers[b"connection"] == b"close"
 
 
 @pytest.mark.parametrize(
@@ -391,9 +391,8 @@ async def test_the_last_answer_of_a_connection_says_so(head: str) -> None:
         ("HTTP/2.0\r\nhost: x\r\n", 505),
     ],
 )  # fmt: skip
-async def test_a_request_of_another_version_or_host_is_refused(head: str, status: int) -> None:
-    async with LocalServer().running() as server:
-        assert (await server.refusal(f"GET /livez {head}\r\n".encode())).status == status
+async def test_a_request_of_another_version_or_host_is_refused(server: LocalServer, head: str, status: int) -> None:
+    assert (await server.refusal(f"GET /livez {head}\r\n".encode())).status == status
 
 
 class Gate:
@@ -417,10 +416,10 @@ async def test_a_connection_too_many_replaces_the_longest_idle_one_or_is_refused
     gate = Gate()
     async with LocalServer(Limits(max_connections=3), gate).running() as server:
         idle = [await server.client() for _ in range(2)]
-        busy = [await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")]
+        busy = [await server.client(GET)]
         await gate.entered.acquire()
         for client in idle:
-            busy.append(await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"))
+            busy.append(await server.client(GET))
             assert await client.read_to_end() == b""
             await gate.entered.acquire()
         answer = await server.refusal()
@@ -448,10 +447,10 @@ async def test_answers_that_nobody_reads_end_with_their_time(tls_contexts: TlsCo
     gate = Gate(b"x" * (8 << 20))
     gate.open.set()
     async with LocalServer(Limits(answer_timeout=1.0), gate).running(*tls_contexts) as server:
-        unread = await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 3, buffer=4096)
-        client = await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        unread = await server.client(GET * 3, buffer=4096)
+        client = await server.client(GET)
         assert (await client.answer()).body == gate.answer
-        await asyncio.wait_for(_until(lambda: server.causes == ["unread"]), WAIT_SECONDS)
+        await until(lambda: server.causes == ["unread"], "the unread answers end")
         assert await unread.read_to_end() != gate.answer
 
 
@@ -460,31 +459,20 @@ async def test_answers_that_nobody_reads_end_if_they_are_too_many(tls_contexts: 
     gate = Gate(b"x" * size)
     gate.open.set()
     async with LocalServer(Limits(answer_timeout=WAIT_SECONDS), gate).running(*tls_contexts) as server:
-        clients = [
-            await server.client(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", buffer=4096)
-            for _ in range(MAX_UNREAD_BYTES // size + 4)
-        ]
-        await asyncio.wait_for(_until(lambda: len(server.causes) >= 2), WAIT_SECONDS)
+        clients = [await server.client(GET, buffer=4096) for _ in range(MAX_UNREAD_BYTES // size + 4)]
+        await until(lambda: len(server.causes) >= 2, "two connections end")
         assert set(server.causes) == {"unread-bytes"}
         assert (await clients[-1].answer()).body == gate.answer, "the newest connection stays"
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the server changes it
-        await asyncio.sleep(0.02)
-
-
-async def test_every_answer_has_its_headers_once_and_whole() -> None:
+async def test_every_answer_has_its_headers_once_and_whole(server: LocalServer) -> None:
     """This includes answers without a body, to requests that wait for 100 Continue, and to pipelined requests."""
-    async with LocalServer().running() as server:
-        client = await server.client(
-            b"HEAD /livez HTTP/1.1\r\nhost: x\r\n\r\nGET /livez HTTP/1.1\r\nhost: x\r\n\r\n" + post()
-        )
-        for has_body in (False, True, True):
-            assert (await client.answer(has_body)).names == HEADERS
-        request = post(headers=JSON + "expect: 100-continue\r\n")
-        await client.send(request[: -len(BODY)])
-        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        await client.send(BODY)
-        assert (await client.answer()).names == HEADERS
-        assert server.server.server_state.total_requests == 4, "the clock that shortens slices counts them"
+    client = await server.client(LIVEZ.replace(b"GET", b"HEAD") + LIVEZ + post())
+    for has_body in (False, True, True):
+        assert (await client.answer(has_body)).names == HEADERS
+    request = post(headers=JSON + "expect: 100-continue\r\n")
+    await client.send(request[: -len(BODY)])
+    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    await client.send(BODY)
+    assert (await client.answer()).names == HEADERS
+    assert server.server.server_state.total_requests == 4, "the clock that shortens slices counts them"
