@@ -1,4 +1,4 @@
-"""P10: a hundred topics with a thousand events a second each, in one process, and shared by four processes."""
+"""P10: a hundred topics with a thousand events a second each, in one process, and shared by four; a takeover of 200."""
 
 import asyncio
 import itertools
@@ -22,6 +22,8 @@ TURNS = 10
 """Events a second that the producer sends: each topic's events come in batches, as from a producer that lingers."""
 PROCESSES = 4
 LEARNING_SECONDS = 60.0
+TAKEN_OVER, PARTITIONS = 200, 8
+"""Topics of the two processes of which one is killed, and partitions of each topic."""
 
 
 class _Producer:
@@ -95,6 +97,7 @@ def figures() -> list[Figure]:
         ),
         Figure("P10", f"{what}: p99 of predictions, against idle ({middle} ms)", ratios, 4.0, False, "×"),
         _shared(topics, flags),
+        _taken_over(),
     ]
 
 
@@ -125,3 +128,25 @@ def _shared(topics: Sequence[str], flags: Sequence[str]) -> Figure:
         shares = wait(shares_if_complete, "all are learned, by all", LEARNING_SECONDS)
     what = f"{PROCESSES} processes of one group: most topics of one, less the fewest"
     return Figure("P10", what, [float(shares[-1] - shares[0])], 1.0, False, "topics")
+
+
+def _taken_over() -> Figure:
+    topics = [world.new_topic(partitions=PARTITIONS) for _ in range(TAKEN_OVER)]
+    flags = ["--create-topics", *(flag for topic in topics[1:] for flag in ("-t", topic))]
+    with world.service(topics[0], "", *flags) as killed, world.service(topics[0], "", *flags, fresh=False) as successor:
+
+        def shared() -> bool:
+            counts = [_learning(killed), _learning(successor)]
+            return sum(counts) == TAKEN_OVER and all(counts)
+
+        wait(shared, "both learn", LEARNING_SECONDS)
+        killed.kill()
+        began = time.monotonic()
+        wait(
+            lambda: _learning(successor) == TAKEN_OVER,
+            "the other one learns all",
+            LEARNING_SECONDS + world.SESSION_SECONDS,
+        )
+        seconds = time.monotonic() - began - world.SESSION_SECONDS
+    what = f"{TAKEN_OVER} topics × {PARTITIONS}: from a kill until another process learns all, less the session timeout"
+    return Figure("P10", what, [seconds], 5.0, False, "s")

@@ -2,16 +2,14 @@
 
 import asyncio
 import random
-import time
 from functools import partial
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import NewTopic
 
 from service.embedded.servers import Server
-from tests.conftest import SESSION_SECONDS, Run, Running, admin, create_topic, event, send, trim, wait
+from tests.conftest import Run, Running, create_topic, event, send, trim, wait
 from tests.oracle import Fold
 
 pytestmark = pytest.mark.nightly
@@ -106,31 +104,3 @@ async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOK
     await create_topic(kafka, names["absent"])
     await producer.send_and_wait(names["absent"], good[0])
     await wait_until_learned(service, names["absent"], good[:1])
-
-
-async def test_a_takeover_of_many_topics_takes_the_session_and_five_seconds(
-    run: Run, own_kafka: Server, topic: str
-) -> None:
-    """A new process starts as the only learner of 200 topics with 8 partitions each is killed."""
-    names = [f"{topic}-{i}" for i in range(200)]
-    flags = [flag for name in names[1:] for flag in ("-t", name)]
-    start = partial(run, "", *flags, topic=names[0], kafka_address=own_kafka.address)
-    async with admin(own_kafka) as client, AIOKafkaProducer(bootstrap_servers=own_kafka.address) as producer:
-        await client.create_topics([NewTopic(name, 8, 1) for name in names])
-        killed = start()
-        await asyncio.to_thread(killed.up)
-
-        def all_learn(service: Running, events: int) -> bool:
-            models = service.http.get("/v1/models").json()["models"]
-            return bool(sum(model["learning_here"] and model["events"] == events for model in models) == len(names))
-
-        await asyncio.to_thread(wait, lambda: all_learn(killed, 0), "it has all topics")
-        sends = [await producer.send(name, event({"a": 1}, 1), partition=i) for name in names for i in range(8)]
-        await asyncio.gather(*sends)
-        await asyncio.to_thread(wait, lambda: all_learn(killed, 8), "all is learned")
-        began, successor = time.monotonic(), start()
-        killed.kill()
-        await asyncio.to_thread(successor.up)
-        await asyncio.to_thread(wait, lambda: all_learn(successor, 8), "all are taken over")
-        assert time.monotonic() - began < SESSION_SECONDS + 5
-        await client.delete_topics(names)
