@@ -151,7 +151,7 @@ def _alter(alterations: dict[str, Alteration]) -> Callable[[int, int, bytes], by
                 if part.batches and topic in alterations:
                     turns[topic] += 1
                     now = [bytearray(batch) for batch in part.batches]
-                    if turns[topic] % 3 == 2:
+                    if turns[topic] % 3 == 1:
                         alterations[topic](part)
                     earlier[topic] = now
                 for each in (part, *part.others):
@@ -170,13 +170,11 @@ async def test_altered_fetch_responses(
     names = {f"{topic}-{i}": name for i, name in enumerate(ALTERATIONS)}
     await asyncio.gather(*(create_topic(kafka, name) for name in names))
     proxy.alter = _alter({name: ALTERATIONS[kind] for name, kind in names.items()})
-    running = Running("", proxy.address, redis.address, tmp_path, "", "-g", f"g-{topic}", "--create-topics",
-                      topics=names)  # fmt: skip
     rng, sent = random.Random(1), defaultdict[str, list[bytes]](list)
-    with contextlib.closing(running):
+
+    async def produce(batches: int) -> None:
         async with AIOKafkaProducer(bootstrap_servers=kafka.address) as producer:
-            await asyncio.to_thread(running.up)
-            for _ in range(BATCHES):
+            for _ in range(batches):
                 for name in names:
                     batch = producer.create_batch()
                     for _ in range(RECORDS):
@@ -185,6 +183,13 @@ async def test_altered_fetch_responses(
                         batch.append(key=None, value=raw, timestamp=None)
                     await producer.send_batch(batch, name, partition=0)
             await producer.flush()
+
+    await produce(BATCHES // 2)  # the first responses, which are altered, have all of these
+    running = Running("", proxy.address, redis.address, tmp_path, "", "-g", f"g-{topic}", "--create-topics",
+                      topics=names)  # fmt: skip
+    with contextlib.closing(running):
+        await asyncio.to_thread(running.up)
+        await produce(BATCHES // 2)
         reasons = dict[str, str]()
 
         def all_ended() -> bool:
