@@ -197,7 +197,7 @@ class Fetcher:
         self._requests = 0
         self._tasks: SupervisedTasks | None = None
         self._new_at = 0.0
-        """When there last was a seek, or a partition that no request could ask for."""
+        """When there last was a seek. It is at most RETRY_SECONDS ago while no request can ask for some partition."""
         self._passed_over = asyncio.Event()
         """Set if a partition without a known leader, or whose last request failed, must be looked at again."""
         self._turn = asyncio.Lock()
@@ -296,7 +296,7 @@ class Fetcher:
             node = log_queries.leader_of(self._client, partition.tp)
             if node is None or now < state.retry_at:
                 self._passed_over.set()
-                self._new_at = now
+                self._new_at = max(self._new_at, now - RETRY_SECONDS)
             elif node in self._busy or state.error is not None:
                 continue
             elif state.buffered < BUFFER_BYTES:
