@@ -109,10 +109,9 @@ def test_rebalance_storm(trial: Trial) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("how", ["flipped", "cut", "empty", "other"])
 def test_answers_of_another_kind(trial: Trial, how: str) -> None:
-    """Answers of the broker to any request are damaged. No record is lost or learned twice.
+    """Answers of the broker to any request are damaged. No process ends, no record is lost or learned twice.
 
-    A model goes on or stops with a reason, as for a log that seems to be trimmed. If the client of the group cannot go
-    on, the process ends with one line. Fresh processes continue.
+    A model goes on or stops with a reason, as for a log that seems to be trimmed. Then fresh processes continue.
     """
     rng, altered, earlier = random.Random(4), 0, b""
 
@@ -134,11 +133,8 @@ def test_answers_of_another_kind(trial: Trial, how: str) -> None:
     wait(lambda: altered > 30, "many answers are altered")
     trial.kafka_proxy.heal()
     for service in trial.services:
-        if service.process.poll() is None:
-            assert service.stop() == 0
-        else:
-            assert service.process.poll() == 3
-            assert service.log.read_text().splitlines()[-1].startswith("perceptron: Kafka at ")
+        assert service.process.poll() is None
+        assert service.stop() == 0
         trial.again(service)
     trial.finish()
     assert not any("Traceback" in service.log.read_text() for service in trial.services)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin.config_resource import ConfigResourceType
@@ -41,6 +41,7 @@ POLL_RECORDS = 4000
 SILENCE_SECONDS = 30.0
 """The limit of a `LogReader`'s wait for records that the log must still have."""
 
+Client: TypeAlias = AIOKafkaClient | AIOKafkaConsumer | AIOKafkaProducer
 RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
 """Kafka's number of each right: the place of its bit in the rights of a topic."""
 
@@ -130,9 +131,7 @@ class Cluster:
             raise kind(f"{where}: {kafka_failure(error, right)}", "kafka") from error
 
     @asynccontextmanager
-    async def open_clients(
-        self, *clients: AIOKafkaClient | AIOKafkaConsumer | AIOKafkaProducer, close_seconds: float
-    ) -> AsyncIterator[None]:
+    async def open_clients(self, *clients: Client, close_seconds: float) -> AsyncIterator[None]:
         """Connect these clients, and close them at the end, within this time; raises DependencyError."""
         try:
             async with self.errors():
@@ -140,11 +139,7 @@ class Cluster:
                     await (find_brokers(client) if isinstance(client, AIOKafkaClient) else client.start())
             yield
         finally:
-            closing = [client.close() if isinstance(client, AIOKafkaClient) else client.stop() for client in clients]
-            with suppress(TimeoutError):
-                async with asyncio.timeout(close_seconds):
-                    # Without a broker they raise many errors here, even a cancellation of their own tasks.
-                    await asyncio.gather(*closing, return_exceptions=True)
+            await close_clients(*clients, seconds=close_seconds)
 
     @asynccontextmanager
     async def connected(self, right: str = "Read") -> AsyncIterator[AIOKafkaClient]:
@@ -242,6 +237,15 @@ class Cluster:
             for partition, (begin, end) in reader.bounds.items():
                 async for records in reader.read(partition, begin, end):
                     yield partition, records
+
+
+async def close_clients(*clients: Client, seconds: float) -> None:
+    """Close these clients within this time, whatever errors they raise."""
+    closing = [client.close() if isinstance(client, AIOKafkaClient) else client.stop() for client in clients]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            # Without a broker they raise many errors here, even a cancellation of their own tasks.
+            await asyncio.gather(*closing, return_exceptions=True)
 
 
 async def find_brokers(client: AIOKafkaClient) -> None:

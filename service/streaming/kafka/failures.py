@@ -23,7 +23,7 @@ UNAUTHORISED = (
     errors.ClusterAuthorizationFailedError,
 )
 
-MALFORMED = ValueError, LookupError, TypeError, struct.error
+MALFORMED = ValueError, LookupError, TypeError, AttributeError, AssertionError, struct.error
 """What is raised where an answer has another form than it should have. A ValueError may also be a bad address."""
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import KafkaError, NoError, UnknownMemberIdError, for_code
@@ -58,7 +58,6 @@ class Health:
     """Checks that Kafka serves this process."""
 
     clients: KafkaClients
-    consumer: AIOKafkaConsumer
     fetcher: Fetcher
     group: str
     logger: Any
@@ -69,6 +68,8 @@ class Health:
     def __post_init__(self) -> None:
         self.missing_since = 0.0
         """Since when Kafka or the group's coordinator does not answer (seconds since 1970); 0 while both do."""
+        self.subscribed = set[str]()
+        """The topics with which this process joins its group."""
         self.joined = False
         """Whether the group has told us which topics are ours, even if none, and has not revoked them."""
         self._warn_once = cache(self.logger.warning)
@@ -98,7 +99,7 @@ class Health:
             inside = self.joined and await self._has_coordinator()
             if inside and not missing:
                 self._warn_once.cache_clear()
-            if inside or missing or not self.consumer.subscription():
+            if inside or missing or not self.subscribed:
                 outside = time.monotonic()
             elif (seconds := time.monotonic() - outside) > OUTSIDE_SECONDS:
                 missing = await self._why_outside(seconds)

@@ -16,10 +16,10 @@ from typing import Any, Self
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
-from service.errors import DependencyError
+from service.errors import DependencyError, Unauthorised
 from service.streaming.kafka.clients import KafkaClients
-from service.streaming.kafka.cluster import ANSWER_SECONDS
-from service.streaming.kafka.failures import UNAUTHORISED
+from service.streaming.kafka.cluster import ANSWER_SECONDS, close_clients
+from service.streaming.kafka.failures import MALFORMED
 from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.health import Health
 from service.streaming.kafka.membership.assignor import whole_topics
@@ -62,8 +62,8 @@ class GroupMember(ConsumerRebalanceListener):
         clients, cluster, session = self.clients, self.clients.cluster, int(self.session_timeout * 1000)
         self.requested = RequestedTopics(clients, dict(self.models), self.matches, self.create, self.logger)
         self._assignor: Any = whole_topics(self.requested.models)
-        # It fetches nothing.
-        self._consumer = cluster.group_consumer(
+        self._new_consumer = partial(
+            cluster.group_consumer,
             self.session_timeout,
             group_id=self.group,
             partition_assignment_strategy=(self._assignor,),
@@ -76,14 +76,15 @@ class GroupMember(ConsumerRebalanceListener):
             metadata_max_age_ms=METADATA_SECONDS * 1000,
             consumer_timeout_ms=METADATA_SECONDS * 1000,  # how often it looks whether it should fetch
         )
+        self._consumer = self._new_consumer()
+        """It fetches nothing."""
         self._fetch_client = cluster.client()
         self._fetcher = Fetcher(self._fetch_client, cluster.max_batch_bytes, self._note_ignored)
         self._new_log = partial(ModelLog, clients, self._fetcher, self.stopping, self.predictions_wait)
         self.logs = {model: self._new_log(model, topics) for model, topics in self.models.items()}
         self._committed: dict[TopicPartition, int] = {}
         self._warn_once, self._inform_once = cache(self.logger.warning), cache(self.logger.info)
-        checked = clients, self._consumer, self._fetcher
-        self.health = Health(*checked, self.group, self.logger, self.session_timeout, self.watchdog)
+        self.health = Health(clients, self._fetcher, self.group, self.logger, self.session_timeout, self.watchdog)
 
     def awaits_assignment(self, model: str) -> bool:
         """Whether a model is ours or may become ours: the group has not assigned it to another member."""
@@ -103,6 +104,7 @@ class GroupMember(ConsumerRebalanceListener):
                 with contextlib.suppress(TimeoutError, KafkaError):
                     async with asyncio.timeout(COMMIT_SECONDS):
                         await self._commit()
+                await close_clients(self._consumer, seconds=LEAVE_SECONDS)
 
     async def run(self, learn: Callable[[ModelLog], None]) -> None:
         """Join the group with the topics that exist, and with new ones as they appear; commit; write dead letters.
@@ -135,7 +137,7 @@ class GroupMember(ConsumerRebalanceListener):
 
     async def _subscribe(self, add: Callable[[ModelLog], None]) -> None:
         """Subscribe to the requested topics as they come to exist."""
-        subscribed = set[str]()
+        subscribed = self.health.subscribed
         while self.requested.matches or subscribed < self.requested.topics:
             pause = TOPIC_SECONDS if subscribed < self.requested.topics else METADATA_SECONDS
             try:
@@ -181,33 +183,36 @@ class GroupMember(ConsumerRebalanceListener):
             )
 
     async def _commit_and_poll(self) -> None:
-        """Commit, and poll the consumer for its errors: an error that is not polled suspends the membership."""
-        consumer, failed = self._consumer, False
+        """Commit, and poll the consumer for its errors. After one its tasks may have ended, so it is replaced."""
+        replace = False
         while True:
-            with contextlib.suppress(KafkaError, OSError):
-                await self._commit()
+            try:
+                async with self.clients.cluster.errors(f"group {self.group}"):
+                    if replace:
+                        await self._replace_consumer()
+                    replace = False
+                    with contextlib.suppress(TimeoutError):  # it waits during a rebalance
+                        async with asyncio.timeout(POLL_SECONDS):
+                            await self._consumer.getmany(timeout_ms=0)
+            except DependencyError as error:
+                replace = True
+                if not isinstance(error, Unauthorised):  # `health` reports a missing right
+                    self._warn_once(f"{error}; joining again")
+            else:
+                with contextlib.suppress(KafkaError, OSError, *MALFORMED):
+                    await self._commit()
             await asyncio.sleep(POLL_SECONDS)
-            if consumer.subscription() and not self.health.joined:
-                self._inform_once(
-                    "waiting for the group: a member that left without a word is waited for up to "
-                    f"kafka.session_timeout ({self.session_timeout:g} s)"
-                )
-            async with self.clients.cluster.errors(f"group {self.group}"):
-                try:
-                    async with asyncio.timeout(POLL_SECONDS):  # it waits during a rebalance
-                        await consumer.getmany(timeout_ms=0)
-                    failed = False
-                except TimeoutError:
-                    continue
-                except KafkaError as error:
-                    # The consumer tries again only after a new subscription. `health` reports a missing right. A plain
-                    # KafkaError is an answer that the client did not expect; twice in a row, its task has ended.
-                    unexpected = type(error) is KafkaError and not failed
-                    if not (unexpected or isinstance(error, UNAUTHORISED)):
-                        raise
-                    failed, topics = unexpected, consumer.subscription()
-                    consumer.unsubscribe()
-                    consumer.subscribe(sorted(topics), listener=self)
+            if self.health.subscribed and not self.health.joined:
+                self._inform_once("waiting for the group: a member that left is waited for up to kafka.session_timeout")
+
+    async def _replace_consumer(self) -> None:
+        """Leave the group once the logs are released, and join it with a new consumer."""
+        await self.on_partitions_revoked(self._consumer.assignment())
+        await close_clients(self._consumer, seconds=LEAVE_SECONDS)
+        self._consumer = self._new_consumer()
+        await self._consumer.start()
+        if self.health.subscribed:
+            self._consumer.subscribe(sorted(self.health.subscribed), listener=self)
 
     async def _commit(self) -> None:
         """Commit the offsets of the last snapshots; of models that share a partition, the smallest one."""
