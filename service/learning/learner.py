@@ -206,7 +206,7 @@ class Learner:
         if not len(records):
             return Outcome(0, [], None)
         first, columns_before = int(records.offsets[0]), len(self.columns)
-        if first != self.next.get(partition):
+        if partition not in self.covered or first != self.covered[partition][-1][1]:
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         events = self._reader.read(records.values, enough)
         decoded = self.columns.decode(events)

@@ -113,15 +113,15 @@ def observations(classifier: Classifier) -> StoredObservations:
     """The observations of a classifier, as a head stores them."""
     watch = classifier.observations
     recent, sums = watch.recent, copy(watch.bound_segment.sums) if watch.bound_segment else None
-    is_binary, truth = recent.classes == 2, recent.truth
+    is_binary, truth = recent.classes == 2, recent.truth.values
     wrong, positive, averaged_wrong = (
         np.packbits(flags).tobytes().hex()
-        for flags in (recent.wrong, truth == 1 if is_binary else truth[:0], recent.averaged_wrong)
+        for flags in (recent.wrong.values, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.values)
     )
     missed = recent.missed if classifier.identity.average else None
     return StoredObservations(
         squared_steps=watch.squared_steps,
-        recent_events=len(recent.wrong),
+        recent_events=len(truth),
         recent_wrong=wrong,
         margins=recent.margins,
         bound_segment=sums,

@@ -29,6 +29,27 @@ class AverageCounts(NamedTuple):
     wrong: int = 0
 
 
+class LastValues:
+    """The last `count` of the values that were added, in an array with spare room, so that adding copies no window."""
+
+    def __init__(self, count: int, values: Array) -> None:
+        self._count, self._array, self._end = count, values, len(values)
+
+    def add(self, values: Array) -> None:
+        """Add values. Arrays that `values` returned do not change."""
+        if self._end + len(values) > len(self._array):
+            last = self.values
+            spare = np.empty(len(last) + 2 * len(values), last.dtype)
+            self._array, self._end = np.concatenate([last, spare]), len(last)
+        self._array[self._end : self._end + len(values)] = values
+        self._end += len(values)
+
+    @property
+    def values(self) -> Array:
+        """A view, oldest first."""
+        return self._array[max(0, self._end - self._count) : self._end]
+
+
 class PrequentialWindow:
     """The predictions of the last events, oldest first.
 
@@ -44,11 +65,11 @@ class PrequentialWindow:
         self, window: int, classes: int = 2, truth: Array = _NONE, wrong: Array = _NONE, averaged_wrong: Array = _NONE
     ) -> None:
         self.window, self.classes = window, classes
-        self.truth = truth.astype(np.uint16)[-window:]
+        self.truth = LastValues(window, truth.astype(np.uint16))
         """The index of each event's label."""
-        self.wrong, self.averaged_wrong = wrong[-window:], averaged_wrong[-window:]
+        self.wrong, self.averaged_wrong = LastValues(window, wrong), LastValues(window, averaged_wrong)
         """Whether the weights predicted each event wrongly, and whether their average did, if there is one."""
-        self._products, self._margins = np.zeros(0), np.zeros(0)
+        self._products, self._margins = LastValues(window, np.zeros(0)), LastValues(window, np.zeros(0))
         self.restored_margins: Margins | None = None
         self.averaged = AverageCounts()
         self.missed: list[int] | None = [0] * classes
@@ -65,17 +86,13 @@ class PrequentialWindow:
         if self.missed is not None:
             for label_index in truth[: len(averaged_wrong)][averaged_wrong].tolist():
                 self.missed[label_index] += 1
-        self.truth = self._with(self.truth, truth.astype(np.uint16))
-        self.wrong = self._with(self.wrong, learned.predicted != truth)
-        self.averaged_wrong = self._with(self.averaged_wrong, averaged_wrong)
-        self._products = self._with(self._products, products)
+        self.truth.add(truth)
+        self.wrong.add(learned.predicted != truth)
+        self.averaged_wrong.add(averaged_wrong)
+        self._products.add(products)
         # Kesler's vector of three labels or more is √2 times as long as x.
         lengths = np.sqrt(learned.squared_norms if self.classes == 2 else 2.0 * learned.squared_norms)
-        self._margins = self._with(self._margins, products / lengths)
-
-    def _with(self, values: Array, more: Array) -> Array:
-        """The last values of the window, after `more` are added."""
-        return np.concatenate([values, more])[-self.window :]
+        self._margins.add(products / lengths)
 
     def compare(self, right: Mapping[str, NDArray[np.bool_]]) -> None:
         """Add which of the same events each predictor was right about, by its name."""
@@ -85,21 +102,22 @@ class PrequentialWindow:
     @property
     def accuracy(self) -> float | None:
         """The share of right predictions in the window; None before the first event."""
-        return _accuracy(self.wrong)
+        return _accuracy(self.wrong.values)
 
     @property
     def average_accuracy(self) -> float | None:
         """The share of right predictions by the average of the weights; None if there is no average."""
-        return _accuracy(self.averaged_wrong)
+        return _accuracy(self.averaged_wrong.values)
 
     @property
     def baseline(self) -> float | None:
         """The share of the most frequent label in the window: the accuracy of always predicting it."""
-        return int(np.bincount(self.truth).max()) / len(self.truth) if len(self.truth) else None
+        truth = self.truth.values
+        return int(np.bincount(truth).max()) / len(truth) if len(truth) else None
 
     def confusion(self, averaged: bool) -> Confusion:
         """Labels and predictions in the window, by the weights or their average, for events that have both."""
-        truth, wrong = self.truth, self.averaged_wrong if averaged else self.wrong
+        truth, wrong = self.truth.values, (self.averaged_wrong if averaged else self.wrong).values
         count = min(len(wrong), len(truth))
         return Confusion.from_events(truth[len(truth) - count :], wrong[len(wrong) - count :], self.classes)
 
@@ -109,10 +127,10 @@ class PrequentialWindow:
 
         The perceptron loss of an event is max(0, -y·s) (Ahmed & Pavlu).
         """
-        if not len(self._products):
+        if not len(products := self._products.values):
             return self.restored_margins
-        low, middle, high = np.quantile(self._margins, QUANTILES).tolist()
-        return Margins(float(np.maximum(0.0, -self._products).mean()), (low, middle, high))
+        low, middle, high = np.quantile(self._margins.values, QUANTILES).tolist()
+        return Margins(float(np.maximum(0.0, -products).mean()), (low, middle, high))
 
 
 def _accuracy(wrong: NDArray[np.bool_]) -> float | None:

@@ -91,6 +91,8 @@ class EventReader:
                 read = reader.read(buffer, read_carefully, time_is_up)
                 read_count = len(events) + len(skipped) + len(rejects)
                 self._slices_without = UNUSUAL_SLICES if read_count > len(buffer) / 2 else 0
+                if not (skipped or rejects):
+                    return read
                 return read._replace(skipped=sorted([*read.skipped, *skipped]), rejects=rejects)
             self._slices_without -= 1
         for i in range(len(buffer)):

@@ -133,7 +133,8 @@ def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[i
     whole = learner_of(identity, [record(identity, *entry) for entry in events])
     assert state_digest(learner) == state_digest(whole)
     assert learner.main.diverged == whole.main.diverged
-    assert learner.main.observations.recent.truth.tolist() == whole.main.observations.recent.truth.tolist()
+    truth, whole_truth = (each.main.observations.recent.truth.values for each in (learner, whole))
+    assert truth.tolist() == whole_truth.tolist()
 
 
 def test_a_recent_average_over_many_half_lives() -> None:

@@ -89,7 +89,9 @@ class RowReader:
             size = int(np.clip(values.ends - values.begins, 0, self._max_bytes).sum())
         state[: json_parser.GENERATION] = 0
         # A member takes at least four bytes, and makes at most two features.
-        self._make_room(min(size // 4 + 64, count * max(self._dimension, 2 * json_parser.MAX_MEMBERS)))
+        most = min(size // 4 + 64, count * max(self._dimension, 2 * json_parser.MAX_MEMBERS))
+        if most > len(self._features[0]):
+            self._make_room(most)
         self._scratch = name_table.room(self._scratch, 0, 2 * size + 4096 + PADDING_BYTES)
         data, begins, ends = _with_padding(values)
         address, buffers = data.ctypes.data, [data, self._scratch]
