@@ -16,20 +16,13 @@ def produce(
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
-    written: Annotated[
-        Literal["json", "msgpack", "f8"],
-        typer.Option("--as", help="The form of the records; f8 is for positional features."),
-    ] = "json",
+    written: Annotated[Literal["json", "msgpack", "f8"], typer.Option("--as", help="The form of records.")] = "json",
     label: LabelColumn = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The member, feature or CSV column that is the record's key.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="NAME", help="The member or column of record keys.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, metavar="N", help="Send N events a second.")] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N events.")] = None,
     skip: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the first N good events.")] = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read and check everything, send nothing; needs no Kafka.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, and send nothing.")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Refuse lines that the model would reject.")] = True,
 ) -> None:
     """Send the events of a file to a topic."""
@@ -95,12 +88,8 @@ def suggest(
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
-    label: Annotated[
-        str | None, typer.Option("--label", metavar="POINTER", help="The label: a pointer such as /clicked, or a name.")
-    ] = None,
-    count: Annotated[
-        int, typer.Option(min=1, max=1_000_000, metavar="N", help="Read the newest N of a topic, the first of a file.")
-    ] = 20_000,
+    label: Annotated[str | None, typer.Option(metavar="POINTER", help="The label: /clicked, or a name.")] = None,
+    count: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N", help="Read N records.")] = 20_000,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the settings to this TOML file.")
     ] = None,

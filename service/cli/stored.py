@@ -25,9 +25,7 @@ def export(
     model: Model = None,
     redis: RedisUrl = None,
     output: Output = None,
-    sklearn: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a scikit-learn pipeline, for skops.io.load.")
-    ] = None,
+    sklearn: Annotated[str | None, typer.Option(metavar="FILE", help="Write a scikit-learn pipeline (skops).")] = None,
     onnx: Annotated[str | None, typer.Option(metavar="FILE", help="Write ONNX, in double precision.")] = None,
 ) -> None:
     """Write a model's newest snapshot for other programs: as JSON, as a scikit-learn pipeline, as ONNX."""
@@ -42,9 +40,7 @@ def rollback(
     model: Model = None,
     bootstrap: Bootstrap = None,
     redis: RedisUrl = None,
-    resume_at: Annotated[
-        str | None, typer.Option(metavar="P:OFFSET,…", help="Go on there, and never learn the records before it.")
-    ] = None,
+    resume_at: Annotated[str | None, typer.Option(metavar="P:OFFSET,…", help="Go on there, after a gap.")] = None,
     yes: Yes = False,
 ) -> None:
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
