@@ -117,9 +117,9 @@ def _learner(batch: Batch, bound: bool = False, **identity: Any) -> Learner:
 
 def _observe(batch: Batch, bound: bool) -> float:
     learner = _learner(batch, bound)
-    learner.main.count(*learner.main.learn(batch, P0, 0), len(learner.columns))
+    learner.main.count(*learner.main.learn(batch, lambda i: (P0, i)), len(learner.columns))
     learner.main.begin_segment()
-    batch, learned = learner.main.learn(batch, P0, 0)
+    batch, learned = learner.main.learn(batch, lambda i: (P0, i))
     began = time.process_time()
     learner.main.count(batch, learned, len(learner.columns))
     return time.process_time() - began

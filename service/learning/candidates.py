@@ -12,7 +12,7 @@ from service.learning.classifier import Classifier
 from service.learning.columns.columns import Batch, Columns
 from service.learning.identity import Identity
 from service.learning.options import Options
-from service.learning.records import PartitionId
+from service.learning.records import PartitionId, Place
 
 
 def stored_as(name: str, array: str) -> str:
@@ -27,15 +27,15 @@ class Candidate(Classifier):
         super().__init__(identity, columns, options)
         self.since = dict(since)
 
-    def follow(self, batch: Batch, columns_before: int, partition: PartitionId, first: int) -> NDArray[np.bool_] | None:
+    def follow(self, batch: Batch, columns_before: int, place: Place) -> NDArray[np.bool_] | None:
         """Learn the batch that the model learned; returns which events it predicted rightly.
 
-        The first record is at offset `first`; `columns_before` is the number of columns before the batch.
+        `columns_before` is the number of columns before the batch.
         Returns None if the candidate has diverged, in this batch or before; after that no weight changes.
         """
         if self.diverged and len(batch.labels):
             batch = batch.first(0)
-        batch, learned = self.learn(batch, partition, first)
+        batch, learned = self.learn(batch, place)
         self.count(batch, learned, columns_before)
         right: NDArray[np.bool_] = (learned.averaged if self.averaged else learned.predicted) == learned.truth
         return None if self.diverged else right

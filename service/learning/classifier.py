@@ -23,7 +23,7 @@ from service.learning.kernel import kernel
 from service.learning.kernel.averaging import accumulator_factor
 from service.learning.kernel.kernel import Learned, squared_norm
 from service.learning.options import Options
-from service.learning.records import PartitionId
+from service.learning.records import PartitionId, Place
 from service.learning.rules import RULES
 
 MAX_SCANNED_LABELS = 30
@@ -45,6 +45,8 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
     skipped: int = 0
     """Records that `where` passed over."""
     rejected: dict[str, int] = {}
+    join: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    """What happened to the records of a join: see `join.memory.COUNTS`."""
 
     @cached_property
     def by_label(self) -> list[int]:
@@ -82,8 +84,8 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
 
     @property
     def records(self) -> int:
-        """The number of records read: learned, rejected or passed over."""
-        return self.events + sum(self.rejected.values()) + self.skipped
+        """The number of records read: learned, rejected, passed over or joined."""
+        return self.join["records"] if self.join else self.events + sum(self.rejected.values()) + self.skipped
 
     @property
     def wrong_predictions(self) -> int:
@@ -222,16 +224,16 @@ class Classifier:
             self._state = state
         return len(self._state)
 
-    def learn(self, batch: Batch, partition: PartitionId, first: int) -> tuple[Batch, Learned]:
+    def learn(self, batch: Batch, place: Place) -> tuple[Batch, Learned]:
         """Learn a batch, up to an event that would take the weights beyond their limit; call `count` next.
 
-        The first record is at offset `first`. Returns the events that were learned, and their figures.
+        Returns the events that were learned, and their figures.
         """
         reference = self.observations.bound_segment.reference if self.observations.bound_segment else None
         learned = kernel.learn(self.identity, self._state, batch, self.counts.events, self._reach, reference)
         self._reach = learned.reach
         if (count := len(learned.scores)) < len(batch.labels):
-            self.stop(partition, first + batch.records[count])
+            self.stop(*place(batch.records[count]))
             batch = batch.first(count)
         return batch, learned
 

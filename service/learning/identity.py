@@ -63,6 +63,23 @@ class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, for
     """The values that a record must have at each pointer; other records are passed over."""
 
 
+class JoinRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
+    """How events are joined with labels that come later. Times are in milliseconds."""
+
+    id: str
+    label: str | None
+    """The pointers in a label record; the label is None if `label_value` is the label of each."""
+    label_value: Label | None
+    where: dict[str, tuple[Label, ...]]
+    own_topic: bool
+    """Whether labels have a topic of their own. In a shared one a record without features is a label record."""
+    window: int
+    default_label: Label | None
+    waits_for_labels: bool
+    """Whether no window closes before labels have come that far."""
+    max_held: int
+
+
 def label_as_json(label: Label) -> str:
     """A label as JSON."""
     return json.dumps(label, ensure_ascii=False)
@@ -113,6 +130,22 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     max_features: int = 10_000
     max_name_bytes: int = 256
     max_columns: int | None = 1 << 20
+    unlabelled: Literal["skip"] | msgspec.UnsetType = msgspec.UNSET
+    """Unset if an event without a label is rejected or held."""
+    once: int | msgspec.UnsetType = msgspec.UNSET
+    """Milliseconds of stream time within which an id is learned once."""
+    join: JoinRules | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def needs_ids(self) -> bool:
+        """Whether each event must have an id."""
+        return self.once is not msgspec.UNSET or self.join is not msgspec.UNSET
+
+    @property
+    def reach_ms(self) -> int:
+        """How far back records are remembered, in milliseconds of their timestamps; 0 without `join` and `once`."""
+        window, once = self.join.window if self.join else 0, self.once or 0
+        return max(2 * window, once) + window if self.join else 2 * once
 
     @property
     def arrays(self) -> tuple[str, ...]:

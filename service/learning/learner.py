@@ -15,15 +15,17 @@ from numpy.typing import NDArray
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning.candidates import Candidate, stored_as
 from service.learning.classifier import Classifier, Scores, majority_baseline
-from service.learning.columns.columns import Batch, columns_for
-from service.learning.evaluation.last_events import LastEvents
+from service.learning.columns.columns import columns_for
+from service.learning.evaluation.last_events import KEPT_IDS, LastEvents
 from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Features
-from service.learning.events.read_events import Reject
+from service.learning.events.read_events import NOTHING_READ, ReadEvents, Reject
+from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import AMENDABLE, Identity
+from service.learning.join.join import Join, JoinState
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.options import DEFAULT, Options
-from service.learning.records import PartitionId, Records
+from service.learning.records import PartitionId, Place, Records
 from service.learning.weights_file import WeightsFile
 
 Ranges = dict[PartitionId, list[tuple[int, int]]]
@@ -95,6 +97,9 @@ class Learner:
         """Gaps in the log that the reader accepted, by partition."""
         self._reader = EventReader(identity)
         self.flattener = self._reader.flattener
+        self.join = self._new_join()
+        """The events that wait for their labels, if labels come later."""
+        self._label_reader = EventReader(identity, labels=True) if self.join else self._reader
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
         self.last_events = LastEvents(identity)
         self.readers = 0
@@ -105,6 +110,23 @@ class Learner:
                 raise ConfigurationError(f"start: {len(start.vector) - 1} weights for {len(self.columns) - 1} features")
         self.make_room(len(self.columns))
         self.main.begin(start.vector if start is not None else None)
+        if self.join:
+            self.main.counts.join = self.join.counts
+
+    def _new_join(self) -> Join | None:
+        if not self.identity.needs_ids:
+            return None
+        rules, signs = self.identity.join, self._reader.signs
+        default = rules.default_label if rules else None
+        sign = None if default is None else signs[isinstance(default, bool), default]
+        return Join(self.identity, sign, self.options)
+
+    def restore_join(self, state: JoinState, counts: Mapping[str, int]) -> Join:
+        """Continue a join; `remember` brings back what it remembers. Call it after `covered` is restored."""
+        self.join = self._new_join()
+        assert self.join is not None  # noqa: S101 - the identity is that of the state
+        self.join.restore(state, list(self.covered), counts)
+        return self.join
 
     @property
     def next(self) -> dict[PartitionId, int]:
@@ -140,6 +162,8 @@ class Learner:
     def begin(self, starts: Mapping[PartitionId, int]) -> None:
         """Begin partitions at these offsets. Partitions that have begun already stay as they are."""
         for partition, offset in sorted(starts.items()):
+            if self.join and partition not in self.covered:
+                self.join.add_partition(partition)
             self.covered.setdefault(partition, [(offset, offset)])
             for candidate in self.candidates.values():
                 candidate.since.setdefault(partition, offset)
@@ -201,31 +225,72 @@ class Learner:
 
         Raises OutOfOrder if they do not begin at the partition's next offset. `Outcome.consumed` is smaller than the
         number of records if the model diverges, which stops it before that record, or if `enough` returned True; it is
-        called after each record that takes time.
+        called after each record that takes time. With a join nothing is consumed if the model diverges, and fewer
+        records are consumed if they close many windows: call again.
         """
         if not len(records):
             return Outcome(0, [], None)
-        first, columns_before = int(records.offsets[0]), len(self.columns)
+        first, main = int(records.offsets[0]), self.main
         if partition not in self.covered or first != self.covered[partition][-1][1]:
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
-        events = self._reader.read(records.values, enough)
-        decoded = self.columns.decode(events)
-        self.last_events.add(partition, first, records.values, decoded, columns_before + len(decoded.names))
-        return self._learn(decoded, events.rejects, partition, first)
+        events, labels = self._read(partition, records.values, enough)
+        consumed, due, learned = events.size + labels.size, events, 0
+        if self.join is None:
+            learned = self._learn(due, records.values, lambda i: (partition, first + i))
+        else:
+            consumed, joined = self.join.apply(partition, records[:consumed], events, labels)
+            main.counts.join, due = self.join.counts, NOTHING_READ
+            if len(joined.labels):
+                due = self._reader.read(joined.values)._replace(labels=joined.labels)
+                learned = self._learn(due, joined.values, joined.place)
+        if diverged := learned < len(due.labels):
+            consumed = 0 if self.join else due.records[learned]
+        rejects = [reject for read in (events, labels) for reject in read.rejects if reject.record < consumed]
+        skipped = [record for read in (events, labels) for record in read.skipped if record < consumed]
+        if skipped:
+            self.last_events.skipped = partition, first + skipped[-1]
+        main.counts.skipped += len(skipped)
+        for reject in rejects:
+            main.counts.rejected[reject.reason] = main.counts.rejected.get(reject.reason, 0) + 1
+        self.cover(partition, first + consumed)
+        return Outcome(consumed, rejects, main.diverged if diverged else None)
 
-    def _learn(self, decoded: Batch, rejects: list[Reject], partition: PartitionId, first: int) -> Outcome:
-        """Let all classifiers learn a decoded slice, whose first record is at offset `first`."""
+    def remember(self, partition: PartitionId, records: Records) -> None:
+        """Bring back what the join remembered of records, as far as they are covered; each partition's in order."""
+        assert self.join is not None  # noqa: S101 - only a join remembers
+        for start, end in self.covered[partition]:
+            part = records[records.find(start) : records.find(end)]
+            self.join.rebuild(partition, part, *self._read(partition, part.values))
+
+    def _read(
+        self, partition: PartitionId, values: ValueBuffer, enough: Callable[[], bool] | None = None
+    ) -> tuple[ReadEvents, ReadEvents]:
+        """The events and the label records among values of a partition."""
+        if self.join and self.join.is_of_labels(partition):
+            return NOTHING_READ, self._label_reader.read(values, enough)
+        events, labels = self._reader.read(values, enough), NOTHING_READ
+        if self.join and self.join.shares_topic and events.skipped:
+            labels = self._label_reader.read(values[events.skipped]).moved(events.skipped)
+            events = events._replace(skipped=[])
+        return events, labels
+
+    def _learn(self, events: ReadEvents, values: ValueBuffer, place: Place) -> int:
+        """Let all classifiers learn events, which were read from these values.
+
+        Returns how many they learned: fewer than there are if the model diverges.
+        """
         main, columns_before = self.main, len(self.columns)
+        decoded = self.columns.decode(events)
+        self.last_events.add(values, decoded, columns_before + len(decoded.names))
+        if (
+            not self.identity.needs_ids and main.counts.events % (10 * KEPT_IDS) < KEPT_IDS
+        ):  # to make strings takes time
+            self.last_events.add_ids(events.ids)
         self.make_room(columns_before + len(decoded.names))
         main.observations.make_room(columns_before + len(decoded.names), decoded.names)
-        batch, learned = main.learn(self.scaler.learn(decoded) if self.scaler else decoded, partition, first)
-        consumed = len(decoded.records) + len(rejects) + len(decoded.skipped)
-        if diverged := len(batch.labels) < len(decoded.labels):
-            # The events from here on changed no weights, so their names, rejections and counts are dropped too.
-            consumed = decoded.records[len(batch.labels)]
-            rejects = [reject for reject in rejects if reject.record < consumed]
-            if self.scaler:
-                self.scaler.undo(decoded, len(batch.labels))
+        batch, learned = main.learn(self.scaler.learn(decoded) if self.scaler else decoded, place)
+        if len(batch.labels) < len(decoded.labels) and self.scaler:
+            self.scaler.undo(decoded, len(batch.labels))
         self.columns.extend(batch.names)
         baseline = majority_baseline(np.array(main.counts.by_label), learned.truth)
         predicted = {"last": learned.predicted, "baseline": baseline}
@@ -233,16 +298,12 @@ class Learner:
             predicted["average"] = learned.averaged
         right = {name: labels == learned.truth for name, labels in predicted.items()}
         for name, candidate in self.candidates.items():
-            if (flags := candidate.follow(batch, columns_before, partition, first)) is not None:
+            if (flags := candidate.follow(batch, columns_before, place)) is not None:
                 right[name] = flags
         main.count(batch, learned, columns_before)
         main.observations.recent.compare(right)
         main.counts.ignored_features += len(batch.ignored)
-        main.counts.skipped += len(batch.skipped)
-        for reject in rejects:
-            main.counts.rejected[reject.reason] = main.counts.rejected.get(reject.reason, 0) + 1
-        self.cover(partition, first + consumed)
-        return Outcome(consumed, rejects, main.diverged if diverged else None)
+        return len(batch.labels)
 
     def score(self, features: Features, classifier: Classifier) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.

@@ -32,6 +32,10 @@ class Options(NamedTuple):
     """The reference vector of the bound, if the settings name one."""
     candidates: Mapping[str, CandidateOptions] = MappingProxyType({})
     """The candidates that learn next to the model, by name: see `candidates`."""
+    label_topic: str = ""
+    """The topic of labels that come later, if they have one of their own."""
+    max_silence: int = 0
+    """Milliseconds that labels may be behind events before that is reported."""
 
     def candidate_options(self, name: str) -> "Options":
         """The options of a candidate, which the settings may no longer have. A candidate has no bound."""

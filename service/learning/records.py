@@ -1,6 +1,6 @@
 """Partitions, and the parts of their records that learning needs: offsets, timestamps and values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Self, TypeVar
 
@@ -51,6 +51,10 @@ class PartitionId:
 
     def __lt__(self, other: "PartitionId") -> bool:
         return (self.topic, self.number) < (other.topic, other.number)
+
+
+Place = Callable[[int], tuple[PartitionId, int]]
+"""Returns the partition and the offset of the record at an index of a slice."""
 
 
 def by_text(figures: Mapping[PartitionId, T]) -> dict[str, T]:

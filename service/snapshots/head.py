@@ -14,6 +14,7 @@ from service.learning.evaluation.confidence_sequences import PairedComparison
 from service.learning.evaluation.mistake_bound import SegmentSums
 from service.learning.evaluation.prequential import AverageCounts, Margins
 from service.learning.identity import Identity
+from service.learning.join.join import JoinState
 from service.learning.learner import Amendment, OffsetGaps
 from service.learning.records import PartitionId
 from service.snapshots import blobs
@@ -152,6 +153,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     candidates: dict[str, CandidateState] | msgspec.UnsetType = msgspec.UNSET
     amendments: list[Amendment] | msgspec.UnsetType = msgspec.UNSET
     """Both are unset if there are none, and then not written, so that older releases can read the head."""
+    join: JoinState | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def candidate_states(self) -> dict[str, CandidateState]:

@@ -45,8 +45,8 @@ MAX_INLINE_WEIGHTS = 4096
 """Weights up to which a save is composed in the event loop: a thread would take longer, and learning waits for it."""
 MAX_INLINE_BLOB_BYTES = 1 << 18
 """Bytes of blobs up to which they are uploaded by the command that makes the head current: one round trip less."""
-MAX_RUNS = 128 * blobs.BLOCK_RUNS
-"""Runs since the last kept version (2.6 MB in the store), above which a version is kept before it is due."""
+MAX_RUNS = 512 * blobs.BLOCK_RUNS
+"""Runs since the last kept version (10 MB in the store), above which a version is kept before it is due."""
 
 
 class Snapshot(NamedTuple):

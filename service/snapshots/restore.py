@@ -150,6 +150,8 @@ def _finish(learner: Learner, head: Head, names: Sequence[str], ready: _Parts) -
     learner.scaler, learner.runs, learner.gaps = ready.scaler, ready.runs, figures.gaps.copy()
     learner.amendments = list(head.amendments or ())
     learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
+    if learner.join and head.join and head.counts.join:
+        learner.restore_join(head.join, head.counts.join)
     learner.main.observations.restore(_recent(figures, options, classes), figures.squared_steps, ready.segment)
     learner.main.restore(*ready.main, head.counts.copy(), figures.diverged)
     learner.make_room(len(learner.columns))

@@ -200,7 +200,7 @@ def event_id(raw: bytes, pointer: str | None) -> str | None:
 def event(raw: bytes | None, identity: Identity, labelled: bool = True) -> tuple[Event | None, set[str]]:
     """The event in a record, or the rules that the record breaks; neither if the record is skipped.
 
-    If not `labelled`, an event need not have a label.
+    If not `labelled`, an event need not have a label, but an id that is a string or an integer.
     """
     if not raw:
         return None, set() if identity.event.where else {"empty"}
@@ -225,7 +225,9 @@ def _parse_event(value: Any, identity: Identity, labelled: bool) -> tuple[Event 
         faults.add("duplicate-feature")
     if not all(any(is_same(a, v) for v in places.where[p] for a in actual) for p, actual in conditions.items()):
         return None, faults
-    if not found_values[0] or (labelled and not found_values[1]):
+    if identity.unlabelled == "skip" and found_values[1] in ([], [None]):
+        return None, faults
+    if not found_values[0] or (labelled and not found_values[1]) or (not labelled and not found_values[3]):
         return None, faults | {"missing-field"}
     features, feature_faults = read_features(found_values[0][0], identity)
     faults |= feature_faults
@@ -242,6 +244,8 @@ def _parse_event(value: Any, identity: Identity, labelled: bool) -> tuple[Event 
     elif not 0.0 < weight <= MAX_WEIGHT:
         faults.add("bad-weight")
     if found_values[3] and not isinstance(found_values[3][0], str) and not is_number(found_values[3][0]):
+        faults.add("wrong-type")
+    if not labelled and isinstance(found_values[3][0], float):
         faults.add("wrong-type")
     if faults or y is None:
         return None, faults

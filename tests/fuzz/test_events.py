@@ -76,4 +76,4 @@ def _batch(identity: Identity, values: list[bytes], tails: list[bytes]) -> list[
     batch = columns_for(identity).decode(events)
     arrays = (batch.starts, batch.columns, batch.values, batch.labels, batch.weights)
     rejected = [(reject.record, reject.reason) for reject in events.rejects]
-    return [*map(bits, arrays), [*batch.records], [*batch.names], [*batch.skipped], [*events.ids], rejected]
+    return [*map(bits, arrays), [*batch.records], [*batch.names], [*events.skipped], [*events.ids], rejected]

@@ -45,8 +45,6 @@ class Batch(NamedTuple):
     """The new names in order: their columns follow the columns in use."""
     ignored: Sequence[int] = ()
     """The event of each feature that gets no column, as all columns are in use."""
-    skipped: Sequence[int] = ()
-    """The indices of the records that `where` skips."""
     numbers: NDArray[np.bool_] = _NO_FLAGS
     """Which values are numbers, if numbers are scaled: then equal columns are not merged yet."""
 
@@ -63,7 +61,6 @@ class Batch(NamedTuple):
             records=self.records[:count],
             names=self.names[: max(len(self.names) - later, 0)],
             ignored=[event for event in self.ignored if event < count],
-            skipped=[record for record in self.skipped if record < self.records[count]],
         )
 
 
@@ -79,9 +76,7 @@ class Columns(Protocol):
     def decode(self, events: ReadEvents) -> Batch:
         """These events with columns. It changes nothing."""
         batch = self.assign_columns(events.features)
-        return batch._replace(
-            labels=events.labels, weights=events.weights, records=events.records, skipped=events.skipped
-        )
+        return batch._replace(labels=events.labels, weights=events.weights, records=events.records)
 
     def assign_columns(self, features: FeatureRows | Sequence[Features]) -> Batch:
         """The features of events as a batch without labels, with columns as `find` returns them. It changes nothing."""

@@ -1,5 +1,7 @@
 """Advice for a model whose figures show that it is of little use: settings to try."""
 
+from collections.abc import Iterable
+
 from service.learning.classifier import Classifier
 from service.learning.identity import as_text
 from service.learning.learner import Learner
@@ -7,6 +9,7 @@ from service.learning.options import MODEL_ITSELF
 
 MIN_RECORDS = 10
 """The advice about rejections or recall needs at least this many records or missed events."""
+MIN_REPEATED_SHARE = 0.02
 RESET_HINT = "(for which `perceptron reset` has the log learned again)"
 
 
@@ -53,7 +56,18 @@ def advice(learner: Learner) -> dict[str, str]:
             f"more than half of its records, {rejected:,} of {rejected + events:,}, were rejected: "
             "`perceptron suggest` says what to set"
         )
+    if not learner.identity.needs_ids and (line := repeated_ids(learner.last_events.ids)):
+        lines["ids"] = line
     return lines
+
+
+def repeated_ids(ids: Iterable[str | None]) -> str:
+    """A line if many of these ids of events that follow each other are repeated; "" if not."""
+    known = [id_ for id_ in ids if id_ is not None]
+    repeated = len(known) - len(set(known))
+    if repeated < max(MIN_RECORDS, MIN_REPEATED_SHARE * len(known)):
+        return ""
+    return f'{repeated:,} of {len(known):,} events repeat an id: event.once = "1h" learns each id once an hour'
 
 
 def _recall_settings(serving: Classifier) -> str:

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from service.errors import Rejected
 from service.learning.events import json_values
 from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, WEIGHT, WHERE, Codes
-from service.learning.events.flatten import Flattener
+from service.learning.events.flatten import Features, Flattener
 from service.learning.events.json_pointer import parse_pointer, quoted_name
 from service.learning.events.read_events import Event
 from service.learning.events.value_formats import JSON, ParsedValues, ValueFormat
@@ -27,42 +27,66 @@ class CarefulReader:
     service.errors.Rejected: 'label' must be one of -1, 0, false, 1, true
     """
 
-    def __init__(self, identity: Identity, labelled: bool = True) -> None:
-        """`labelled` requires that each event has a label. Without it an absent or null label is read as NaN."""
-        self.identity, self._labelled = identity, labelled
+    def __init__(self, identity: Identity, labels: bool = False) -> None:
+        """`labels` reads records that are labels instead of events."""
+        self.identity, event, join = identity, identity.event, identity.join or None
         self.flattener = Flattener(identity)
         self.signs = label_signs(identity)
-        event = identity.event
-        pointers = [event.features, event.label, event.weight, event.id, *event.where]
+        self.label_value: float | None = None
+        """The label of each label record, if it does not stand in them."""
+        self.where = join.where if join and labels else event.where
+        pointers = [event.features, event.label, event.weight, event.id, *self.where]
+        if join and labels:
+            pointers[:4] = None, join.label, None, join.id
+            if join.label_value is not None:
+                self.label_value = self.signs[isinstance(join.label_value, bool), join.label_value]
+        self.pointers = pointers
         self.paths = tuple(None if pointer is None else parse_pointer(pointer) for pointer in pointers)
-        self._where = list(enumerate(event.where.values(), WHERE))
+        self.skips_others = join is not None and not join.own_topic and not labels
+        self.skips_unlabelled = identity.unlabelled == "skip" and not labels
+        self.may_lack_label = (join is not None and not labels) or self.skips_unlabelled
+        required = (FEATURES, True), (ID, identity.needs_ids), (LABEL, not self.may_lack_label)
+        self._required = [
+            (part, place) for part, needed in required if needed and (place := pointers[part]) is not None
+        ]
+        self._null_label = self.may_lack_label or labels
+        self._where = list(enumerate(self.where.values(), WHERE))
 
     def read(self, raw: bytes | None, value_format: ValueFormat = JSON) -> Event | None:
         """The event of a record, None if `where` skips it; raises Rejected with the first rule it breaks."""
-        pointers = self.identity.event
+        pointers = self.pointers
         if not raw:
-            if pointers.where:
+            if self.where:
                 return None  # in a change feed this means that a row was deleted
             raise Rejected("empty", "the record has no value")
         if len(raw) > self.identity.max_record_bytes:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self.identity.max_record_bytes}")
         values, event = value_format.parse(raw, self.paths, self.identity), None
-        if all(any(same_value(values.scalar(i), v) for v in allowed) for i, allowed in self._where):
-            required = ((FEATURES, pointers.features), (LABEL, pointers.label))
-            for part, pointer in required if self._labelled else required[:1]:
+        is_ours = all(any(same_value(values.scalar(i), v) for v in allowed) for i, allowed in self._where)
+        if is_ours and not self._skips(values):
+            for part, place in self._required:
                 if values.scalar(part) is UNSET:
-                    raise Rejected("missing-field", f"{quoted_name(pointer)} is missing", pointer)
-            whole = values.whole(FEATURES, self.identity.max_features, pointers.features)
-            features = self.flattener.flatten(whole, pointers.features)
+                    raise Rejected("missing-field", f"{quoted_name(place)} is missing", place)
+            features: Features = ()
+            if (pointer := pointers[FEATURES]) is not None:
+                whole = values.whole(FEATURES, self.identity.max_features, pointer)
+                features = self.flattener.flatten(whole, pointer)
             label, weight = self._label(values.scalar(LABEL)), self._weight(values.scalar(WEIGHT))
             event = Event(features, label, weight, self._id(values))
         if values.not_finite is not None:
             raise values.not_finite
         return event
 
+    def _skips(self, values: ParsedValues) -> bool:
+        """Whether a record is not an event of this model, though `where` accepts it."""
+        no_label = self.skips_unlabelled and values.scalar(LABEL) in (UNSET, None)
+        return no_label or (self.skips_others and values.scalar(FEATURES) is UNSET)
+
     def _label(self, label: Any) -> float:
-        pointer = self.identity.event.label
-        if not self._labelled and (label is UNSET or label is None):
+        pointer = self.pointers[LABEL]
+        if pointer is None:
+            return self.label_value or 0.0
+        if self._null_label and (label is UNSET or label is None):
             return math.nan
         if not isinstance(label, bool | int | float | str):
             raise json_values.wrong_type(label, "a number, boolean or string", pointer)
@@ -82,11 +106,13 @@ class CarefulReader:
         return float(weight)
 
     def _id(self, values: ParsedValues) -> str | None:
-        value, pointer = values.scalar(ID), self.identity.event.id or ""
+        value, pointer = values.scalar(ID), self.pointers[ID] or ""
         if value is UNSET:
             return None
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise json_values.wrong_type(value, "a string or a number", pointer)
+        if self.identity.needs_ids and isinstance(value, float):
+            raise json_values.wrong_type(value, "a string or an integer", pointer)
         return value if isinstance(value, str) else values.number_text(ID)
 
 

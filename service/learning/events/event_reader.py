@@ -56,17 +56,19 @@ class EventReader:
     compiled = False
     """Whether this process uses the compiled reader."""
 
-    def __init__(self, identity: Identity, labelled: bool = True) -> None:
-        """`labelled` requires that each event has a label. Without it an absent or null label is read as NaN."""
-        self._careful = CarefulReader(identity, labelled)
-        self.flattener = self._careful.flattener
+    def __init__(self, identity: Identity, labels: bool = False) -> None:
+        """`labels` reads records that are labels of a join, as events without features.
+
+        A label that may be absent or null is read as NaN.
+        """
+        self._careful = CarefulReader(identity, labels)
+        self.flattener, self.signs = self._careful.flattener, self._careful.signs
         self._compiled_readers: dict[str, RowReader | VectorReader] = {}
         self._slices_without = 0
-        paths, signs = self._careful.paths, self._careful.signs
         with suppress(UnsupportedError):
-            self._compiled_readers["rows"] = RowReader.for_events(self.flattener, paths, signs, labelled)
-            if identity.features == "positional":
-                self._compiled_readers["vectors"] = VectorReader(identity, signs)
+            self._compiled_readers["rows"] = RowReader.for_records(self._careful)
+            if identity.features == "positional" and not identity.needs_ids:
+                self._compiled_readers["vectors"] = VectorReader(identity, self._careful.signs)
 
     def read(self, values: Sequence[bytes | None], time_is_up: TimeBudget = None) -> ReadEvents:
         """The events of a slice of record values. If the time is up, the rest of the slice is left."""
@@ -91,6 +93,8 @@ class EventReader:
                 read = reader.read(buffer, read_carefully, time_is_up)
                 read_count = len(events) + len(skipped) + len(rejects)
                 self._slices_without = UNUSUAL_SLICES if read_count > len(buffer) / 2 else 0
+                if self._careful.label_value is not None:
+                    read.labels[:] = self._careful.label_value
                 if not (skipped or rejects):
                     return read
                 return read._replace(skipped=sorted([*read.skipped, *skipped]), rejects=rejects)

@@ -1,13 +1,15 @@
-"""Events as a reader returns them: without columns. A join of events with labels would work on these."""
+"""Events as a reader returns them: without columns."""
 
 from collections.abc import Callable, Sequence
 from ctypes import string_at
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from mmh3 import mmh3_x64_128_digest
 from numpy.typing import NDArray
 
-from service.learning.columns.name_table import PADDING_BYTES, Utf8Names, gather_names
+from service.learning.columns.name_table import PADDING_BYTES, Utf8Names, encode_names, gather_names
 from service.learning.events.flatten import Features
 
 REASONS = (
@@ -57,11 +59,15 @@ class FeatureRows(NamedTuple):
 
     def names_of(self, features: NDArray[np.int64]) -> Utf8Names:
         """The names of these features."""
-        names = self.names[features]
-        ends = np.concatenate([[0], names[:, 1].cumsum()])
-        text = np.empty(ends[-1] + PADDING_BYTES, np.uint8)
-        gather_names(self.address, names, text)
-        return Utf8Names(text, ends, len(names))
+        return gathered(self.address, self.names[features])
+
+
+def gathered(address: int, names: NDArray[np.int64]) -> Utf8Names:
+    """Names, each an offset from `address` and a size, in a buffer of their own."""
+    ends = np.concatenate([[0], names[:, 1].cumsum()])
+    text = np.empty(ends[-1] + PADDING_BYTES, np.uint8)
+    gather_names(address, names, text)
+    return Utf8Names(text, ends, len(names))
 
 
 class EventIds(Sequence[str | None]):
@@ -71,12 +77,24 @@ class EventIds(Sequence[str | None]):
         """Column i of `spans` has the offset from `address` and the size of id i; -1 as the size if there is none."""
         self._address, self._buffers, self._spans = address, buffers, spans
 
+    @classmethod
+    def from_list(cls, ids: Sequence[str]) -> Self:
+        """The ids in this list."""
+        texts = encode_names(ids)
+        return cls(texts.text.ctypes.data, [texts.text], np.stack([texts.ends[: len(ids)], np.diff(texts.ends)]))
+
     def __len__(self) -> int:
         return len(self._spans[0])
 
     def __getitem__(self, i: Any) -> Any:
         offset, size = self._spans[:, i].tolist()
         return None if size < 0 else string_at(self._address + offset, size).decode()
+
+    def hashes(self, seed: int) -> NDArray[np.uint64]:
+        """A hash of each id, in two columns; all ids must be there."""
+        ids = gathered(self._address, self._spans.T)
+        raw, cuts = ids.text.tobytes(), pairwise(ids.ends.tolist())
+        return np.frombuffer(b"".join([mmh3_x64_128_digest(raw[i:j], seed) for i, j in cuts]), "<u8").reshape(-1, 2)
 
 
 class ReadEvents(NamedTuple):
@@ -91,3 +109,17 @@ class ReadEvents(NamedTuple):
     skipped: list[int]
     """The indices of the records that `where` skips."""
     rejects: list[Reject]
+
+    @property
+    def size(self) -> int:
+        """The number of records that were read."""
+        return len(self.records) + len(self.skipped) + len(self.rejects)
+
+    def moved(self, places: Sequence[int]) -> Self:
+        """The same, with the record at each index i at `places[i]`."""
+        rejects = [reject._replace(record=places[reject.record]) for reject in self.rejects]
+        records, skipped = ([places[i] for i in indices] for indices in (self.records, self.skipped))
+        return self._replace(records=records, skipped=skipped, rejects=rejects)
+
+
+NOTHING_READ = ReadEvents((), np.zeros(0), np.zeros(0), (), [], [], [])

@@ -38,7 +38,7 @@ _NO = ir.Constant(ir.IntType(1), 0)
 byte_at: Any = (
     _word(lambda b, a, i: b.zext(_load(b, a, i, _BYTE), _WORD), types.int64, types.int64, types.int64)
     if ENABLED
-    else lambda address, offset: c_uint8.from_address(address + offset).value
+    else lambda address, offset: c_uint8.from_address(int(address + offset)).value
 )
 """The byte at an offset from an address. Unlike the others it can be called from Python if nothing is compiled."""
 word_at: Any = _word(lambda b, a, i: _load(b, a, i, _WORD), types.uint64, types.int64, types.int64)

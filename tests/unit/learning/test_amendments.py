@@ -11,8 +11,11 @@ from msgspec.structs import replace
 from service.errors import ConfigurationError
 from service.learning.identity import Identity
 from service.learning.records import PartitionId, Records
+from service.settings.model import ModelSettings
 from service.snapshots.head import TopicIdentity
+from service.streaming.records import KafkaRecord, KafkaRecords
 from service.tools.stored import verify
+from tests.batches import join_records
 from tests.checks import close, learner_of, restored, state_digest
 from tests.conftest import event
 from tests.partitions import P0, P1
@@ -60,12 +63,13 @@ async def test_verify_learns_each_part_under_its_own_settings() -> None:
         learner.amend(replace(learner.identity, **changes))
         assert await saver.save(learner, {}, TopicIdentity("c"))
 
-    async def read(partition: PartitionId, start: int, to: int) -> AsyncIterator[Records]:
-        yield Records.from_values(start, log[partition][start:to])
+    async def read(partition: PartitionId, start: int, to: int) -> AsyncIterator[KafkaRecords]:
+        records = enumerate(log[partition][start:to], start)
+        yield join_records([KafkaRecord(offset, 0, None, value, ()) for offset, value in records])
 
     reader = SimpleNamespace(bounds=dict.fromkeys(log, (0, 300)), read=read)
     cluster: Any = SimpleNamespace(reader=lambda *_: nullcontext(reader))
-    settings: Any = None
+    settings: Any = SimpleNamespace(model_settings=lambda _: ModelSettings())
     snapshot, replayed, _ = await verify._begin(store, settings, "m")
-    await verify._replay(cluster, "m", snapshot, verify._steps(snapshot, replayed), replayed)
+    await verify._replay(cluster, ["m"], snapshot, verify._steps(snapshot, replayed), replayed)
     assert (len(replayed.amendments), state_digest(replayed)) == (3, snapshot.head.state_digest)

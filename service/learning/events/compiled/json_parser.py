@@ -26,8 +26,10 @@ MAX_MEMBERS = 1024
 
 ABSENT = -math.inf
 """The code of a part that a value does not have."""
-REQUIRED, OPTIONAL, IGNORED = -1.0, ABSENT, math.nan
-"""The least code of a label: if a value must have one, if it may lack one, and if it is read without a label."""
+NULL_LABEL = -2.0
+"""The code of a label that is null, if it may be."""
+REQUIRED, NULLABLE, OPTIONAL, IGNORED = -1.0, NULL_LABEL, ABSENT, math.nan
+"""The least code of a label: if a value must have one, if it may be null or missing, and if it is not read."""
 USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
 """How a call of `parse_values` ended: all values are read; the next one is declined; a name is new."""
 _VALUE, _NAME, _AFTER = range(3)
@@ -111,13 +113,24 @@ def _parse_numbers(
     return i, n, more
 
 
+@inlined
+def is_integer(data: int, begin: int, end: int) -> bool:
+    """Whether the number at these bytes is written as an integer."""
+    for i in range(begin + 1, end):  # noqa: SIM110 - numba compiles no generators
+        if not _ZERO <= byte_at(data, i) <= _NINE:
+            return False
+    return True
+
+
 @compiled
 def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
     data: int, begins: Any, ends: Any, max_bytes: int, max_values: int, max_name: int, dimension: int, text: int,
-    patterns: bool, min_label: float, seed: np.uint64, paths: Any, expected: Any, keys: Any, selected: Any, table: Any,
-    state: Any, scratch: Any, features: Any, events: Any,
+    patterns: bool, min_label: float, rules: tuple[bool, bool, bool, bool], seed: np.uint64, paths: Any, expected: Any,
+    keys: Any, selected: Any, table: Any, state: Any, scratch: Any, features: Any, events: Any,
 ) -> None:  # fmt: skip
     """Read values from `state[NEXT]` on, until all are read or one is declined, which changes nothing.
+
+    `rules` are `row_reader.Rules`.
 
     `data` is the address of a buffer that ends with PADDING_BYTES zeros. Offsets of names and ids count from there,
     also of names in `scratch`. `events` is a pair of tables: labels (ABSENT if there is none) and weights; the ends of
@@ -127,6 +140,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
     firsts, numbers, string_ends, string_codes, literals, texts = expected
     strings = texts.ctypes.data
     names, hashes, values, is_number = features
+    needs_features, needs_id, skips_others, skips_unlabelled = rules
     figures, positions = events
     scratch_offset, plain = scratch.ctypes.data - data, not patterns
     # For each open object or list: its node, and among features the begin and size in `scratch` of its names' prefix.
@@ -306,7 +320,11 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 else:
                     break
             elif part > FEATURES:
-                if literal >= 0 or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
+                if (
+                    literal >= 0
+                    or (part == ID and needs_id and not is_integer(data, start, i))
+                    or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT)
+                ):
                     break
                 codes[part] = value
                 if part == ID:
@@ -321,13 +339,17 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 count += 1
         if not whole:
             return
-        passed_over = False
+        passed_over = (skips_others and not has_features) or (skips_unlabelled and codes[LABEL] < REQUIRED)
         for part in range(WHERE, len(codes)):
             passed_over |= codes[part] != 1.0
         if passed_over:
             positions[2, state[SKIPPED]] = record
             state[SKIPPED] += 1
-        elif has_features and (codes[LABEL] >= min_label or math.isnan(min_label)):
+        elif (
+            (has_features or not needs_features)
+            and (codes[LABEL] >= min_label or math.isnan(min_label))
+            and (positions[4, n] >= 0 or not needs_id)
+        ):
             positions[0, n + 1], positions[1, n] = count, record
             figures[0, n], figures[1, n] = codes[LABEL], 1.0 if codes[WEIGHT] == ABSENT else codes[WEIGHT]
             state[EVENTS], state[VALUES], state[SCRATCH] = n + 1, count, used

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from service.learning.columns import name_table
 from service.learning.columns.name_table import PADDING_BYTES, SEED, NameTable
+from service.learning.events.careful_reader import CarefulReader
 from service.learning.events.compiled import json_parser, path_tree
-from service.learning.events.compiled.json_parser import ABSENT, IGNORED, OPTIONAL, REQUIRED
-from service.learning.events.compiled.path_tree import WHERE, Codes, Paths, UnsupportedError
+from service.learning.events.compiled.json_parser import IGNORED, NULL_LABEL, NULLABLE, OPTIONAL, REQUIRED
+from service.learning.events.compiled.path_tree import FEATURES, LABEL, WHERE, Codes, UnsupportedError
 from service.learning.events.flatten import Flattener
 from service.learning.events.json_pointer import Path
 from service.learning.events.read_events import Event, EventIds, FeatureRows, ReadEvents, TimeBudget
@@ -31,6 +32,9 @@ _NO_FEATURES: tuple[NDArray[Any], ...] = (
 )  # fmt: skip
 """Offsets and sizes of names, hashes, values, and whether these are numbers."""
 
+
+Rules = tuple[bool, bool, bool, bool]
+"""Whether a value must have features, and an id; whether one without features is skipped, and one without a label."""
 ReadCarefully = Callable[[int], Event | None]
 """Reads the value at an index; None if there is no event."""
 
@@ -39,11 +43,12 @@ class RowReader:
     """Reads the events or the instances of one model; raises UnsupportedError if only the careful reader can."""
 
     def __init__(
-        self, flattener: Flattener, paths: Sequence[Path | None], expected: list[Codes], max_bytes: int, label: float
-    ) -> None:
+        self, flattener: Flattener, paths: Sequence[Path | None], expected: list[Codes], max_bytes: int, label: float,
+        rules: Rules = (True, False, False, False),
+    ) -> None:  # fmt: skip
         """`paths` lead to the parts of a value, from FEATURES on; `expected` has the values allowed at each part.
 
-        `label` is REQUIRED, OPTIONAL or IGNORED, see `json_parser`.
+        `label` is REQUIRED, NULLABLE, OPTIONAL or IGNORED, see `json_parser`.
         """
         identity, parts = flattener.identity, [path for path in paths if path is not None]
         nested = any(path[: len(part)] == part for part in parts[1:] for path in parts if path != part)
@@ -52,7 +57,7 @@ class RowReader:
         tree = path_tree.path_tree(paths)
         self._paths, self._expected = (tree.nodes, tree.names), path_tree.expected_values(expected)
         self._identity, self._patterns = identity, flattener.patterns
-        self._max_bytes, self._min_label = max_bytes, label
+        self._max_bytes, self._min_label, self._rules = max_bytes, label, rules
         self._dimension = (identity.dimension or 0) if identity.features == "positional" else -1
         self._text = ("category", "ignore", "reject").index(identity.text)
         self._keys, self._selected = NameTable(), np.zeros(64, np.bool_)
@@ -61,16 +66,19 @@ class RowReader:
         self._features, self._scratch = _NO_FEATURES, NO_BYTES
 
     @classmethod
-    def for_events(cls, flattener: Flattener, paths: Paths, signs: Codes, labelled: bool) -> Self:
-        """A reader of a model's records; `paths` lead to an event's parts, `signs` has each label's sign.
-
-        With `labelled` each event must have a label.
-        """
-        identity = flattener.identity
-        where = identity.event.where.values()
-        allowed = [{(value.__class__ is bool, value): 1.0 for value in values} for values in where]
-        labels, min_label = (signs, REQUIRED) if labelled else (signs | {(True, None): ABSENT}, OPTIONAL)
-        return cls(flattener, paths, [{}, labels, {}, {}, *allowed], identity.max_record_bytes, min_label)
+    def for_records(cls, careful: CarefulReader) -> Self:
+        """A reader of the records that a careful reader reads."""
+        identity = careful.identity
+        allowed = [{(value.__class__ is bool, value): 1.0 for value in values} for values in careful.where.values()]
+        reads_labels = careful.paths[FEATURES] is None
+        label = OPTIONAL if careful.may_lack_label else NULLABLE if reads_labels else REQUIRED
+        labels = careful.signs if label == REQUIRED else careful.signs | {(True, None): NULL_LABEL}
+        rules = not reads_labels, identity.needs_ids, careful.skips_others, careful.skips_unlabelled
+        if careful.paths[LABEL] is None:
+            label = IGNORED
+        return cls(
+            careful.flattener, careful.paths, [{}, labels, {}, {}, *allowed], identity.max_record_bytes, label, rules
+        )
 
     @classmethod
     def for_instances(cls, flattener: Flattener, path: Path, max_bytes: int) -> Self:
@@ -100,8 +108,8 @@ class RowReader:
             keys = self._keys.table[:4]
             json_parser.parse_values(
                 address, begins, ends, self._max_bytes, identity.max_features, identity.max_name_bytes, self._dimension,
-                self._text, self._patterns is not None, self._min_label, SEED, self._paths, self._expected, keys,
-                self._selected, self._table, state, self._scratch, self._features, events,
+                self._text, self._patterns is not None, self._min_label, self._rules, SEED, self._paths, self._expected,
+                keys, self._selected, self._table, state, self._scratch, self._features, events,
             )  # fmt: skip
             if state[json_parser.STATUS] == json_parser.USUAL:
                 break
@@ -116,8 +124,8 @@ class RowReader:
                 break
         n, skipped, end = (int(state[i]) for i in (json_parser.EVENTS, json_parser.SKIPPED, json_parser.VALUES))
         (labels, weights), (starts, records, passed_over, *_) = events
-        if self._min_label == OPTIONAL:
-            labels[labels == ABSENT] = math.nan
+        if self._min_label < REQUIRED:
+            labels[labels < REQUIRED] = math.nan
         names, hashes, features, is_number = (part[:end] for part in self._features)
         feature_rows = FeatureRows(
             address, buffers, names, hashes, features, is_number, starts[: n + 1].astype(np.uint64)

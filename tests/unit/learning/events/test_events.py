@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sklearn.feature_extraction import FeatureHasher
 
 from service.learning.events.event_reader import EventReader
 from service.learning.events.read_events import REASONS
 from service.learning.identity import Identity
 from tests.checks import decode
+from tests.fuzz.events import JOIN
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
 
 pytestmark = pytest.mark.usefixtures("reading")
@@ -44,15 +46,37 @@ def test_good_events_are_accepted() -> None:
 
 def test_ids_are_text_and_labels_may_be_absent() -> None:
     """A number's id is its text in the record."""
-    ids = ('"7"', "7", "7.0", "-1e2", "12345678901234567890", '""', '"é"', '"\\u00e9"', None)
+    ids = ('"7"', "7", "-12", "12345678901234567890", '""', '"é"', '"\\u00e9"')
+    identity = replace(NAMED, join=JOIN)
     labels = ("1", "0", "null", None, "2")
     records = [
         f'{{"features": {{}}{_member("label", label)}{_member("id", id_)}}}'.encode() for label in labels for id_ in ids
     ]
-    events = EventReader(NAMED, labelled=False).read(records)
-    assert [*events.ids] == ["7", "7", "7.0", "-1e2", "12345678901234567890", "", "é", "é", None] * 4
+    events = EventReader(identity).read(records)
+    assert [*events.ids] == ["7", "7", "-12", "12345678901234567890", "", "é", "é"] * 4
     assert [str(y) for y in events.labels.tolist()[:: len(ids)]] == ["1.0", "-1.0", "nan", "nan"]
     assert {reject.reason for reject in events.rejects} == {"unknown-label"}
+    rejects = (
+        EventReader(identity).read([b'{"features":{},"id":7.0}', b'{"features":{}}', b'{"id":7,"label":1}']).rejects
+    )
+    assert [reject.reason for reject in rejects] == ["wrong-type", "missing-field", "missing-field"]
+
+
+def test_label_records_have_an_id_and_a_label_whatever_else_they_have() -> None:
+    records = [b'{"id":"a","label":1,"features":"odd"}', b'{"label":null,"id":7}', b'{"id":"a"}', b'{"label":1}', b""]
+    events = EventReader(replace(NAMED, join=JOIN), labels=True).read(records)
+    assert ([*events.ids], [str(y) for y in events.labels.tolist()]) == (["a", "7"], ["1.0", "nan"])
+    assert [reject.reason for reject in events.rejects] == ["missing-field", "missing-field", "empty"]
+    fixed = replace(JOIN, label=None, label_value=1, where={"/type": ("click",)})
+    values = [b'{"id":"a","type":"click"}', b'{"id":"b","type":"view"}', b'{"id":"c","type":"click","label":"?"}']
+    events = EventReader(replace(NAMED, join=fixed), labels=True).read(values)
+    assert (events.labels.tolist(), events.records, events.skipped) == ([1.0, 1.0], [0, 2], [1])
+
+
+def test_events_without_a_label_are_skipped_if_the_settings_say_so() -> None:
+    values = [b'{"features":{"a":1},"label":null}', b'{"features":{"a":1}}', b'{"features":{"a":1},"label":0}']
+    events = EventReader(replace(NAMED, unlabelled="skip")).read(values)
+    assert (events.skipped, events.labels.tolist(), events.rejects) == ([0, 1], [-1.0], [])
 
 
 def _member(name: str, text: str | None) -> str:

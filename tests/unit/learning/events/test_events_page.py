@@ -89,7 +89,7 @@ def _outcome(identity: Identity, raw: bytes | None, value_format: ValueFormat = 
     batch, events = decode(identity, ValueBuffer.from_values([raw], [value_format]))
     if events.rejects:
         return f"rejected: {events.rejects[0].reason}", []
-    if batch.skipped:
+    if events.skipped:
         return "skipped", []
     sign, weight = ("positive" if batch.labels[0] > 0 else "negative"), batch.weights[0]
     names = batch.names if identity.features == "named" else [str(column - 1) for column in batch.columns.tolist()]
