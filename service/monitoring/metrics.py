@@ -8,11 +8,12 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import prometheus_client
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 MAX_LABELS = 50
@@ -31,7 +32,8 @@ class ModelFigures(NamedTuple):
     durable: Any
     """Its counts in the last accepted snapshot (`learning.classifier.Counts`)."""
     saved_at: float
-    lag: dict[str, int]
+    lag: dict[Any, int]
+    """Records that are still to be learned, by topic and partition."""
     unsaved: int
     """Records that were read and that no accepted snapshot covers."""
 
@@ -75,6 +77,13 @@ SHARES = {
 """Shares of the process that learns, by metric: the member of the description, and the help text."""
 WEIGHTS = {"last": "accuracy", "average": "average_accuracy", "served": "served_accuracy"}
 """The accuracies of a description by the metric label `weights`. Without an average, `average` is None."""
+JOIN_COUNTERS = {
+    "expired_events": ("expired", "Events whose window ended without a label, or before they came."),
+    "repeated_events": ("repeated", "Events whose id was there already."),
+    "dropped_events": ("dropped", "Events that were dropped for want of room."),
+    "future_records": ("set_aside", "Records whose timestamp was far ahead of the others when they came."),
+}
+"""Counters of models with a join, by the outcome that they count."""
 CANDIDATE_GAUGES = {
     "events": "Events learned by a candidate.",
     "mistakes": "Events with y*s <= 0 before learning, of a candidate.",
@@ -161,6 +170,7 @@ class Metrics(Collector):
             count = attrgetter(name.removesuffix("_events"))
             yield self._counter(name, text, [((row.about.model,), count(row.durable)) for row in learned])
         rejected = [((r.about.model, reason), n) for r in learned for reason, n in sorted(r.durable.rejected.items())]
+        yield from self._joins([(row.about, row.durable.join) for row in learned if row.durable.join])
         text = "Records that are not an event, by reason."
         yield self._counter("rejected_events", text, rejected, ["model", "reason"])
 
@@ -182,8 +192,26 @@ class Metrics(Collector):
             for quantile, value in (row.about.margins or {}).items():
                 margins.add_sample("perceptron_margin", {"model": row.about.model, "quantile": quantile}, value)
         yield margins
-        lags = [((row.about.model, p), n) for row in learned for p, n in row.lag.items()]
-        yield _gauge("lag_records", "Records not learned yet.", lags, ["model", "partition"])
+        lags = [((row.about.model, p.topic, str(p.partition)), n) for row in learned for p, n in row.lag.items()]
+        yield _gauge("lag_records", "Records not learned yet.", lags, ["model", "topic", "partition"])
+
+    def _joins(self, models: Sequence[tuple[Any, Any]]) -> Iterator[Metric]:
+        """The metrics of joins, from each model's description and the counts of its join."""
+        labels = [((m.model, outcome), join[outcome]) for m, join in models for outcome in m.label_outcomes or ()]
+        yield self._counter("labels", "Label records, by what became of them.", labels, ["model", "outcome"])
+        for name, (outcome, text) in JOIN_COUNTERS.items():
+            yield self._counter(name, text, [((m.model,), join[outcome]) for m, join in models])
+        yield _gauge("held_events", "Events that wait for their labels.", [((m.model,), m.held) for m, _ in models])
+        waits = [((m.model,), m.join_waits is not None) for m, _ in models]
+        yield _gauge("join_waits", "Whether learning waits for records of a partition, or for labels.", waits)
+        delays = HistogramMetricFamily(
+            "perceptron_label_delay_seconds", "From events to their labels.", labels=["model"]
+        )
+        for m, join in models:
+            bounds = [name.removeprefix("delay_") for name in join if name.startswith("delay_")]
+            numbers = accumulate(join[f"delay_{bound}"] for bound in bounds)
+            delays.add_metric([m.model], [*zip(bounds, numbers, strict=True)], sum_value=None)
+        yield delays
 
     def _counter(self, name: str, text: str, values: MetricValues, labels: Sequence[str] = ("model",)) -> Metric:
         """A counter of models. It never goes back: a Redis that was rolled back must not look like a new process."""

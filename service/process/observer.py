@@ -94,6 +94,8 @@ class ModelObserver:
             for name, candidate in answering.learner.candidates.items():
                 if (reason := candidate.diverged) and self._first("diverged", name, reason):
                     self._log.error("candidate stopped learning; the others continue", candidate=name, reason=reason)
+            if (join := saved.head.counts.join) and join["set_aside"] and self._first("set aside"):
+                self._log.warning("records with timestamps far ahead of the others are set aside (logged once)")
             if (accuracy := advice(answering.learner).get("accuracy")) and self._first("accuracy"):
                 self._log.warning(f"{accuracy} (logged once)")
 
@@ -120,6 +122,18 @@ class ModelObserver:
             self._log.warning(f"candidate dropped: {why}", candidate=name)
         for name in began:
             self._log.info("candidate begins", candidate=name, next=by_text(following))
+
+    def rebuilding(self, remembered: int, total: int) -> None:
+        self._model.status.stopped = None
+        self.waiting(f"what the join holds is read again: {remembered:,} of {total:,} offsets")
+
+    def waiting(self, reason: str) -> None:
+        status = self._model.status
+        if reason and status.waits is None:
+            self._log.info(reason)
+        elif not reason and status.waits is not None:
+            self._log.info("learning goes on")
+        status.waits = reason or None
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         self._metrics.offset_gaps.labels(self._model.name).inc(len(gaps))

@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 import uvloop
+from aiokafka import TopicPartition
 from uvicorn.server import ServerState
 
 from service import __version__
@@ -27,7 +28,7 @@ from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.jit.jit import CACHE_IS_EMPTY
 from service.learning.learner import Learner
-from service.learning.records import PartitionId, Records, by_text
+from service.learning.records import PartitionId, Records
 from service.monitoring.logging import configure_logging
 from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.memory import release_memory
@@ -177,7 +178,8 @@ class Process:
         kinds = {(min(len(model.labels or (-1, 1)), 3), model.scale) for model in settings.models.values()}
         if CACHE_IS_EMPTY:
             self._log.info("compiling, once: 10 to 20 seconds")
-        await asyncio.to_thread(warm_up, kinds)
+        joins = any(model.join or model.event.once for model in settings.models.values())
+        await asyncio.to_thread(warm_up, kinds, joins)
         _settle()
         gc.set_threshold(*GC_THRESHOLD)
         gc.enable()  # the command began with the collector off
@@ -228,7 +230,7 @@ class Process:
             return GroupMember(
                 clients,
                 settings.kafka.group_id,
-                {model: [topic] for model, topic in settings.model_topics.items()},
+                settings.model_topics,
                 self._log,
                 self._stop,
                 create=settings.create_topics,
@@ -325,6 +327,7 @@ class Process:
             parse_start_at(settings.start_at),
             followed=lambda: model.answering is not None,
             seen_digest=lambda: follower.seen_digest,
+            by_time=own.event.order == "time",
             aim=self._clock.slice_seconds,
         )
 
@@ -357,9 +360,9 @@ class Process:
         about = await describe(model, served)
         saved = {p: position.offset for p, position in served.head.next.items()}
         unsaved = sum(offset - saved.get(p, offset) for p, offset in served.learner.next.items())
-        return ModelFigures(about, served.head.counts, served.head.saved_at, by_text(self._lag(model) or {}), unsaved)
+        return ModelFigures(about, served.head.counts, served.head.saved_at, self._lag(model) or {}, unsaved)
 
-    def _lag(self, model: Model) -> dict[PartitionId, int] | None:
+    def _lag(self, model: Model) -> dict[TopicPartition, int] | None:
         """Records that are still to be learned, by partition; None if another process learns the model."""
         if model.answering is None or not model.learning_here or self._member is None:
             return None
@@ -380,7 +383,7 @@ Kinds = Iterable[tuple[int, Literal["none", "standard"]]]
 ALL_KINDS: Kinds = ((2, "none"), (3, "standard"))
 
 
-def warm_up(kinds: Kinds = ALL_KINDS) -> None:
+def warm_up(kinds: Kinds = ALL_KINDS, joins: bool = True) -> None:
     """Compile the kernels, so that the first event and the first scrape do not wait for them.
 
     The build of an image compiles them for all kinds. A process compiles at its start only those of its own kinds: each
@@ -395,6 +398,10 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     names.extend(["name"])
     names.find({"name": 1.0})
     partition, event = PartitionId(0), b'{"features":[1],"label":1,"more":1}'
+    if joins:
+        joined = Learner(Identity(once=1))
+        joined.begin({partition: 0})
+        joined.apply(partition, Records.from_values(0, [b'{"features":{},"label":1,"id":"a"}']))
     for labels, scale in kinds:
         learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
         learner.begin({partition: 0})

@@ -17,6 +17,7 @@ from service.learning.evaluation.confidence_sequences import PairedComparison, i
 from service.learning.evaluation.confusion import Confusion, share
 from service.learning.evaluation.prequential import QUANTILES
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
+from service.learning.join.memory import LABEL_OUTCOMES, NEVER
 from service.learning.learner import Learner
 from service.learning.records import by_text
 from service.serving.models import Model, ServedModel, read_all
@@ -168,6 +169,26 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ignored_features: Annotated[int, Meta(examples=[0])]
     skipped: Annotated[int, Meta(examples=[0])]
     """Records that `where` passed over."""
+    held: Annotated[int | None, Meta(examples=[1200])]
+    """Events that wait for their label, at the last save; null without a join, as are the next members."""
+    held_since: Annotated[str | None, Meta(examples=["2030-01-01T11:50:00.000+00:00"])]
+    """The timestamp of the oldest held event."""
+    label_outcomes: Annotated[dict[str, int] | None, Meta(examples=[{"joined": 900, "late": 3, "unknown": 1}])]
+    """Label records by what became of them."""
+    coverage: Annotated[float | None, Meta(examples=[0.98])]
+    """The share of label records that were joined with an event."""
+    expired: Annotated[int | None, Meta(examples=[40])]
+    """Events whose window ended without a label, or before they came."""
+    dropped: Annotated[int | None, Meta(examples=[0])]
+    """Events that were dropped for want of room (`max_held`)."""
+    repeated: Annotated[int | None, Meta(examples=[7])]
+    """Events whose id was there already; null without `join` and `once`."""
+    set_aside: Annotated[int | None, Meta(examples=[0])]
+    """Records whose timestamp was far ahead of the others when they came."""
+    stream_time: Annotated[str | None, Meta(examples=["2030-01-01T12:00:00.000+00:00"])]
+    """How far the timestamps of the log had come at the last save."""
+    join_waits: str | None
+    """Why learning waits, while it does: for records of a partition, or for labels."""
     accuracy: Accuracy
     """The accuracy of the last weights, each event predicted before it was learned."""
     average_accuracy: Accuracy | None
@@ -236,7 +257,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             baseline=baseline(learner),
             comparisons=[Comparison.from_pair(pair) for pair in observations.recent.pairs],
             labels=[LabelRecall(label, events, Share(*recall)) for label, events, *recall in recalls],
-            advice=list(advice(learner).values()),
+            advice=[*([model.status.waits] if model.status.waits else []), *advice(learner).values()],
             columns=len(learner.columns),
             squared_norm_limit=observations.squared_norm_limit,
             loss=margins and margins.loss,
@@ -251,6 +272,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             saved_at=iso(head.saved_at),
             learning_here=model.learning_here,
             stopped=model.status.stopped or model.status.unusable,
+            **_join_figures(learner, head),
+            join_waits=model.status.waits if learner.join else None,
             **(array_figures or _array_figures(learner)),
             **_counted(learner.main, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
@@ -324,6 +347,20 @@ def _array_figures(learner: Learner) -> dict[str, Any]:
     """The figures for which all weights are read, by name."""
     used = learner.scaler.used if learner.scaler else None
     return {"squared_norm": learner.main.squared_norm, "scaled_columns": used}
+
+
+def _join_figures(learner: Learner, head: Head) -> dict[str, Any]:
+    """What a model with a join holds and has counted, by name; None for other models."""
+    state, outcomes = head.join or None, learner.main.counts.join or {}
+    labels = {name: outcomes[name] for name in LABEL_OUTCOMES} if state else None
+    return {
+        "held": state and state.held,
+        "held_since": state and state.held_since and iso(state.held_since / 1000),
+        "label_outcomes": labels,
+        "coverage": labels and share(labels["joined"], sum(labels.values())),
+        "stream_time": iso(state.stream_time / 1000) if state and state.stream_time > NEVER else None,
+        **{name: outcomes.get(name) for name in ("expired", "dropped", "repeated", "set_aside")},
+    }
 
 
 def _counted(classifier: Classifier, *more: str) -> dict[str, Any]:

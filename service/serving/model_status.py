@@ -22,6 +22,8 @@ class ModelStatus:
         """Why learning stopped, here or in the process that saved the newest snapshot."""
         self.unusable: str | None = None
         """Why the newest snapshot cannot answer: it is damaged, or another release's."""
+        self.waits: str | None = None
+        """Why learning waits or is in an odd order, while it is."""
         self.set_aside: dict[str, dict[str, str]] = {}
         """The last record of each reason that this process set aside: detail, topic, partition, offset."""
 

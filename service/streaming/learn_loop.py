@@ -16,11 +16,12 @@ The loop awaits only `Log`, `Clock`, and the store and the `offload` of the keep
 interleaving. It reports events to an `Observer`; nothing here logs, counts or serves.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from service import errors
 from service.learning.identity import Identity
+from service.learning.join.join import Join, step_of
 from service.learning.learner import Learner
 from service.learning.records import PartitionId
 from service.snapshots.head import Fingerprint, TopicIdentity
@@ -28,6 +29,7 @@ from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
 from service.streaming import resume_check
 from service.streaming.dead_letters import dead_letter
+from service.streaming.merge import Merge
 from service.streaming.ports import Bounds, Log, Observer
 from service.streaming.records import KafkaRecords
 
@@ -43,6 +45,10 @@ MAX_PAUSE_SECONDS = 5.0
 """The longest pause between two attempts to restore."""
 CONFIRM_SECONDS = 1.0
 """How often an idle learner asks whether its head is current, if the process has not read the store's head since."""
+
+WAIT_SECONDS = 5.0
+"""Seconds without the next records of a partition, after which a merge by time says that it waits."""
+DAY_MS = 86_400_000
 
 UNREADABLE_ERRORS = errors.SnapshotDamaged, errors.SnapshotForeign
 """Errors of a stored head that somebody may repair."""
@@ -60,6 +66,8 @@ class _Model:
     """The identity of the topics that it is learned from."""
     last: dict[PartitionId, Fingerprint] = field(default_factory=dict)
     """The last record learned from each partition, so that it is recognised later."""
+    merge: Merge | None = None
+    """Merges the partitions by time, if that is set."""
 
 
 @dataclass(eq=False, repr=False)
@@ -76,6 +84,8 @@ class LearnLoop:
     """Says whether this process served the model before, as a standby of another learner."""
     seen_digest: Callable[[], str | None] = lambda: None
     """The digest of the store's head when this process last read it, or None if it did not."""
+    by_time: bool = False
+    """Whether the partitions of a model without a join are merged by time."""
     aim: Callable[[], float] = lambda: AIM_SECONDS
     """How many seconds a slice should take now."""
 
@@ -85,6 +95,8 @@ class LearnLoop:
         """Whether we ever learned this model. If the store later has no head of it, the head was lost."""
         self._displaced = False
         """Whether another process took our place since the last head was read."""
+        self._waits_since = 0.0
+        """When a merge by time last went on."""
         self._slice = FIRST_SLICE_RECORDS
         """How many records like the last ones a slice should have."""
         self._confirmed: tuple[float, str | None] = 0.0, None
@@ -129,11 +141,25 @@ class LearnLoop:
         learner, reason = model.learner, None
         try:
             while self.log.held and self._model is not None:
-                polled = await self.log.poll(not self.keeper.ahead(learner))  # 4
-                for partition, records in polled.items():
-                    await self._learn_records(model, partition, records)
+                idle, merge = not self.keeper.ahead(learner), model.merge
+                if merge is None:
+                    polled = await self.log.poll(idle)  # 4
+                    in_order: Iterable[tuple[PartitionId, KafkaRecords]] = polled.items()
+                    self.observer.waiting(self._ended_early(model, polled))
+                else:
+                    polled = await self.log.poll(idle and not merge.waiting, merge.short)
+                    merge.add(polled)
+                    in_order = list(merge.take(self.log.at_end()))
+                    if in_order or not merge.waiting:
+                        self._waits_since = self.clock.now()
+                    self.observer.waiting(self._why_waiting(merge, learner.join))
+                for partition, records in in_order:
+                    if (
+                        self.log.held and self._model is not None
+                    ):  # else records of this partition before these are left
+                        await self._learn_records(model, partition, records)
                 if self.log.held and self._model is not None:
-                    self._skip_markers(learner)
+                    self._skip_markers(model)
                 if self._model is not None and self.keeper.due(learner):
                     await self._save(model)  # 5
                     await self.clock.sleep(0)  # the next poll gets a turn of its own
@@ -186,7 +212,10 @@ class LearnLoop:
                 if self._model is None or not self.log.held:
                     continue
                 learner = self._model.learner
+                if learner.join and learner.join.stored and not await self._rebuild(self._model):
+                    continue
                 self.log.seek(learner.next)  # 3
+                self._model.merge = self._new_merge(learner)
                 assert self.keeper.head is not None  # noqa: S101 - a restored or begun model has a head
                 self.observer.learning(learner, self.keeper.head, self.keeper.digest)
                 self._began = True
@@ -232,6 +261,8 @@ class LearnLoop:
         resume_check.same_settings(self.log.model, head, self.identity, model.source)
         resume_check.check_offsets(self.log, recreated, learner.next, bounds)
         await resume_check.check_last_records(self.log, head, recreated, self.observer)
+        if learner.join and learner.join.stored:
+            resume_check.check_held(self.log, learner.join.stored.rebuild, bounds)
         if learner.main.diverged:
             raise errors.Diverged(self.log.model, learner.main.diverged)
         # All records of an added partition are newer than the model.
@@ -264,15 +295,79 @@ class LearnLoop:
             while start < len(run):
                 while learner.readers:
                     await self.clock.sleep(SLICE_SECONDS)
-                if not self.log.held or self._model is None:
+                amid = learner.join and learner.join.is_amid_record
+                if (not self.log.held and not amid) or self._model is None:
                     return
                 start += await self._apply(model, partition, run[start : start + min(self._slice, MAX_SLICE_RECORDS)])
                 await self.clock.sleep(0)
 
-    def _skip_markers(self, learner: Learner) -> None:
+    def _new_merge(self, learner: Learner) -> Merge | None:
+        identity, join = learner.identity, learner.join
+        if not (join or identity.once or self.by_time):
+            return None
+        window = (identity.join.window if identity.join else identity.once) or DAY_MS
+
+        def rank(partition: PartitionId) -> tuple[bool, PartitionId]:
+            return bool(join and join.is_of_labels(partition)), partition
+
+        self._waits_since = self.clock.now()
+        return Merge(learner.covered, window, step_of(window), rank)
+
+    def _ended_early(self, model: _Model, polled: Mapping[PartitionId, KafkaRecords]) -> str:
+        """Which partition ended a day or more after records of others that come only now; "" if none did."""
+        if len(model.last) < 2 or not polled:
+            return ""
+        oldest = min(int(records.timestamps[0]) for records in polled.values())
+        for partition in set(self.log.at_end()).intersection(model.last).difference(polled):
+            if (days := (model.last[partition].timestamp - oldest) / DAY_MS) >= 1:
+                return (
+                    f"partition {partition} has ended, and others still have records {days:,.0f} days older, so "
+                    'the model ends with what is old: event.order = "time" merges partitions by time'
+                )
+        return ""
+
+    def _why_waiting(self, merge: Merge, join: Join | None) -> str:
+        """Why events are not learned though records are there; "" if they are."""
+        if self.clock.now() - self._waits_since > WAIT_SECONDS:
+            missing = [partition for partition in merge.short if partition not in self.log.at_end()]
+            names = ", ".join(map(str, missing))
+            return f"partitions are merged by time, and the next records of partition {names} are not here yet"
+        if join and (silent := join.silent):
+            return (
+                f"no labels have come lately in partition {', '.join(map(str, silent))}: windows stay open until they "
+                f"come, or after `perceptron join resume -m {self.log.model}`"
+            )
+        return ""
+
+    async def _rebuild(self, model: _Model) -> bool:
+        """Read what a join remembers again, up to where the head stops; returns False if the log is lost."""
+        learner, head = model.learner, self.keeper.head
+        assert head and head.join and head.counts.join  # noqa: S101, PT018 - the learner was restored from this head
+        join = learner.restore_join(head.join, head.counts.join)  # a part of it may have been read before
+        starts, following = head.join.rebuild, learner.next
+        self.log.seek(starts)
+        total = sum(following.values()) - sum(starts.values())
+        while left := {p: offset for p, offset in self.log.positions().items() if offset < following[p]}:
+            self.observer.rebuilding(total - sum(following[p] - offset for p, offset in left.items()), total)
+            for partition, records in (await self.log.poll(partitions=left)).items():
+                for start in range(0, len(records), MAX_SLICE_RECORDS):
+                    learner.remember(partition, records[start : start + MAX_SLICE_RECORDS])
+                    await self.clock.sleep(0)
+            if not self.log.held:
+                return False
+        if not join.finish_rebuild():
+            raise errors.DataError(
+                f"model {self.log.model}: the records that its join remembers are not those in the log any more: leave "
+                f"them out with `perceptron join drop -m {self.log.model} --yes`"
+            )
+        self.observer.waiting("")
+        return True
+
+    def _skip_markers(self, model: _Model) -> None:
         """Cover offsets without records after the polled ones: transaction markers, aborted or compacted records."""
+        learner, merge = model.learner, model.merge
         for partition, position in self.log.positions().items():
-            if position > learner.next[partition]:
+            if position > learner.next[partition] and (merge is None or merge.is_empty(partition)):
                 learner.cover(partition, position)
         if gaps := self.log.take_gaps():
             for gap in gaps:
@@ -281,11 +376,13 @@ class LearnLoop:
 
     async def _apply(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> int:
         """Learn the first records, up to one slice; returns how many."""
-        now, started = self.clock.now, self.clock.now()
-        slice_ = records[: records.within(SLICE_BYTES)]
+        now, started, counts = self.clock.now, self.clock.now(), model.learner.main.counts
+        slice_, events = records[: records.within(SLICE_BYTES)], counts.events
         outcome = model.learner.apply(partition, slice_, lambda: now() - started >= SLICE_SECONDS)
-        took = now() - started
-        self._slice = max(MIN_SLICE_RECORDS, int(outcome.consumed * self.aim() / max(took, 1e-6)))
+        took, work = now() - started, outcome.consumed
+        if model.learner.join:  # the events that are learned are not these records
+            work += counts.events - events
+        self._slice = max(MIN_SLICE_RECORDS, int(work * self.aim() / max(took, 1e-6)))
         for reject in outcome.rejects:
             topic = self.log.topic_of(partition)
             letter = dead_letter(topic, partition.number, records, reject.record, reject.reason, reject.detail)
@@ -296,6 +393,9 @@ class LearnLoop:
         delay = self.clock.time() - int(records.timestamps[max(outcome.consumed, 1) - 1]) / 1000
         self.observer.learned(outcome.consumed, self.clock.now() - started, delay)
         if outcome.diverged:
+            if model.learner.join:  # the record is applied in part: the last head answers
+                self._model = None
+                raise errors.Diverged(self.log.model, outcome.diverged)
             await self._save(model)
             if self._model is None:
                 return 0

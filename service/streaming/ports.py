@@ -1,6 +1,6 @@
 """The interfaces of the learning loop: a log to learn from, and an observer that hears what happens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from service.errors import DependencyError
@@ -59,8 +59,15 @@ class Log(Protocol):
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         """Let the next poll start at these offsets, by partition."""
 
-    async def poll(self, idle: bool = False) -> Mapping[PartitionId, KafkaRecords]:
-        """Records by partition, in order. Returns nothing if none arrive for a short time, if `idle` a longer time.
+    def at_end(self) -> Collection[PartitionId]:
+        """The partitions whose leader lately said that no record follows the polled ones."""
+
+    async def poll(
+        self, idle: bool = False, partitions: Collection[PartitionId] | None = None
+    ) -> Mapping[PartitionId, KafkaRecords]:
+        """Records by partition, in order; only of `partitions` if they are given.
+
+        Returns nothing if none arrive for a short time, if `idle` a longer time.
 
         Offsets between the previous position and the records, and between records, have no record.
 
@@ -102,6 +109,12 @@ class Observer(Protocol):
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[PartitionId, int]) -> None:
         """The settings changed: the candidates `began` begin at the offsets `following`, `dropped` have ended."""
+
+    def rebuilding(self, remembered: int, total: int) -> None:
+        """What a join remembers is read again: so many of the offsets were read."""
+
+    def waiting(self, reason: str) -> None:
+        """Why learning waits now though records are there, or is in an odd order; "" if neither."""
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         """These gaps between batches were accepted."""

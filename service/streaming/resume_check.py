@@ -42,6 +42,18 @@ def settings_of_reset(model: str, required: Identity | None, identity: Identity)
         )
 
 
+def check_held(log: Log, rebuild: Mapping[PartitionId, int], bounds: Bounds) -> None:
+    """Raise LogLost if the log no longer has the records that a join remembers."""
+    for partition, offset in sorted(rebuild.items()):
+        begin, _ = bounds.get(partition, (offset, offset))
+        if begin > offset:
+            raise LogLost(
+                f"topic {log.topic_of(partition)}: partition {partition.number} begins at offset {begin}, and the join "
+                f"remembers records from {offset} on, so their events cannot be held again: `perceptron join drop -m "
+                f"{log.model} --yes` leaves them out"
+            )
+
+
 def check_offsets(log: Log, recreated: bool, following: Mapping[PartitionId, int], bounds: Bounds) -> None:
     """Check that each partition of a log with these bounds still has the next offset to learn, or ends there.
 

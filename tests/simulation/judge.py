@@ -6,8 +6,11 @@ import json
 import struct
 from typing import Any, NamedTuple, Protocol
 
+from service.learning.join.memory import OUTCOMES
+from service.learning.records import PartitionId
+from tests.join_oracle import JoinOracle, JoinSettings
 from tests.oracle import Classes, Fold
-from tests.simulation.world import Redis, Topic, Violation
+from tests.simulation.world import FIRST_LABEL_RANK, Record, Redis, Topic, Violation, number_of
 
 Runs = list[tuple[int, int, int]]
 Settings = list[tuple[dict[int, int], Any]]
@@ -37,7 +40,7 @@ class Candidate(NamedTuple):
     def from_head(cls, head: Any) -> "dict[str, Candidate]":
         candidates = {}
         for name, state in head.get("candidates", {}).items():
-            identity, since = state["identity"], {int(p): offset for p, offset in state["since"].items()}
+            identity, since = state["identity"], {_number(p): offset for p, offset in state["since"].items()}
             margins = tuple(identity.get("margin", (0.0, 0.0)))
             candidates[name] = cls(since, identity["eta"], identity["half_life"], margins)
         return candidates
@@ -51,9 +54,12 @@ class State:
         self.rejected = self.amended = 0
         self.next: dict[int, int] = {}
         self.candidates: dict[str, tuple[Candidate, Fold]] = {}
+        self.join: JoinOracle | None = None
+        """Says which events are learned with which labels, if labels come later."""
 
     def copy(self) -> "State":
         new = State(_copied(self.fold))
+        new.join = copy.deepcopy(self.join)
         new.candidates = {name: (candidate, _copied(fold)) for name, (candidate, fold) in self.candidates.items()}
         new.rejected, new.amended, new.next = self.rejected, self.amended, dict(self.next)
         return new
@@ -74,16 +80,29 @@ class State:
             for offset in range(start, end):
                 new.next[p] = offset
                 new.begin(settings, expected, starts)
-                if (record := records.get(offset)) and record.good:
-                    assert record.value is not None
-                    new.fold.learn(record.value)
+                record = records.get(offset)
+                for value in new.due(topic, record) if record else ():
+                    new.fold.learn(value)
                     for _, fold in new.candidates.values():
                         if not new.fold.diverged:
-                            fold.learn(record.value)
+                            fold.learn(value)
                 new.rejected += record is not None and not record.good
             new.next[p] = end
         new.begin(settings, expected, starts)
         return new
+
+    def due(self, topic: Topic, record: Record) -> list[bytes]:
+        """The events to learn at this record, with their labels."""
+        if self.join is None or record.joined is None:
+            return [record.value] if record.good and record.value is not None else []
+        self.join.apply(record.joined)
+        due, values = self.join.learned, list[bytes]()
+        self.join.learned = []
+        for rank, offset, label in due:
+            number = 2 * (rank % FIRST_LABEL_RANK) + (rank >= FIRST_LABEL_RANK)
+            event = json.loads(topic.partitions[number].records[offset].value or b"")
+            values.append(json.dumps(event | {"label": label}).encode())
+        return values
 
     def begin(self, settings: Settings, expected: dict[str, Candidate], starts: dict[int, int]) -> None:
         """Take over the settings, and add the candidates, that begin at the present offsets."""
@@ -161,7 +180,7 @@ class Judge:
         redis.check_blobs()
         if missing := [k["version"] for k in head["kept"] if f"v:{k['version']}" not in redis.state]:
             raise Violation(f"kept versions {missing} are missing")
-        empty, settings = State(_empty_fold(head["identity"])), _settings(head)
+        empty, settings = _empty_state(head["identity"]), _settings(head)
         if previous and previous not in self.heads:
             raise Violation(f"{previous[:6]} was continued, but no process of this release wrote it")
         source = head["source"]
@@ -172,7 +191,8 @@ class Judge:
         )
         if head["source"] != parent.source:
             raise Violation(f"a head of {parent.source} was continued in {head['source']}")
-        offsets = {int(p): position["offset"] for p, position in head["next"].items()}
+        offsets = {_number(p): position["offset"] for p, position in head["next"].items()}
+        order = [_number(p) for p in head["covered"]]
         if settings not in (parent.settings, [*parent.settings, (parent.next, head["identity"])]):
             raise Violation(f"settings {settings} follow {parent.settings}")
         if head["version"] != parent.version + 1:
@@ -182,6 +202,8 @@ class Judge:
                 raise Violation(f"partition {p} went back from {offset} to {offsets.get(p)}")
         stored = b"".join(redis.state[f"b:{name}"] for name in head["run_blobs"])
         runs: Runs = [*struct.iter_unpack("<IQQ", stored), *map(tuple, head["runs"])]
+        runs = [(order[i], start, end) for i, start, end in runs]
+        cut = None if cut is None else [(order[i], start, end) for i, start, end in cut]
         is_kept = bool(head["kept"]) and head["kept"][-1]["version"] == head["version"]
         if is_kept:
             if runs:
@@ -191,7 +213,7 @@ class Judge:
                 raise Violation("nobody knows in which order a kept version learned")
         difference, matching, end_state = "", list[Topic](), empty
         candidates = Candidate.from_head(head)
-        starts = {int(p): ranges[0][0] for p, ranges in head["covered"].items()}
+        starts = {_number(p): ranges[0][0] for p, ranges in head["covered"].items()}
         for name, (candidate, _) in parent.state.candidates.items():
             continued = candidates.get(name, candidate)
             same = continued._replace(since={}) == candidate._replace(since={})
@@ -215,8 +237,9 @@ class Judge:
         """Describe how the head differs from this state; "" if it does not."""
         fold, counts = state.fold, head["counts"]
         for p, ranges in head["covered"].items():
-            if ranges[-1][1] != offsets[int(p)] or state.next.get(int(p), ranges[0][0]) != offsets[int(p)]:
-                return f"partition {p} covers {ranges}, is at {offsets[int(p)]}, runs end at {state.next.get(int(p))}"
+            offset, end = offsets[_number(p)], state.next.get(_number(p), ranges[0][0])
+            if not ranges[-1][1] == offset == end:
+                return f"partition {p} covers {ranges}, is at {offset}, runs end at {end}"
         names = [n for name in head["names"] for n in json.loads(self._world.redis.state[f"b:{name}"])]
         if names != list(fold.w):
             return f"names are {names}, not {list(fold.w)}"
@@ -236,6 +259,10 @@ class Judge:
                 return f"candidate {name} diverged at {candidate_state['diverged_at']}"
             if difference := self._fold_differs(head, f"{name}/", candidate_state["counts"], candidate, names):
                 return f"candidate {name}: {difference}"
+        if state.join:
+            held, outcomes = head["join"]["held"], {k: n for k in OUTCOMES if (n := counts["join"][k])}
+            if (held, outcomes) != (figures := (len(state.join.held()), dict(state.join.counts))):
+                return f"{held} events are held after {outcomes}, not {figures}"
         return self._fold_differs(head, "", counts, fold, names)
 
     def _fold_differs(self, head: Any, prefix: str, counts: Any, fold: Fold, names: list[str]) -> str:
@@ -264,11 +291,13 @@ class Judge:
     def _missing_letter(self, topic: Topic, covered: Any, previous: dict[int, int]) -> str:
         """Name a bad record that this head covers and its parent did not, if its dead letter was not acknowledged."""
         for p, ranges in covered.items():
-            records = topic.partitions[int(p)].records if int(p) < len(topic.partitions) else {}
+            number = _number(p)
+            records = topic.partitions[number].records if number < len(topic.partitions) else {}
+            place = p if topic.joined else f"{self._world.name}-{p}"
             for start, end in ranges:
-                for offset in range(max(start, previous.get(int(p), 0)), end):
+                for offset in range(max(start, previous.get(number, 0)), end):
                     record = records.get(offset)
-                    letters = self._world.letters.get(f"{self._world.name}-{p}-{offset}".encode(), ())
+                    letters = self._world.letters.get(f"{place}-{offset}".encode(), ())
                     if record and not record.good and record.value not in letters:
                         return f"no dead letter of {p}:{offset} was acknowledged"
         return ""
@@ -282,6 +311,8 @@ class Judge:
     def diverges(self, digest: str) -> bool:
         """Whether the model of this head diverges at one of the next events."""
         head = self.heads[digest]
+        if head.state.join:  # the event may be a held one
+            return bool(head.state.fold.eta > 1e10)
         records = [
             part.records.get(head.next.get(p, 0)) for topic in head.topics for p, part in enumerate(topic.partitions)
         ]
@@ -291,7 +322,9 @@ class Judge:
     def check_letters(self) -> None:
         """Raise Violation if there is a dead letter of something other than a bad record."""
         for key, values in self._world.letters.items():
-            p, offset = map(int, key.decode().rsplit("-", 2)[1:])
+            place, _, text = key.decode().rpartition("-")
+            joined = place.startswith(("events-", "labels-"))
+            p, offset = _number(place if joined else place.rpartition("-")[2]), int(text)
             records = [t.partitions[p].records.get(offset) for t in self._world.topics if p < len(t.partitions)]
             bad_values = {record.value for record in records if record and not record.good}
             if not values <= bad_values:
@@ -307,10 +340,25 @@ def _empty_fold(identity: Any) -> Fold:
     return Fold(eta, half_life, scaled, identity.get("margin", (0.0, 0.0)))
 
 
+def _empty_state(identity: Any) -> State:
+    state = State(_empty_fold(identity))
+    if join := identity.get("join"):
+        default, window = join["default_label"], join["window"]
+        state.join = JoinOracle(JoinSettings(
+            FIRST_LABEL_RANK, 1, window, window // 100, default, join["waits_for_labels"], join["max_held"],
+            horizon=86_400_000,
+        ))  # fmt: skip
+    return state
+
+
+def _number(text: str) -> int:
+    return number_of(PartitionId.from_text(text))
+
+
 def _settings(head: Any) -> Settings:
     amendments = head.get("amendments", [])
     identities = [*(amendment["identity"] for amendment in amendments), head["identity"]]
-    since = [{int(p): offset for p, offset in amendment["since"].items()} for amendment in amendments]
+    since = [{_number(p): offset for p, offset in amendment["since"].items()} for amendment in amendments]
     return list(zip([{}, *since], identities, strict=True))
 
 

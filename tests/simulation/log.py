@@ -1,7 +1,7 @@
 """A simulated topic with the interface that learning expects. The log contract compares it with Kafka."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from service.errors import DependencyError, LogGap
@@ -11,7 +11,7 @@ from service.streaming.kafka.fetching.offset_sequence import OffsetDamage, Offse
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords, Message
 from tests.batches import join_records
-from tests.simulation.world import Record, Step, Topic, World
+from tests.simulation.world import Record, Step, Topic, World, number_of, partition_at
 
 
 class Batch(NamedTuple):
@@ -30,6 +30,8 @@ class Reading:
         self.sequence: OffsetSequence[Batch] = OffsetSequence(offset)
         self.admitted = deque[Batch]()
         self.error: LogGap | None = None
+        self.end: int | None = None
+        """The end of the partition in the last response."""
 
 
 class SimulatedLog:
@@ -50,7 +52,8 @@ class SimulatedLog:
 
     def assign(self) -> None:
         """The group assigns the topic to this process."""
-        self.partitions = [*map(PartitionId, range(len(self._topic.partitions)))]
+        topic = self._topic
+        self.partitions = [partition_at(i, topic.joined) for i in range(len(topic.partitions))]
         self._readings = {}
         self._assignment += 1
 
@@ -98,7 +101,7 @@ class SimulatedLog:
         if not partitions:
             return {}
         topic = await self._ask("bounds")
-        bounds = {p: (topic.partitions[p.number].begin, topic.partitions[p.number].end) for p in partitions}
+        bounds = {p: (part.begin, part.end) for p in partitions for part in [topic.partitions[number_of(p)]]}
         await Step("bounds done")
         return bounds
 
@@ -122,7 +125,7 @@ class SimulatedLog:
 
     async def _read(self, partition: PartitionId, offset: int) -> KafkaRecord | None:
         topic = await self._ask("read")
-        part = topic.partitions[partition.number]
+        part = topic.partitions[number_of(partition)]
         if not self.held or not part.begin <= offset < part.end:
             return None
         reading = Reading(offset)
@@ -136,10 +139,18 @@ class SimulatedLog:
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         self._readings.update({p: Reading(o) for p, o in offsets.items() if p in self.partitions})
 
-    async def poll(self, idle: bool = False) -> dict[PartitionId, KafkaRecords]:  # noqa: ARG002 - time has no weight here
+    def at_end(self) -> set[PartitionId]:
+        return {p for p, r in self._readings.items() if r.end is not None and r.position >= r.end}
+
+    async def poll(
+        self,
+        idle: bool = False,  # noqa: ARG002 - time has no weight here
+        partitions: Collection[PartitionId] | None = None,
+    ) -> dict[PartitionId, KafkaRecords]:
         if not self.held:
             return {}
-        readings, partitions, rng = self._readings, list(self.partitions), self._world.rng
+        readings, rng = self._readings, self._world.rng
+        partitions = [p for p in self.partitions if partitions is None or p in partitions]
         topic = await self._ask("poll")
         polled: dict[PartitionId, KafkaRecords] = {}
         advanced = False
@@ -158,8 +169,8 @@ class SimulatedLog:
                     reading.position, advanced = batch.end, True
             if records:
                 polled[p] = join_records([record.kafka for record in records])
-        for reading in readings.values():
-            if reading.error and not advanced:
+        for p in partitions:
+            if (reading := readings.get(p)) and reading.error and not advanced:
                 raise reading.error
         await Step("polled")
         if not polled:
@@ -168,8 +179,8 @@ class SimulatedLog:
 
     def _fetch(self, topic: Topic, partition: PartitionId, reading: Reading) -> None:
         """One response of a broker. It reads the high watermark before the data, and may cut the response short."""
-        part, sequence, rng = topic.partitions[partition.number], reading.sequence, self._world.rng
-        offset, key = sequence.fetch_offset, (id(topic), partition.number)
+        part, sequence, rng = topic.partitions[number_of(partition)], reading.sequence, self._world.rng
+        offset, key = sequence.fetch_offset, (id(topic), number_of(partition))
         if not part.begin <= offset <= part.end:
             if offset < sequence.position:
                 sequence.looking_back = False
@@ -177,6 +188,7 @@ class SimulatedLog:
             raise DependencyError("offset out of range", "kafka")
         end = max(self._seen_ends.get(key, 0), part.end - offset % 2)
         self._seen_ends[key] = part.end
+        reading.end = end
         batches = [Batch(*batch) for batch in part.batches(offset, topic.compacted)] if offset < part.end else []
         if part.flipped and offset < part.end and not batches:
             reading.error = LogGap(f"the log has nothing from offset {offset} of partition {partition} on")
@@ -195,7 +207,7 @@ class SimulatedLog:
 
     def commit(self, offsets: Mapping[PartitionId, int]) -> None:
         if self.held and not self._foreign:
-            self._world.committed.update({p.number: offset for p, offset in offsets.items()})
+            self._world.committed.update({number_of(p): offset for p, offset in offsets.items()})
 
     async def publish(self, letter: Message) -> None:
         self._pending.append(letter)

@@ -12,6 +12,7 @@ HERE = Path(__file__).parents[2]
 STREAMING, SNAPSHOTS, LEARNING = "service/streaming/", "service/snapshots/", "service/learning/"
 WORLD, CLASSIFIER, RESTORE = "tests/simulation/world.py", f"{LEARNING}classifier.py", f"{SNAPSHOTS}restore.py"
 LEARN, KEEPER, CODEC = f"{STREAMING}learn_loop.py::LearnLoop", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
+JOIN, MEMORY = f"{LEARNING}join/join.py::Join", f"{LEARNING}join/memory.py"
 RESUME, SEQUENCE = f"{STREAMING}resume_check.py", f"{STREAMING}kafka/fetching/offset_sequence.py::OffsetSequence"
 SEEDS = 300
 UNIT_KAFKA, ASSIGNOR = "tests/unit/streaming/kafka", f"{STREAMING}kafka/membership/assignor.py"
@@ -156,6 +157,25 @@ MUTANTS = (
     Mutant("Ξ over the updates alone", FOLLOW, "along[i] *= scale * signs[i] * length",
            "along[i] = math.inf if steps[i] == 0.0 else along[i] * scale * signs[i] * length",
            f"{BOUNDS}random_streams[random_stream]"),
+    Mutant("a label joined twice", f"{MEMORY}::decide_chain", "root == fresh or items[root].state == HELD",
+           "root == fresh or items[root].state in (HELD, LEARNED)"),
+    Mutant("a window closed by one record", f"{MEMORY}::pass_time", "min(tail[-1], tail[-2])", "tail[-1]"),
+    Mutant("a held event lost at a restart", f"{JOIN}._state",
+           "min(oldest, following[p])", "following[p]"),
+    Mutant("an event learned both at its label and at its window's end", f"{MEMORY}::decide_chain",
+           "leave(m, root, items[used].label if used >= 0 else float(m.rules[DEFAULT_LABEL]), LEARNED)",
+           "leave(m, root, items[used].label if used >= 0 else float(m.rules[DEFAULT_LABEL]), HELD)"),
+    Mutant("the order of a join's records not recorded", f"{LEARNING}learner.py::Learner.cover",
+           "self.runs.append((index, begin, offset))", "self.runs.append((0, begin, offset))"),
+    Mutant("a repeated id learned", f"{MEMORY}::take", "m.state[CLOSED] - m.rules[REACH]",
+           "m.state[CLOSED] - m.rules[WINDOW]"),
+    Mutant("all overdue windows closed at the first label after a silence", f"{MEMORY}::pass_label_time",
+           "min(tail[0], tail[1])", "max(tail[0], tail[1])"),
+    Mutant("a label record that is not read again", f"{LEARNING}learner.py::Learner.remember",
+           "self.join.rebuild(partition, part, *self._read(partition, part.values))",
+           "self.join.rebuild(partition, part, self._read(partition, part.values)[0], NOTHING_READ)"),
+    Mutant("a join rebuilt on top of a part of it", f"{LEARN}._rebuild",
+           "learner.restore_join(head.join, head.counts.join)", "learner.join", seed=484),
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from service.errors import (
     SnapshotForeign,
 )
 from service.learning.events.event_reader import use_compiled_reader
-from service.learning.identity import Identity
+from service.learning.identity import Identity, JoinRules
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, CandidateOptions, Options
 from service.learning.records import PartitionId
@@ -33,10 +33,24 @@ from service.snapshots.keeper import Keeper, fetch_newest
 from service.streaming import learn_loop
 from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
-from tests.simulation.world import CLASSES, RAW, Clock, SimulatedStore, Step, Topic, Twin, Violation, World
+from tests.simulation.world import (
+    CLASSES,
+    RAW,
+    WINDOW,
+    Clock,
+    SimulatedStore,
+    Step,
+    Topic,
+    Twin,
+    Violation,
+    World,
+    number_of,
+)
 
 MAX_BLOCKS = 3
 """The maximum number of blocks of runs since the last kept version."""
+JOINED = Options(label_topic="labels")
+"""The options of all models: in some simulations labels have a topic of their own."""
 MAX_SETTLE_STEPS = 12_000
 """Steps after the last fault in which everything must be learned, or a process must report an error."""
 
@@ -54,6 +68,9 @@ class ProcessObserver:
         self._world.say(f"{self._name}: learns from {learner.next}")
         if digest not in self._judge.heads or learner.identity != self._identity:
             raise Violation(f"version {head.version} was never accepted, or has other settings")
+
+    def rebuilding(self, *_: int) -> None:
+        self.reason = None
 
     def saved(self, save: Any) -> None:
         self._torn = self._world.torn
@@ -199,7 +216,7 @@ class Simulation:
         eta = rng.choice((1.0, 0.5, 0.3)) * (3e14 if seed % 16 == 9 else 1.0)
         margins: dict[str, Any] = {"margin": (0.5, 4.0)} if seed % 8 == 3 else {}
         classes: dict[str, Any] = {"labels": CLASSES} if self.world.labels is CLASSES else {}
-        self.identity = Identity(eta=eta, **recent, **scaled, **margins, **classes)
+        self.identity = Identity(eta=eta, **recent, **scaled, **margins, **classes, **self.join_settings())
         # Some processes learn candidates too.
         self.candidate_rng = random.Random(f"candidates of {seed}")
         self.processes: list[Process] = []
@@ -211,8 +228,8 @@ class Simulation:
         self.flip_rng = random.Random(f"flips of {seed}")
         has_twin = seed % 13 == 5
         if not self.is_twin:
-            self.world.topic.compacted = self.flip_rng.random() < 0.2
-        self.flip_probability = 0.0 if has_twin else self.flip_rng.choice((0.0, 0.003))
+            self.world.topic.compacted = self.flip_rng.random() < 0.2 and not self.world.joined
+        self.flip_probability = 0.0 if has_twin or self.world.joined else self.flip_rng.choice((0.0, 0.003))
         self.kept_at = {"": 0.0}
         """When the last kept version of each accepted head was accepted."""
         faults: list[tuple[Callable[[], None], float]] = [
@@ -235,6 +252,18 @@ class Simulation:
         """A second model of the same topic."""
         self.faults = [(fault, weight * rng.choice((0.0, 0.5, 1.0, 1.0, 3.0))) for fault, weight in faults]
         self.fault_probability = rng.choice((0.02, 0.05, 0.15))
+
+    def join_settings(self) -> dict[str, Any]:
+        """The settings of a join, if this model has one."""
+        if not self.world.joined:
+            return {}
+        rng = random.Random(f"join of {self.seed}")
+        default = rng.choice((None, self.world.labels[-1]))
+        rules = JoinRules(
+            id="/id", label="/label", label_value=None, where={}, own_topic=True, window=WINDOW, default_label=default,
+            waits_for_labels=default is not None and rng.random() < 0.5, max_held=rng.choice((5, 1000, 1000)),
+        )  # fmt: skip
+        return {"join": rules}
 
     def run(self) -> World:
         """Run the whole history; raises Violation with it."""
@@ -339,7 +368,8 @@ class Simulation:
         if len(self.processes) < 4:
             self.started += 1
             rng = self.world.rng
-            identity = Identity(eta=0.25, labels=self.identity.labels) if self.world.chance(0.03) else self.identity
+            other_settings = Identity(eta=0.25, labels=self.identity.labels, join=self.identity.join)
+            identity = other_settings if self.world.chance(0.03) else self.identity
             group = "theirs" if self.has_damage and rng.random() < 0.2 else "ours"
             foreign = self.has_damage and self.world.chance(0.1)
             keeper_options = self.keeper_options | {"options": self.options(identity)}
@@ -355,14 +385,14 @@ class Simulation:
         """The options of a new process: every third seed with two labels has candidates. One diverges, one changes."""
         rng = self.candidate_rng
         if self.seed % 3 != 1 or identity.multiclass:
-            return DEFAULT
+            return JOINED
         variants: dict[str, Any] = {
             "wide": {"margin": (0.5, 3.0)}, "calm": {"average": "recent", "half_life": 4}, "wild": {"eta": 3e14},
             "slow": {"eta": identity.eta * rng.choice((0.5, 0.5, 0.5, 0.25))},
         }  # fmt: skip
         names = rng.choice((list(variants), list(variants), rng.sample(list(variants), 2), []))
         candidates = {name: CandidateOptions(replace(identity, **variants[name])) for name in names}
-        return Options(candidates={name: new for name, new in candidates.items() if new.identity != identity})
+        return JOINED._replace(candidates={name: new for name, new in candidates.items() if new.identity != identity})
 
     def _random_process(self) -> Process | None:
         return self.world.rng.choice(self.processes) if self.processes else None
@@ -490,7 +520,7 @@ class Simulation:
 
     def recreate(self) -> None:
         world = self.world
-        world.topic = Topic(world.rng, len(world.topic.partitions), world.values, world.labels)
+        world.topic = Topic(world.rng, len(world.topic.partitions), world.values, world.labels, world.joined)
         world.topics.append(world.topic)
         world.committed = {}
         for _ in range(world.rng.randint(0, 12)):
@@ -562,6 +592,9 @@ class Simulation:
             head = self.judge.heads[digest] if digest else None
             starts = [head.next.get(p, 0) if head else 0 for p in range(len(bounds))]
             log_lost = any(not begin <= o <= end for o, (begin, end) in zip(starts, bounds, strict=True))
+            join = json.loads(world.redis.state.get("head", b"{}")).get("join", {"partitions": {}})
+            for p, state in join["partitions"].items():
+                log_lost |= state["rebuild"] < bounds[number_of(PartitionId.from_text(p))][0]
             # A misplaced batch stops learning before it, or at a start that looks for the last record in it. If it
             # overlaps with the first batch after a seek, nothing shows which of the two batches is misplaced.
             for p, part in enumerate(world.topic.partitions):

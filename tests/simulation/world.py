@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 from service.errors import DependencyError
 from service.learning.identity import FOLD
+from service.learning.records import PartitionId
 from service.snapshots.codec import damaged
 from service.snapshots.ports import Commit
 from service.streaming.records import Headers, KafkaRecord
+from tests.join_oracle import JoinRecord
 
 NAMES = "abcdefghijklmn"
 VALUES: tuple[Any, ...] = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
@@ -28,6 +30,22 @@ BAD = (
     None, b"", b"no event", b'{"features":{"a":1}}', b'{"features":{"new1":1,"a":NaN},"label":1}',
     b'{"features":{"new2":1},"label":"perhaps"}', b'{"features":{"new3":1,"new4":1e31},"label":1}',
 )  # fmt: skip
+
+
+FIRST_LABEL_RANK = 1000
+"""The rank of the first partition of labels."""
+WINDOW = 1000
+"""Milliseconds that a label may be later than its event."""
+
+
+def partition_at(number: int, joined: bool) -> PartitionId:
+    """The id of a partition in the simulation. If labels have a topic of their own, every second one is of labels."""
+    return PartitionId(number // 2, ("events", "labels")[number % 2]) if joined else PartitionId(number)
+
+
+def number_of(partition: PartitionId) -> int:
+    """The number of a partition in the simulation."""
+    return 2 * partition.number + (partition.topic == "labels") if partition.topic else partition.number
 
 
 class Violation(AssertionError):
@@ -53,6 +71,8 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers
     good: bool
+    joined: JoinRecord | None = None
+    """What a join sees of it."""
 
     @property
     def kafka(self) -> KafkaRecord:
@@ -93,9 +113,13 @@ class Topic:
     """A topic between its creation and its deletion."""
 
     def __init__(
-        self, rng: random.Random, partitions: int, values: Sequence[Any] = VALUES, labels: Sequence[Any] = (1, -1)
-    ) -> None:
-        self._rng, self._values, self._labels = rng, values, labels
+        self, rng: random.Random, partitions: int, values: Sequence[Any] = VALUES, labels: Sequence[Any] = (1, -1),
+        joined: bool = False,
+    ) -> None:  # fmt: skip
+        """`joined` makes it two topics, of events and of labels: see `partition_at`."""
+        self._rng, self._values, self._labels, self.joined = rng, values, labels, joined
+        self.time = 1_700_000_000_000
+        """The timestamp of the last record, more or less."""
         self.partitions = [Partition() for _ in range(partitions)]
         self.compacted = False
 
@@ -115,12 +139,34 @@ class Topic:
 
     def _write(self, part: Partition, offset: int) -> None:
         rng = self._rng
+        if self.joined:
+            part.records[offset] = self._joined_record(self.partitions.index(part), offset)
+            return
         good = rng.random() > 0.15
         value = rng.choice(BAD)
         if good:
             features = {name: rng.choice(self._values) for name in rng.sample(NAMES, rng.randint(0, 4))}
             value = json.dumps({"features": features, "label": rng.choice(self._labels)}).encode()
         part.records[offset] = Record(offset, rng.randrange(1 << 40), rng.choice((None, b"k")), value, (), good)
+
+    def _joined_record(self, number: int, offset: int) -> Record:
+        """An event, with a label or without one, or a label, or something bad."""
+        rng, of_labels = self._rng, number % 2 == 1
+        self.time += rng.choice((0, 1, 10, 50)) if rng.random() < 0.98 else rng.choice((2 * WINDOW, 10 * WINDOW))
+        time = self.time - rng.choice((0, 0, 0, 5, WINDOW // 2, 2 * WINDOW))
+        if rng.random() < 0.01:
+            time += 10 * 86_400_000
+        kind, label, id_ = "label" if of_labels else "event", None, f"id{rng.randrange(40)}"
+        if rng.random() < (0.9 if of_labels else 0.1):
+            label = rng.choice(self._labels)
+        value: dict[str, Any] = {"id": id_, "label": label}
+        if not of_labels:
+            value["features"] = {name: rng.choice(self._values) for name in rng.sample(NAMES, rng.randint(0, 4))}
+        text = json.dumps(value).encode()
+        if not (good := rng.random() > 0.1):
+            kind, text = "other", rng.choice((b"", b"no event", b'{"label":1}', b'{"id":7.5,"label":1,"features":{}}'))
+        rank = number // 2 + FIRST_LABEL_RANK * of_labels
+        return Record(offset, time, None, text, (), good, JoinRecord(rank, offset, time, id_, kind, label))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -269,8 +315,10 @@ class World:
         self.redis = Redis()
         self.values = RAW if seed % 8 == 5 else VALUES
         self.labels: Sequence[Any] = CLASSES if seed % 8 == 4 else (1, -1)
-        self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)), self.values, self.labels)
-        self.foreign_topic = Topic(self.rng, 1, self.values, self.labels)
+        self.joined = (seed % 10 == 5 or seed % 40 in (4, 22)) and seed % 13 != 5
+        count = self.rng.choice((1, 1, 2, 3)) + self.joined
+        self.topic = Topic(self.rng, count, self.values, self.labels, self.joined)
+        self.foreign_topic = Topic(self.rng, 1 + self.joined, self.values, self.labels, self.joined)
         """A topic of the same name on another cluster."""
         self.topics = [self.foreign_topic, self.topic]
         self.committed: dict[int, int] = {}

@@ -8,12 +8,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from service.learning.learner import Learner
-from service.learning.records import PartitionId
 from service.serving.model_info import Accuracy, Share, answering_name, baseline
 from service.serving.models import Model, Models
 
@@ -88,7 +88,7 @@ class Points:
 class History:
     """The history of all models that answer. It is kept even if nobody looks at the page."""
 
-    def __init__(self, models: Models, lag: Callable[[Model], Mapping[PartitionId, int] | None]) -> None:
+    def __init__(self, models: Models, lag: Callable[[Model], Mapping[Any, int] | None]) -> None:
         """`lag` returns a model's lag by partition, or None if it is not known here."""
         self._models, self._lag = models, lag
         self._points: dict[str, Points] = {}

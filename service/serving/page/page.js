@@ -148,6 +148,10 @@ function version(now) {
     ["Rule", `${ids.rule}, η = ${number(ids.eta)}, ${ids.features} features`],
     ["Answers", named(model)(model.serve)],
     ["Columns", count(model.columns)],
+    ...(model.held === null ? [] : [
+      ["Held events", model.held_since ? `${count(model.held)}, the oldest of ${new Date(model.held_since).toLocaleString("en-GB")}` : count(model.held)],
+      ["Labels", Object.entries(model.label_outcomes).map(([outcome, n]) => `${count(n)} ${outcome.replace("_", " ")}`).join(", ")],
+    ]),
     ["State digest", model.state_digest], // not cut, as `inspect` and `verify` print it
   ];
   part("version", rows, () => $("version").replaceChildren(...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));

@@ -200,14 +200,33 @@ class Cluster:
             [(*_, granted, _)] = answer.topics
             return [right for right in rights if not granted >> RIGHTS[right] & 1]
 
-    async def largest_batch(self, topic: str) -> int:
-        """The largest batch in bytes that a topic accepts; raises DependencyError, also if we may not ask."""
-        resource = ConfigResourceType.TOPIC, topic, ["max.message.bytes", "segment.bytes"]
+    async def topic_settings(self, topic: str, *names: str) -> dict[str, str]:
+        """Settings of a topic, by name; raises DependencyError, also if we may not ask."""
         async with self.errors():
-            [(code, _, _, _, entries)] = (await self.ask(DescribeConfigsRequest([resource], False))).resources
+            request = DescribeConfigsRequest([(ConfigResourceType.TOPIC, topic, list(names))], False)
+            [(code, _, _, _, entries)] = (await self.ask(request)).resources
             if code:
                 raise DependencyError(f"{self}: the settings of topic {topic} cannot be read", "kafka")
-            return min(int(value) for _, value, *_ in entries)
+            return {name: value for name, value, *_ in entries}
+
+    async def largest_batch(self, topic: str) -> int:
+        """The largest batch in bytes that a topic accepts; raises DependencyError, also if we may not ask."""
+        return min(map(int, (await self.topic_settings(topic, "max.message.bytes", "segment.bytes")).values()))
+
+    async def retention_warnings(self, topics: Sequence[str], needed_ms: int) -> list[str]:
+        """A line for each topic that may lose records which a join or `once` reads again at a restart."""
+        warnings = []
+        for topic in topics:
+            found = await self.topic_settings(topic, "retention.ms", "cleanup.policy")
+            if 0 <= (kept := int(found["retention.ms"])) < needed_ms:
+                hours, needed = kept / 3.6e6, needed_ms / 3.6e6
+                warnings.append(
+                    f"topic {topic} keeps records for {hours:.3g} hours, a restart reads the last {needed:.3g} again: "
+                    "raise retention.ms"
+                )
+            if "compact" in found["cleanup.policy"]:
+                warnings.append(f"topic {topic} is compacted, so a restart may miss records that it needs again")
+        return warnings
 
     @asynccontextmanager
     async def reader(self, model: str, topics: Sequence[str], missing: PerceptronError) -> AsyncIterator[LogReader]:

@@ -5,7 +5,8 @@ Snapshots have the offsets, so the loop seeks after every assignment.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ YIELDS_AFTER_POLL = 2
 """Turns of the event loop after a poll: a poll takes as long as a slice, and requests may have come meanwhile."""
 FULL_QUEUE_SECONDS = 0.1
 """The pause until the queue of dead letters is checked for room again."""
+ANSWER_SECONDS = 5.0
+"""A partition is at its end if its leader said so within this time. An idle leader answers every two seconds."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 30.0
 """The limit of a poll while there is something to save, and while there is nothing to do."""
 
@@ -130,14 +133,21 @@ class ModelLog:
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         self.fetcher.seek({own: offsets[partition] for partition, own in self.assigned.items() if partition in offsets})
 
-    async def poll(self, idle: bool = False) -> dict[PartitionId, KafkaRecords]:
+    def at_end(self) -> set[PartitionId]:
+        oldest = time.monotonic() - ANSWER_SECONDS
+        return {b.of.partition for b in self._buffers() if b.position >= b.end and b.end_at >= oldest}
+
+    async def poll(
+        self, idle: bool = False, partitions: Collection[PartitionId] | None = None
+    ) -> dict[PartitionId, KafkaRecords]:
         if not self.held:
             return {}
+        polled_partitions = [own for p, own in self.assigned.items() if partitions is None or p in partitions]
         max_records = SHORT_POLL_RECORDS if self.predictions_wait() else POLL_RECORDS
         seconds = IDLE_SECONDS if idle else POLL_SECONDS
         try:
             async with asyncio.timeout(seconds) as self._polling, self.clients.cluster.errors():
-                polled = await self.fetcher.poll([*self.assigned.values()], max_records)
+                polled = await self.fetcher.poll(polled_partitions, max_records)
         except TimeoutError:
             return {}
         except DependencyError:
@@ -151,10 +161,10 @@ class ModelLog:
     def commit(self, offsets: Mapping[PartitionId, int]) -> None:
         self.committable = {self.assigned[p].tp: offset for p, offset in offsets.items() if p in self.assigned}
 
-    def lag(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
+    def lag(self, offsets: Mapping[PartitionId, int]) -> dict[TopicPartition, int]:
         """Offsets between these and the ends of the partitions, at the last check of `health`."""
-        own = {p: each.tp for p, each in self.assigned.items() if p in offsets and each.tp in self.ends}
-        return {p: max(0, self.ends[tp] - offsets[p]) for p, tp in own.items()}
+        own = {each.tp: offsets[p] for p, each in self.assigned.items() if p in offsets and each.tp in self.ends}
+        return {tp: max(0, self.ends[tp] - offset) for tp, offset in own.items()}
 
     async def publish(self, letter: Message) -> None:
         self.dead_letters.add(letter)

@@ -124,6 +124,7 @@ class PartitionBuffer:
             elif error in (OffsetOutOfRangeError, *UNAUTHORISED):
                 self.error = error(self.of.tp.topic)
             else:  # the leader moved, or the broker cannot answer now
+                self.end_at = 0.0
                 self.retry_at = time.monotonic() + RETRY_SECONDS
         except OffsetDamage as damage:
             kind = DataError if isinstance(damage, BatchDamage) else LogGap
