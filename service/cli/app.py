@@ -48,8 +48,8 @@ def _root(
 
 for command in (
     run.run, data.suggest, data.produce, data.fit, run.predict, run.healthcheck, run.config, run.check,
-    stored.inspect, stored.export, stored.rollback, stored.amend, stored.verify, stored.reset, stored.promote,
-    run.demo,
+    stored.inspect, stored.export, stored.rollback, stored.amend, stored.join, stored.verify, stored.reset,
+    stored.promote, run.demo,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(dead_letters.app, name="dead-letters", short_help=dead_letters.app.info.help)

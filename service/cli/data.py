@@ -89,6 +89,7 @@ def suggest(
     bootstrap: Bootstrap = None,
     form: Format = None,
     label: Annotated[str | None, typer.Option(metavar="POINTER", help="The label: /clicked, or a name.")] = None,
+    labels: Annotated[str | None, typer.Option(metavar="TOPIC", help="The topic of labels that come later.")] = None,
     count: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N", help="Read N records.")] = 20_000,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the settings to this TOML file.")
@@ -108,9 +109,13 @@ def suggest(
         raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
     check_output(output, overwrite=yes)
     name = one_topic(settings) if topic or not file else topic_for(file)
+    label_sample = None
+    if file and labels:
+        raise ConfigurationError("suggest: --labels needs --topic: the records of files have no timestamps")
     if file:
         sample, kafka = read_file(file, form, count), None
     else:
         sample = asyncio.run(read_topic(settings.kafka.cluster, name, count))
         kafka = settings.kafka.bootstrap_servers
-    suggest_settings(sample, name, kafka, label=label, output=output, as_json=json)
+        label_sample = asyncio.run(read_topic(settings.kafka.cluster, labels, count)) if labels else None
+    suggest_settings(sample, name, kafka, label=label, output=output, as_json=json, labels=label_sample)

@@ -57,7 +57,9 @@ def retry_letters(
 
     settings, name = settings_and_model(ctx)
     topics = settings.model_topics
-    sharing = [model for model, topic in topics.items() if model != name and topic == topics.get(name, name)]
+    sharing = [
+        model for model, own in topics.items() if model != name and not set(own).isdisjoint(topics.get(name, [name]))
+    ]
     if sharing and not yes:
         raise ConfigurationError(f"model {', '.join(sharing)} would learn these records twice: say --yes to do it")
     retry(settings.kafka.cluster, name, keys or [], every, reason)

@@ -1,7 +1,7 @@
-"""The commands on a stored model: inspect, export, rollback, amend, verify, reset, promote."""
+"""The commands on a stored model: inspect, export, rollback, amend, join, verify, reset, promote."""
 
 from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -90,6 +90,19 @@ def promote(
     from service.tools.stored.promote import promote_model
 
     _run(promote_model(settings_of(ctx), name, alias))
+
+
+def join(
+    ctx: typer.Context,
+    action: Annotated[Literal["resume", "drop"], typer.Argument(help="What to do.")],
+    model: Model = None,
+    redis: RedisUrl = None,
+    yes: Yes = False,
+) -> None:
+    """Let windows close without silent label partitions (resume), or forget what is held (drop)."""
+    from service.tools.stored.amend import drop_held, resume_closing
+
+    _run((resume_closing if action == "resume" else drop_held)(*settings_and_model(ctx), yes))
 
 
 def _run(command: Coroutine[Any, Any, T]) -> T:

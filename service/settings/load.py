@@ -122,10 +122,11 @@ class Settings(BaseSettings):
         return values
 
     @property
-    def model_topics(self) -> dict[str, str]:
-        """The topic of each model that is learned: named in `topics`, or by a table with a `topic`."""
-        named = {name: own.topic for name, own in self.models.items() if own.topic}
-        return {name: name for name in self.topics if not name.startswith("^")} | named
+    def model_topics(self) -> dict[str, list[str]]:
+        """The topics of each model that is learned: it is named in `topics`, or its table has a `topic`."""
+        named = [name for name, own in self.models.items() if own.topic]
+        models = dict.fromkeys([*(name for name in self.topics if not name.startswith("^")), *named])
+        return {model: self.topics_of(model) for model in models}
 
     @property
     def patterns(self) -> list[str]:
@@ -167,7 +168,7 @@ class Settings(BaseSettings):
         Kafka's own topics and those of dead letters hold no events.
         """
         is_reserved = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)
-        is_reserved |= any(own.topic == topic for own in self.models.values())
+        is_reserved |= any(topic in (own.topic, own.join and own.join.topic) for own in self.models.values())
         return not is_reserved and _matching(self.patterns, topic) is not None
 
     def model_settings(self, model: str) -> ModelSettings:
@@ -181,9 +182,10 @@ class Settings(BaseSettings):
         names = {*stated.get("models", ()), *comma_separated(stated.get("topics", []))}
         return "model" in stated or model in names or _matching(names, model) is not None
 
-    def topic_of(self, model: str) -> str:
-        """The topic that a model learns."""
-        return self.model_settings(model).topic or model
+    def topics_of(self, model: str) -> list[str]:
+        """The topic of a model's events, and that of its labels if it is another one."""
+        own = self.model_settings(model)
+        return list(dict.fromkeys([own.topic or model, (own.join and own.join.topic) or own.topic or model]))
 
     @property
     def origins(self) -> SettingSources:

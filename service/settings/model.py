@@ -6,10 +6,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from service.errors import ConfigurationError
-from service.learning.identity import MAX_CLASSES, MAX_HALF_LIFE, MAX_VALUE, OF_A_CANDIDATE, Identity, Places, Text
+from service.learning.events.careful_reader import label_signs
+from service.learning.identity import (
+    MAX_CLASSES,
+    MAX_HALF_LIFE,
+    MAX_VALUE,
+    OF_A_CANDIDATE,
+    Identity,
+    JoinRules,
+    Places,
+    Text,
+)
 from service.learning.options import MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
@@ -28,6 +38,8 @@ TOPIC_NAME = "topic name (at most 236 of A-Z a-z 0-9 . _ -)"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _RANDOM_START = re.compile("random:[0-9]{1,19}")
 _POINTER = re.compile("(/([^~\0]|~[01])*)?")
+_DURATION = re.compile("([0-9]{1,9})([smhd])")
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def is_topic(name: str) -> bool:
@@ -48,14 +60,42 @@ def _pointer(text: str) -> str:
     return text
 
 
+def _duration(text: str) -> str:
+    if not (match := _DURATION.fullmatch(text)) or not int(match[1]):
+        raise ValueError(f'expected a number with s, m, h or d, such as "10m", got {short_json(text)}')
+    return text
+
+
+def milliseconds(duration: str) -> int:
+    """The length of a duration.
+
+    >>> milliseconds("10m")
+    600000
+    """
+    return int(duration[:-1]) * _UNIT_MS[duration[-1]]
+
+
+def _by_value(label: Any) -> Any:
+    """The label with 1.0 written as 1: equal numbers are one label."""
+    return int(label) if isinstance(label, float) and label.is_integer() else label
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, bool | int | float | str) else value
+
+
+Duration = Annotated[str, AfterValidator(_duration)]
+"""A length of time: a number with `s`, `m`, `h` or `d`."""
 PointerOrRecord = Annotated[str, AfterValidator(_pointer)]
 """A JSON Pointer to a part of a record, or the empty string, which is the whole record."""
 Pointer = Annotated[str, Field(min_length=1), AfterValidator(_pointer)]
-LabelSetting = bool | int | float | str
+LabelSetting = Annotated[bool | int | float | str, AfterValidator(_by_value)]
 OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
 MarginSetting = OneMargin | tuple[OneMargin, OneMargin] | None
 """One margin for both labels, or one for each: the negative label's first."""
 Average = bool | Literal["recent"]
+Where = dict[Pointer, Annotated[tuple[LabelSetting, ...], Field(min_length=1), BeforeValidator(_as_list)]]
+"""For each JSON Pointer the allowed values; a single one needs no list."""
 
 
 class EventSettings(Section):
@@ -73,8 +113,14 @@ class EventSettings(Section):
     """Patterns of the flattened names to learn, such as `"user.*"`; default: all."""
     without: tuple[str, ...] = ()
     """Patterns of features to leave out."""
-    where: dict[Pointer, LabelSetting | Annotated[list[LabelSetting], Field(min_length=1)]] = Field({})
+    where: Where = Field({})
     """For each JSON Pointer a value, or a list of values; records with other values are skipped."""
+    unlabelled: Literal["reject", "skip"] = "reject"
+    """What happens to an event whose label is null or absent; with a `join` table it is held."""
+    once: Duration | None = None
+    """The span of record timestamps within which an id is learned once, such as `"1h"`."""
+    order: Literal["arrival", "time"] = "arrival"
+    """`"time"` merges the partitions by timestamp, as `join` and `once` do."""
 
     @model_validator(mode="after")
     def _parts_differ(self) -> "EventSettings":
@@ -86,11 +132,53 @@ class EventSettings(Section):
 
     def places(self) -> Places:
         """These settings as a part of the identity."""
-        where = {
-            pointer: tuple(map(_by_value, value if isinstance(value, list) else [value]))
-            for pointer, value in sorted(self.where.items())
+        own = {name: value for name, value in self if name in Places.__struct_fields__}
+        changed = {"weight": self.weight or None, "id": self.id or None, "where": dict(sorted(self.where.items()))}
+        return Places(**own | changed)
+
+
+class JoinSettings(Section):
+    """`[models.NAME.join]`: events wait for labels that come later, in records of their own."""
+
+    topic: Annotated[str, AfterValidator(_topic)] | None = None
+    """The topic of label records; default: the model's, where records without features are label records."""
+    id: Pointer | None = None
+    """A JSON Pointer to the id of the event; default: the event's."""
+    label: Pointer | None = None
+    """A JSON Pointer to the label; default: the event's."""
+    label_value: LabelSetting | None = None
+    """The label of each label record, instead of `label`."""
+    where: Where = Field({})
+    """Which records are label records, as for events."""
+    window: Duration
+    """How long after its event a label counts, by the timestamps of the records."""
+    default_label: LabelSetting | None = None
+    """The label of an event whose window ends without a label; default: such an event is not learned."""
+    max_silence: Duration | None = None
+    """With `default_label`: how far labels may lie behind before that is reported. Windows then wait for labels."""
+    max_held: int = Field(1_000_000, ge=1, le=50_000_000)
+    """The most held events and waiting labels; beyond it the oldest are dropped."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> "JoinSettings":
+        if self.label is not None and self.label_value is not None:
+            raise ValueError("label_value: it stands for label: set one of them")
+        if self.max_silence is not None and self.default_label is None:
+            raise ValueError("max_silence: it needs a default_label, since silence means nothing without one")
+        return self
+
+    def rules(self, event: EventSettings) -> JoinRules:
+        """These settings as a part of the identity."""
+        own = {name: value for name, value in self if name in JoinRules.__struct_fields__}
+        changed = {
+            "id": self.id or event.id,
+            "label": (self.label or event.label) if self.label_value is None else None,
+            "where": dict(sorted(self.where.items())),
+            "own_topic": self.topic is not None,
+            "window": milliseconds(self.window),
+            "waits_for_labels": self.max_silence is not None,
         }
-        return Places(**dict(self) | {"weight": self.weight or None, "id": self.id or None, "where": where})
+        return JoinRules(**own | changed)
 
 
 class CandidateSettings(Section):
@@ -148,6 +236,7 @@ class ModelSettings(Section):
     text: Text = "category"
     """What a string is: a feature `name=value`, ignored, or a reason to reject the event."""
     event: EventSettings = EventSettings()
+    join: JoinSettings | None = None
     scale: Literal["none", "standard"] = "none"
     """`"standard"` learns numbers as (value - running mean) / running standard deviation."""
     labels: tuple[LabelSetting, ...] | None = Field(None, min_length=2, max_length=MAX_CLASSES)
@@ -189,6 +278,24 @@ class ModelSettings(Section):
             raise ValueError('features = "positional" takes a list: it has no names and no other parts of the event')
         if self.features == "positional" and (self.dimension or 0) > self.max_features:
             raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
+        return self
+
+    @model_validator(mode="after")
+    def _validate_join(self) -> "ModelSettings":
+        event, join = self.event, self.join
+        if (join or event.once) and not event.id:
+            raise ValueError("event.id: join and once need the ids of events")
+        if join is None:
+            return self
+        if event.unlabelled == "skip":
+            raise ValueError('event.unlabelled: with a join, events without a label are held: take "skip" out')
+        if join.topic is None and event.features == "":
+            raise ValueError('join.topic: features = "" needs a topic of its own for labels')
+        signs = label_signs(self.identity())
+        for name in ("label_value", "default_label"):
+            label = getattr(join, name)
+            if label is not None and (isinstance(label, bool), label) not in signs:
+                raise ValueError(f"join.{name}: {short_json(label)} is not a label of this model")
         return self
 
     @model_validator(mode="after")
@@ -307,7 +414,9 @@ class ModelSettings(Section):
         candidates = {
             name: CandidateOptions(self._candidate_identity(c), c.serve) for name, c in self.candidates.items()
         }
-        return Options(self.window, self.serve, self.bound, self._reference, candidates)
+        topic, silence = (self.join.topic, self.join.max_silence) if self.join else (None, None)
+        max_silence = milliseconds(silence) if silence else 0
+        return Options(self.window, self.serve, self.bound, self._reference, candidates, topic or "", max_silence)
 
     def identity(self) -> Identity:
         """The identity that a stored model must have to be continued."""
@@ -323,12 +432,9 @@ class ModelSettings(Section):
             "start": self.start_weights.identity if self.start_weights else self.start,
             "half_life": (self.half_life or HALF_LIFE_EVENTS) if self.average == "recent" else None,
             "event": self.event.places(),
-            "labels": self.labels and tuple(map(_by_value, self.labels)),
             "max_columns": self.max_columns if self.features == "named" else None,
+            "unlabelled": "skip" if self.event.unlabelled == "skip" else msgspec.UNSET,
+            "once": milliseconds(self.event.once) if self.event.once else msgspec.UNSET,
+            "join": self.join.rules(self.event) if self.join else msgspec.UNSET,
         }
         return Identity(**own | derived)
-
-
-def _by_value(label: LabelSetting) -> LabelSetting:
-    """The label with 1.0 written as 1: equal numbers are one label."""
-    return int(label) if isinstance(label, float) and label.is_integer() else label

@@ -1,18 +1,24 @@
 """`perceptron check`: whether the settings can work, and fit the stored models and the newest records."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import chain
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from service.errors import DataError, PerceptronError, Unauthorised
 from service.learning.columns.columns import columns_for
+from service.learning.evaluation.advice import repeated_ids
 from service.learning.events.event_reader import EventReader
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import ValueFormat
+from service.learning.identity import JoinRules
 from service.settings.load import Settings
 from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
@@ -25,6 +31,7 @@ from service.streaming.resume_check import same_settings
 from service.text import quantity
 from service.tools.suggest.sample import newest_of
 
+MAX_AHEAD_SECONDS = 3600
 NEWEST_RECORDS = 100
 """Records that are read from each topic."""
 
@@ -59,7 +66,10 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     report, cluster, group = _Report(), settings.kafka.cluster, settings.kafka.group_id
     with report.failing():
         settings.check_work()
-        report.say("ok", f"settings: {quantity(len({*settings.topics, *settings.model_topics.values()}), 'topic')}")
+        report.say(
+            "ok",
+            f"settings: {quantity(len({*settings.topics, *chain(*settings.model_topics.values())}), 'topic')}",
+        )
     report.say("warn", *settings.warnings)
     reached, topics = False, None
     with report.failing():
@@ -78,17 +88,21 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     with report.failing():
         broker, _ = await find_coordinator(cluster, group, settings.kafka.session_timeout)
         report.say("ok", f"group {group}: broker {broker} coordinates it")
-    for model, topic in settings.model_topics.items():
-        for name, right in ((topic, "Read"), (dead_letter_topic(model), "Write")):
+    for model, own in settings.model_topics.items():
+        for name, right in (*((topic, "Read") for topic in own), (dead_letter_topic(model), "Write")):
             with report.failing():
                 await _check_topic(report, settings, name, right, name in topics)
-    named = {model: topic for model, topic in settings.model_topics.items() if topic in topics}
-    learned = named | {topic: topic for topic in topics if settings.requests_topic(topic)}
+    named = {model: own for model, own in settings.model_topics.items() if topics.issuperset(own)}
+    learned = named | {topic: [topic] for topic in topics if settings.requests_topic(topic)}
     if reached:
         await _check_stored(report, settings, sorted(learned))
-    for model, topic in sorted(learned.items()):
+    for model, own in sorted(learned.items()):
+        for topic in own:
+            with report.failing():
+                await _check_records(report, cluster, model, topic, settings.model_settings(model), topic != own[0])
         with report.failing():
-            await _check_records(report, cluster, model, topic, settings.model_settings(model))
+            if reach := settings.model_settings(model).identity().reach_ms:
+                report.say("warn", *await cluster.retention_warnings(own, reach))
     return report.failed
 
 
@@ -118,22 +132,26 @@ async def _check_stored(report: _Report, settings: Settings, models: Iterable[st
                     report.say("ok", f"model {model}: goes on with version {head.version}")
 
 
-async def _check_records(report: _Report, cluster: Cluster, model: str, topic: str, settings: ModelSettings) -> None:
-    """A line for the newest records of a topic: whether they are events of the model.
+async def _check_records(
+    report: _Report, cluster: Cluster, model: str, topic: str, settings: ModelSettings, labels: bool
+) -> None:
+    """A line for the newest records of a topic: whether they are events of the model, or `labels` of events.
 
     Raises DependencyError, and DataError if a record cannot be read, or if some are rejected and none is accepted.
     """
     identity = settings.identity()
     places, values, formats = list[str](), list[bytes | None](), list[ValueFormat]()
+    times = list[NDArray[np.int64]]()
     missing = DataError(f"topic {topic} does not exist")
     async for partition, newest in newest_of(cluster, topic, missing, NEWEST_RECORDS):
         places += [f"offset {record.offset} of partition {partition}" for record in newest]
         values += newest.values
+        times.append(newest.timestamps)
         formats += map(newest.values.format_at, range(len(newest)))
     if not values:
         return report.say("ok", f"topic {topic}: no records yet")
     buffer = ValueBuffer.from_values(values, formats)
-    events = EventReader(identity).read(buffer)
+    events = EventReader(identity, labels).read(buffer)
     rejects, skipped = events.rejects, len(events.skipped)
     accepted = len(values) - len(rejects) - skipped
     text = f"topic {topic}: {accepted} of the last {len(values)} records would be accepted"
@@ -145,13 +163,32 @@ async def _check_records(report: _Report, cluster: Cluster, model: str, topic: s
     if rejects and not accepted:
         raise DataError(text)
     report.say("warn" if rejects or not accepted else "ok", text)
+    if identity.join:
+        report.say("warn", *(f"topic {topic}: {line}" for line in _time_warnings(times, identity.join)))
+    if labels:
+        return None
+    if not identity.needs_ids and (line := repeated_ids(events.ids)):
+        report.say("warn", f"topic {topic}: {line}")
     report.say("warn", *(f"models.{model}.{line}" for line in unmatched_settings(settings, buffer)))
+
+
+def _time_warnings(times: Sequence[NDArray[np.int64]], join: JoinRules) -> Iterator[str]:
+    """A line for each thing about the timestamps of records, by partition, that makes a join lose events."""
+    all_times = np.concatenate(times)
+    if any((np.diff(own) < -join.window).any() for own in times):
+        yield "timestamps go back by more than join.window: such events come too late for their labels"
+    if all_times.max() > 1000 * (time.time() + MAX_AHEAD_SECONDS):
+        yield "timestamps lie in the future: such records wait until the others have come that far"
+    in_window = len(all_times) * join.window / max(1, int(np.ptp(all_times)))
+    if in_window > join.max_held and len(all_times) == NEWEST_RECORDS:
+        yield f"about {in_window:,.0f} records come in a window, and join.max_held is {join.max_held:,}"
 
 
 def unmatched_settings(settings: ModelSettings, values: ValueBuffer) -> list[str]:
     """A line for each pattern that matches no feature of these records."""
     event = settings.event
-    all_named = ModelSettings(event=event.model_copy(update={"only": (), "without": ()}), labels=settings.labels)
+    places = event.model_copy(update={"only": (), "without": ()})
+    all_named = ModelSettings(event=places, labels=settings.labels, join=settings.join)
     names = columns_for(all_named.identity()).decode(EventReader(all_named.identity()).read(values)).names
     bare_names = [name.partition("=")[0] for name in names]
     return [

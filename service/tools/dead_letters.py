@@ -24,7 +24,8 @@ class Letter(NamedTuple):
     """A dead letter as it was read; `retried` is the place to which it was sent again."""
 
     key: str
-    written: float
+    time: int
+    """The timestamp of its record, in milliseconds."""
     about: dict[str, str]
     record_key: bytes | None
     value: bytes | None
@@ -42,7 +43,7 @@ def show_list(cluster: Cluster, model: str, reason: str | None, limit: int, as_j
     """Print the newest letters, a line each, oldest first."""
     letters = _read_with_reason(cluster, model, reason)
     for letter in letters[-limit:]:
-        when = datetime.fromtimestamp(letter.written, UTC).isoformat(timespec="seconds")
+        when = datetime.fromtimestamp(letter.time / 1000, UTC).isoformat(timespec="seconds")
         if as_json:
             row = {"key": letter.key, "written": when, **letter.about, "retried": letter.retried}
             typer.echo(json.dumps(row, ensure_ascii=False))
@@ -107,8 +108,8 @@ async def _retry(cluster: Cluster, model: str, letters: list[Letter]) -> int:
                 elif letter.truncated:
                     typer.echo(f"{letter.key}  left alone: it is not whole ({letter.truncated})")
                 else:
-                    topic = letter.about["topic"]
-                    record = await producer.send_and_wait(topic, value, letter.record_key, headers=letter.headers)
+                    topic, time = letter.about["topic"], letter.time  # its record's, by which `once` knows it
+                    record = await producer.send_and_wait(topic, value, letter.record_key, None, time, letter.headers)
                     place = f"{topic}-{record.partition}-{record.offset}"
                     mark = [(RETRIED_HEADER, place.encode())]
                     await producer.send_and_wait(dead_letter_topic(model), b"", letter.key.encode(), headers=mark)
@@ -137,6 +138,6 @@ async def _read(cluster: Cluster, model: str) -> list[Letter]:
             ours.pop("headers", None)
             about = {name: content.decode(errors="replace") for name, content in ours.items()}
             if "reason" in about:
-                letter = Letter(key, record.timestamp / 1000, about, record_key, record.value, list(own), None)
+                letter = Letter(key, record.timestamp, about, record_key, record.value, list(own), None)
                 letters.setdefault(key, letter)
-    return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.written)]
+    return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.time)]

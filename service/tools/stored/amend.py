@@ -1,11 +1,13 @@
-"""`perceptron amend`: change the settings of a stored model."""
+"""`perceptron amend` and `perceptron join`: change a stored model."""
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import typer
 
 from service.errors import ConfigurationError, DataError
+from service.learning.learner import Learner
 from service.settings.load import Settings
 from service.snapshots.keeper import Keeper
 from service.snapshots.rollback import TRIES
@@ -19,30 +21,70 @@ class _Clock:
 
 
 async def amend_model(settings: Settings, name: str, yes: bool) -> None:
-    """Save a model with the identity of its settings, if `yes`, as the child of its newest snapshot.
+    """Give a model the identity of its settings, if `yes`; raises ConfigurationError if that cannot be amended."""
+    identity = settings.model_settings(name).identity()
 
-    Raises ConfigurationError if a setting differs that cannot be amended, and DataError if a learner saves in between,
-    TRIES times.
+    def amend(learner: Learner) -> str:
+        if not (changes := "; ".join(identity.differences(learner.identity))):
+            return ""
+        learner.amend(identity)
+        if not yes:
+            raise ConfigurationError(f"this changes model {name} from now on ({changes}): say --yes to do it")
+        return f"is amended ({changes}); restart each learner that has the old settings"
+
+    if not await _change(settings, name, amend):
+        typer.echo(f"model {name} has these settings already: there is nothing to amend")
+
+
+async def resume_closing(settings: Settings, name: str, _: bool) -> None:
+    """Let windows close without the partitions whose labels are silent, until their next label."""
+    join = settings.model_settings(name).join
+    if join is None or join.max_silence is None:
+        raise ConfigurationError(f"model {name} has no join with max_silence: its windows do not wait for labels")
+
+    def resume(learner: Learner) -> str:
+        silent = ", ".join(map(str, learner.join.resume())) if learner.join else ""
+        return silent and f"goes on without labels of partition {silent}, until their next one"
+
+    if not await _change(settings, name, resume):
+        typer.echo(f"model {name}: no partition of labels is silent")
+
+
+async def drop_held(settings: Settings, name: str, yes: bool) -> None:
+    """Forget all events that wait for their labels, if `yes`: they are never learned."""
+
+    def drop(learner: Learner) -> str:
+        if learner.join is None:
+            raise ConfigurationError(f"model {name} has no join")
+        held = learner.join.drop(learner.next)
+        if not yes:
+            raise ConfigurationError(f"this forgets {held:,} events of model {name} that wait: say --yes to do it")
+        learner.main.counts.join = learner.join.counts
+        return f"has forgotten {held:,} events that waited for their labels"
+
+    await _change(settings, name, drop)
+
+
+async def _change(settings: Settings, name: str, change: Callable[[Learner], str]) -> bool:
+    """Save a model after `change`, as the child of its newest snapshot, and keep this version.
+
+    `change` returns what happened to the model; if that is empty, nothing is saved, and the result is False. Raises
+    DataError if a learner saves in between, TRIES times.
     """
-    model, keep = settings.model_settings(name), settings.snapshots.keep
+    options, keep = settings.model_settings(name).options(), settings.snapshots.keep
     async with settings.redis.store() as store:
-        keeper = Keeper(name, store, _Clock(), asyncio.to_thread, model.options(), keep_every=0.0, keep=keep)
+        keeper = Keeper(name, store, _Clock(), asyncio.to_thread, options, keep_every=0.0, keep=keep)
         for _ in range(TRIES):
             learner = await keeper.restore()
             if learner is None or keeper.head is None:
                 raise await not_stored(store, name)
-            changes = "; ".join(model.identity().differences(learner.identity))
-            if not changes:
-                typer.echo(f"model {name} has these settings already: there is nothing to amend")
-                return
-            learner.amend(model.identity())
-            if not yes:
-                raise ConfigurationError(f"this changes model {name} from now on ({changes}): say --yes to do it")
+            if not (outcome := change(learner)):
+                return False
             if saved := await keeper.save(learner, {}, keeper.head.source):
                 following = ", ".join(f"{partition}:{offset}" for partition, offset in learner.next.items())
                 typer.echo(
-                    f"model {name} is amended ({changes}), which is version {saved.head.version} now: learning goes on "
-                    f"at {following}; restart each learner that has the old settings"
+                    f"model {name} {outcome}: this is version {saved.head.version} now, and learning goes on at "
+                    f"{following}"
                 )
-                return
+                return True
     raise DataError(f"model {name} moved on meanwhile, {TRIES} times: try again")

@@ -75,10 +75,11 @@ async def _lag(
 
     If Kafka does not answer soon, or the topic is not the one that was learned: None, and the reason.
     """
-    cluster, topic = settings.kafka.cluster, settings.topic_of(model)
+    cluster, topics = settings.kafka.cluster, settings.topics_of(model)
+    topic = " and ".join(topics)
     missing = DataError(f"{cluster} has no topic {topic}")
     try:
-        async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(model, [topic], missing) as reader:
+        async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(model, topics, missing) as reader:
             bounds = reader.bounds
     except (DependencyError, DataError) as error:
         return None, str(error)
@@ -108,7 +109,8 @@ def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tupl
             )
         ],
         ("partition", "covered", "lag"): [
-            (p, covered.get(p) or "nothing", lag.get(p, "unknown")) for p in sorted({*covered, *lag}, key=int)
+            (p, covered.get(p) or "nothing", lag.get(p, "unknown"))
+            for p in sorted({*covered, *lag}, key=PartitionId.from_text)
         ],
         ("kept version", "saved at", "events", "mistakes"): [
             *map(itemgetter("version", "saved_at", "events", "mistakes"), about["versions"])

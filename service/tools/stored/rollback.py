@@ -25,7 +25,7 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
             raise await not_stored(store, name)
         current, digest = newest
         kept = await kept_snapshot(store, name, current, digest, to, asyncio.to_thread, Options())
-        await _check_offsets(settings.kafka.cluster, settings.topic_of(name), kept.head, offsets)
+        await _check_offsets(settings.kafka.cluster, settings.topics_of(name), kept.head, offsets)
         if not yes:
             raise ConfigurationError(
                 f"this takes model {name} from version {current.version} with {current.counts.events:,} events back "
@@ -47,7 +47,7 @@ def _parse_offsets(text: str | None) -> dict[PartitionId, int]:
     raise ConfigurationError(f"--resume-at {text}: expected PARTITION:OFFSET,…")
 
 
-async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at: dict[PartitionId, int]) -> None:
+async def _check_offsets(cluster: Cluster, topics: list[str], version: Head, resume_at: dict[PartitionId, int]) -> None:
     """Raise ConfigurationError if learned records would be learned again, DataError if learning cannot go on there."""
     learned = {partition: position.offset for partition, position in version.next.items()}
     for partition, offset in resume_at.items():
@@ -57,7 +57,8 @@ async def _check_offsets(cluster: Cluster, topic: str, version: Head, resume_at:
                 f"--resume-at {partition}:{offset}: version {version.version} has learned up to {ends}, and nothing is "
                 "learned twice: name an offset from there on"
             )
-    async with cluster.reader(version.model, [topic], DataError(f"{cluster} has no topic {topic}")) as reader:
+    topic = " and ".join(topics)
+    async with cluster.reader(version.model, topics, DataError(f"{cluster} has no topic {topic}")) as reader:
         bounds = reader.bounds
     for partition, offset in (learned | resume_at).items():
         begin, end = bounds.get(partition, (0, 0))

@@ -33,8 +33,6 @@ from service.text import short_json
 from service.tools.stored.newest_snapshot import newest_snapshot
 from service.tools.tables import figures, print_tables
 
-UNWATCHED = Options(bound=False)
-"""The options of a replay. The sums of the bound are left out: they are not part of the state."""
 DIFFERENT = 4
 """The exit code if the states differ."""
 
@@ -49,13 +47,14 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
     head, stored = snapshot.head, snapshot.learner
     steps = _steps(snapshot, learner)
     events, records, learned = learner.main.counts.events, learner.main.counts.records, stored.main.counts.records
-    diverged = await _replay(settings.kafka.cluster, settings.topic_of(name), snapshot, steps, learner)
+    topics = settings.topics_of(name)
+    diverged = await _replay(settings.kafka.cluster, topics, snapshot, steps, learner)
     digest = snapshot_content(learner).head.state_digest
     equal, replayed = digest == head.state_digest, learner.main.counts.records - records
     empty = sum(to - start for _, start, to in steps) - replayed
     if not equal and learner.gaps and learner.main.counts.records < learned and not diverged:
         raise DataError(
-            f"topic {settings.topic_of(name)} holds {learner.main.counts.records:,} of the {learned:,} records that "
+            f"topic {' and '.join(topics)} holds {learner.main.counts.records:,} of the {learned:,} records that "
             f"were learned: {empty:,} covered offsets are empty, as in a compacted log"
         )
     about: dict[str, Any] = {
@@ -88,14 +87,16 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
 
 async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedModel, Learner, int | None]:
     """The newest snapshot, the learner that its replay begins with, and the kept version that this learner is from."""
-    snapshot = await newest_snapshot(store, name, UNWATCHED)
+    # The sums of the bound are left out: they are not part of the state.
+    options = Options(bound=False, label_topic=settings.model_settings(name).options().label_topic)
+    snapshot = await newest_snapshot(store, name, options)
     head, stored = snapshot.head, snapshot.learner
     version: int | None = None
     if head.order == "log" or not head.kept:
-        learner = Learner(stored.identities[0], options=UNWATCHED, start=_start(settings, name, head))
+        learner = Learner(stored.identities[0], options=options, start=_start(settings, name, head))
     else:
         version = head.kept[-1].version
-        kept = await kept_snapshot(store, name, head, snapshot.digest, version, asyncio.to_thread, UNWATCHED)
+        kept = await kept_snapshot(store, name, head, snapshot.digest, version, asyncio.to_thread, options)
         learner = kept.learner
     learner.begin({partition: ranges[0][0] for partition, ranges in stored.covered.items()})
     # Candidates of a kept version that were removed or replaced since then are not compared.
@@ -161,15 +162,24 @@ def _steps(snapshot: ServedModel, learner: Learner) -> list[Step]:
     return steps
 
 
-async def _replay(cluster: Cluster, topic: str, served: ServedModel, steps: list[Step], learner: Learner) -> str | None:
+async def _replay(
+    cluster: Cluster, topics: list[str], served: ServedModel, steps: list[Step], learner: Learner
+) -> str | None:
     """Learn the covered records again; returns why the model diverged, if it did.
 
     Raises LogLost if records are missing, and DependencyError.
     """
     fingerprints = {p: position.fingerprint for p, position in served.head.next.items()}
     learner.gaps = {}
-    async with cluster.reader(served.head.model, [topic], LogLost(f"{cluster} has no topic {topic}")) as reader:
+    topic = " and ".join(topics)
+    async with cluster.reader(served.head.model, topics, LogLost(f"{cluster} has no topic {topic}")) as reader:
         _check_log(topic, steps, reader.bounds)
+        if learner.join and (state := learner.join.stored):
+            for partition, start in state.rebuild.items():
+                async for part in reader.read(partition, start, learner.next[partition]):
+                    learner.remember(partition, part)
+            if not learner.join.finish_rebuild():
+                raise LogLost(f"topic {topic}: the log no longer has the records that the join remembers")
         for partition, start, to in _cut(steps, served.learner):
             learner.skip(partition, start)
             _change(learner, served.learner)
@@ -183,8 +193,12 @@ async def _replay(cluster: Cluster, topic: str, served: ServedModel, steps: list
                         )
                 for run in part.runs():
                     _cover(learner, partition, int(run.offsets[0]))
-                    if diverged := learner.apply(partition, run).diverged:
-                        return diverged
+                    consumed = 0
+                    while consumed < len(run):
+                        outcome = learner.apply(partition, run[consumed:])
+                        if outcome.diverged:
+                            return outcome.diverged
+                        consumed += outcome.consumed
             _cover(learner, partition, to)
     _change(learner, served.learner)
     return None

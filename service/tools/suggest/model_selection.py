@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import DataError
+from service.learning.evaluation.advice import repeated_ids
 from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
 from service.learning.events.event_reader import EventReader
 from service.learning.events.value_buffer import ValueBuffer
@@ -77,6 +78,8 @@ class SampleComparison(NamedTuple):
     """Records by the reason for which they are rejected."""
     example: str
     """The detail of one of these rejections."""
+    repeated: str
+    """A line if many events repeat an id, else ""."""
 
 
 def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: bool = False) -> SampleComparison:
@@ -121,7 +124,8 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
             beats = is_shown and merit > baseline.merit + MIN_GAIN
             result = trial._replace(accuracy=served.all, later=served.recent, f1=f1)
             trials.append(result._replace(merit=merit, beats_baseline=beats))
-    return SampleComparison(trials, baseline, len(events), dict(Counter(reject.reason for reject in rejects)), example)
+    reasons = dict(Counter(reject.reason for reject in rejects))
+    return SampleComparison(trials, baseline, len(events), reasons, example, repeated_ids(read.ids))
 
 
 def _majority_share(labels: NDArray[np.float64]) -> float:

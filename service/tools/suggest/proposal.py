@@ -50,8 +50,11 @@ class EventChoices(NamedTuple):
     """The label and all other members, each with its note: `label`, the name of its mark if it is left out, or ''."""
 
 
-def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
-    """The settings that a sample suggests; raises DataError if it does not tell a label and features."""
+def choose_event(sample: Sample, requested_label: str | None, id_path: Path | None = None) -> EventChoices:
+    """The settings that a sample suggests; raises DataError if it does not tell a label and features.
+
+    The member at `id_path` is the event's id.
+    """
     form = "record"
     if not sample.is_table:
         form = Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
@@ -74,6 +77,8 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     events = [value for value in values if isinstance(value, list if is_list else dict)]
     members = {(*outer, *inner): member for inner, member in profile_fields(events).items()}
     members.pop(path, None)
+    if id_path is not None:
+        members.pop(id_path, None)
     choices = [
         Choice("labels", labels, labels_why),
         Choice("event.features", pointer, features_why),

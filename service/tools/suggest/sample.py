@@ -1,7 +1,7 @@
 """A sample of records: the newest of a topic, or the first of a file."""
 
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -28,6 +28,8 @@ class Sample(NamedTuple):
     values: ValueBuffer
     is_table: bool = False
     """Whether each value is a row of a table, which has the label in one of its columns."""
+    times: Sequence[int] = ()
+    """The timestamps of records of a topic, in milliseconds."""
 
     def objects(self) -> Iterator[dict[str, Any]]:
         """The values that are objects, parsed."""
@@ -73,7 +75,8 @@ async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
         records += zip(newest.timestamps.tolist(), newest.values, formats, strict=True)
     records.sort(key=itemgetter(0))
     values = ValueBuffer.from_values([value for _, value, _ in records], [each for *_, each in records])
-    return Sample(f"topic {topic}", f"the newest {quantity(len(values), 'record')} of topic {topic}", values)
+    description = f"the newest {quantity(len(values), 'record')} of topic {topic}"
+    return Sample(f"topic {topic}", description, values, times=[time for time, *_ in records])
 
 
 async def newest_of(

@@ -18,6 +18,7 @@ from service.settings.model import is_topic
 from service.text import printable, quantity, short_json
 from service.tools.formats.atomic_write import write_atomically
 from service.tools.suggest.label_inference import is_amount, positive_is_rare
+from service.tools.suggest.late_labels import LABEL, propose_join
 from service.tools.suggest.model_selection import SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
 from service.tools.suggest.sample import Sample
@@ -30,14 +31,30 @@ MIN_EVENTS = 1000
 
 
 def suggest_settings(
-    sample: Sample, topic: str, bootstrap: str | None, *, label: str | None, output: str | None, as_json: bool
+    sample: Sample,
+    topic: str,
+    bootstrap: str | None,
+    *,
+    label: str | None,
+    output: str | None,
+    as_json: bool,
+    labels: Sample | None = None,
 ) -> None:
-    """Look at a sample, compare settings on it, print and write the best for this topic; `bootstrap` is its Kafka."""
+    """Look at a sample, compare settings on it, print and write the best for this topic; `bootstrap` is its Kafka.
+
+    `labels` is a sample of the topic of labels that come later.
+    """
     sample.check()
-    event = choose_event(sample, label)
+    join = propose_join(sample, labels) if labels is not None else None
+    if join is not None:
+        sample, label = join.sample, f"/{LABEL}"
+    event = choose_event(sample, label, join.id_path if join else None)
     comparison = _compare(sample.name, event)
     chosen = best_trial(comparison.trials)
     choices = [*event.choices, *_model_choices(chosen, comparison)]
+    if join is not None:
+        own = {choice.setting for choice in join.choices} | {"event.label"}
+        choices = [*(choice for choice in choices if choice.setting not in own), *join.choices]
     verdict = _verdict(chosen, comparison)
     notes = _notes(event, comparison)
     text = _toml(topic, bootstrap, sample, verdict, choices)
@@ -58,6 +75,7 @@ def suggest_settings(
             "choices": [choice._asdict() for choice in choices],
             "notes": notes,
             "toml": text,
+            "labels_within": join and join.shares,
         }
         typer.echo(json.dumps(suggestion, ensure_ascii=False, default=str))
     else:
@@ -139,6 +157,8 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
         total = quantity(sum(comparison.rejected.values()), "record")
         notes.append(f"{total} would be dead letters ({reasons}), such as: {comparison.example}")
+    if comparison.repeated:
+        notes.append(comparison.repeated)
     if comparison.events < MIN_EVENTS:
         chance = min(1.0, 1.0 / math.sqrt(comparison.events / 2))  # two standard errors of a share, at most
         notes.append(f"only {comparison.events:,} events: accuracies that differ by {chance:.0%} may do so by chance")

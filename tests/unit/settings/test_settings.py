@@ -331,6 +331,6 @@ def test_several_models_may_learn_one_topic() -> None:
     """A model with a topic is learned without being listed, and no pattern matches its topic."""
     Path("perceptron.toml").write_text('topics = ["churn", "^c"]\n[models.churn-v2]\ntopic = "churn"\neta = 2.0\n')
     settings = load(None, {})
-    assert settings.model_topics == {"churn": "churn", "churn-v2": "churn"}
+    assert settings.model_topics == {"churn": ["churn"], "churn-v2": ["churn"]}
     assert [name for name in ("churn", "clicks") if settings.requests_topic(name)] == ["clicks"]
     assert not any("churn-v2" in line for line in settings.warnings)
