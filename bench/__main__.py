@@ -36,6 +36,7 @@ MODULES = {
     "start": ("P8",),
     "memory": ("P9",),
     "topics": ("P10",),
+    "joins": ("P11",),
     PARTS: (PARTS,),
 }
 """The rows of each module. A module has a function `figures`, which returns a list of `Figure`."""

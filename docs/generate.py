@@ -29,7 +29,7 @@ from service.serving.page.history import History
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings, SnapshotSettings
-from service.settings.model import CandidateSettings, EventSettings, ModelSettings
+from service.settings.model import CandidateSettings, EventSettings, JoinSettings, ModelSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import TlsSection
 from service.snapshots.ports import Store
@@ -211,9 +211,17 @@ def configuration() -> str:
         ),
         (
             "`[models.NAME.event]`",
-            "Where the parts of an event stand in a record: [events.md](events.md#where-things-stand). Identity too.",
+            "Where the parts of an event stand in a record: [events.md](events.md#where-things-stand). Identity too,\n"
+            "but for `order`.",
             "MODEL__EVENT__",
             EventSettings,
+        ),
+        (
+            "`[models.NAME.join]`",
+            "Labels that come later: [late-labels.md](late-labels.md). Identity too, but for `topic` and the length\n"
+            "of `max_silence`.",
+            "MODEL__JOIN__",
+            JoinSettings,
         ),
         (
             "`[models.NAME.candidates.CANDIDATE]`",
@@ -234,7 +242,8 @@ def _settings(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, ...]
     names = sorted(schema["properties"], key=lambda name: name in TlsSection.model_fields)
     for name in names:
         field = schema["properties"][name]
-        if "$ref" in field or name in {"model", "models"} or name.removesuffix("_file") in _secrets(schema) - {name}:
+        is_table = any("$ref" in each for each in (field, *field.get("anyOf", ())))
+        if is_table or name in {"model", "models"} or name.removesuffix("_file") in _secrets(schema) - {name}:
             continue  # a table of its own; the file of a secret
         description = {**_descriptions(ModelSettings), **_descriptions(section)}[name]
         if name in _secrets(schema):

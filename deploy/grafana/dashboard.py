@@ -26,6 +26,7 @@ TARGET = Path(__file__).parent / "dashboards" / "perceptron.json"
 PAGE = Path(__file__).parents[2] / "docs" / "dashboards.md"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 MODEL = 'job=~"$job", model=~"$model"'
+JOINED = f'{MODEL}, outcome="joined"'
 PROCESS = 'job=~"$job", instance=~"$instance"'
 PREDICT = f'{PROCESS}, route="/v1/models/{{name}}/predict"'
 COLUMNS, FIGURE_HEIGHT, GRAPH_HEIGHT = 24, 4, 8  # the grid: 24 columns of the window's width, lines of 30 pixels
@@ -92,7 +93,7 @@ def mistake_rate(window: str) -> str:
     return f"{rate('perceptron_mistakes_total', window=window)} / ({events} > 0)"
 
 
-LAG = f"sum by (model) (max by (model, partition) (perceptron_lag_records{{{MODEL}}}))"
+LAG = f"sum by (model) (max by (model, topic, partition) (perceptron_lag_records{{{MODEL}}}))"
 LEARNER = f"and on (job, instance, model) perceptron_learning{{{MODEL}}} == 1"
 PREDICTIONS = rate("perceptron_predictions_total")
 SNAPSHOT_AGE = f"time() - {newest('perceptron_snapshot_timestamp_seconds')}"
@@ -180,7 +181,7 @@ ROWS: dict[str, Row] = {
         Panel("Events learned", "Events learned and saved each second.", "eps",
               {"{{model}}": pace("perceptron_events_total")}),
         Panel("Records behind, by partition", "Records in Kafka that are not learned yet.", "short",
-              {"{{model}} partition {{partition}}": newest("perceptron_lag_records", by="model, partition")}),
+              {"{{model}} {{topic}}-{{partition}}": newest("perceptron_lag_records", by="model, topic, partition")}),
         Panel("Time to catch up", "How long the records that wait would take at the present speed; those that arrive "
               "meanwhile come on top. A gap while records wait: nothing is being learned.", "s",
               {"{{model}}": f"{LAG} / ({pace('perceptron_events_total')} > 0)"}),
@@ -192,6 +193,25 @@ ROWS: dict[str, Row] = {
                "{{model}} skipped": pace("perceptron_skipped_events_total")}),
         Panel("Ignored features", "Features each second that were new when the cap on columns was reached.", "cps",
               {"{{model}}": pace("perceptron_ignored_features_total")}),
+    )),
+    "Late labels": Row("Events that wait for labels, of models with a join, and what comes of them.", (
+        Panel("Held events", "Events that wait for their labels.", "short",
+              {"{{model}}": newest("perceptron_held_events")}),
+        Panel("Labels by outcome", "Label records each second, by what became of them. Late: the window of the event "
+              "was over. Unknown: no event has their id.", "recps",
+              {"{{model}} {{outcome}}": pace("perceptron_labels_total", "model, outcome")}),
+        Panel("Coverage", "Share of label records that were learned with an event, of all so far.", "percentunit",
+              {"{{model}}": f'{newest("perceptron_labels_total", selector=JOINED)} '
+                            f'/ (sum by (model) ({newest("perceptron_labels_total", "model, outcome")}) > 0)'}),
+        Panel("Label delay", "From an event to its label: half of the labels came sooner than p50, one in a hundred "
+              "later than p99.", "s", quantiles("perceptron_label_delay_seconds")),
+        Panel("Events that are not learned", "Each second: their window ended without a label (expired), their id was "
+              "there already (repeated), or there was no room (dropped).", "eps",
+              {"{{model}} expired": pace("perceptron_expired_events_total"),
+               "{{model}} repeated": pace("perceptron_repeated_events_total"),
+               "{{model}} dropped": pace("perceptron_dropped_events_total")}),
+        Panel("Learning waits", "1 while windows do not close, as labels or the records of a partition are missing.",
+              "short", {"{{model}}": newest("perceptron_join_waits")}),
     )),
     "Serving": Row("Who asks, how soon they are answered, and with what.", (
         Panel("Predictions", "Predictions answered each second, by all processes.", "ops",

@@ -11,6 +11,7 @@ import random
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,14 @@ from tests.prometheus import Prometheus, scraping
 pytestmark = pytest.mark.nightly
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
+LATE_LABELS = """[model.event]
+id = "/id"
+
+[model.join]
+window = "1s"
+default_label = 0
+max_silence = "1s"
+"""
 QUIET, HOUR = 15, 60
 """Seconds without a fault, before a fault and in the trial without one; each is a minute of the rules."""
 
@@ -77,9 +86,28 @@ def separable(rng: random.Random) -> tuple[bytes, Any]:
     return event(x, int(sum(x.values()) > 0)), None
 
 
-def begin(trial: Trial, services: int = 1, replica: bool = False, settings: str = "") -> None:
+def unlabelled(rng: random.Random) -> tuple[bytes, Any]:
+    """An event of the same stream, without its label."""
+    return json.dumps(json.loads(separable(rng)[0]) | {"id": rng.getrandbits(60), "label": None}).encode(), None
+
+
+def labels_later() -> Callable[[random.Random], tuple[bytes, Any]]:
+    """Makes the same stream, in which each label comes a hundred events after its event."""
+    waiting = deque[dict[str, Any]]()
+
+    def make(rng: random.Random) -> tuple[bytes, Any]:
+        if len(waiting) > 100:
+            return json.dumps(waiting.popleft()).encode(), None
+        own = json.loads(separable(rng)[0])
+        waiting.append({"id": rng.getrandbits(60), "label": own["label"]})
+        return json.dumps(own | waiting[-1] | {"label": None}).encode(), None
+
+    return make
+
+
+def begin(trial: Trial, services: int = 1, replica: bool = False, settings: str = "", make: Any = separable) -> None:
     """Start a healthy model; only the replica reaches Redis through the trial's proxy."""
-    trial.kind, trial.make = "plain", separable
+    trial.kind, trial.make = "plain", make
     trial.redis_address = trial.redis.address
     trial.begin(services=services, settings=settings)
     if replica:
@@ -147,6 +175,13 @@ def many_bad_records(trial: Trial) -> Broken:
     trial.make = separable
 
 
+def labels_missing(trial: Trial) -> Broken:
+    """Events come, and no labels any more."""
+    healthy, trial.make = trial.make, unlabelled
+    yield
+    trial.make = healthy
+
+
 def labels_of_chance(trial: Trial) -> Broken:
     """Labels become independent of the features, and nine in ten are positive."""
     trial.make = lambda rng: (event(json.loads(separable(rng)[0])["features"], int(rng.random() < 0.9)), None)
@@ -198,6 +233,7 @@ FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
     redis_hangs: ({"PerceptronDependencyMissing redis", "PerceptronSnapshotStale"}, set()),
     replica_cut_off: ({"PerceptronModelStale", "PerceptronDependencyMissing redis"}, set()),
     many_bad_records: ({"PerceptronEventsRejected"}, set()),
+    labels_missing: ({"PerceptronLabelsMissing"}, set()),
     labels_of_chance: ({"PerceptronQualityDrops", "PerceptronBelowBaseline"}, set()),
     too_many_requests: ({"PerceptronHttpErrors"}, {"PerceptronPredictionsSlow"}),
     large_requests: ({"PerceptronPredictionsSlow"}, set()),
@@ -211,6 +247,7 @@ HEALTHY: dict[Fault, dict[str, Any]] = {
     kafka_hangs: {"services": 2},
     redis_hangs: {"services": 2},
     replica_cut_off: {"replica": True},
+    labels_missing: {"settings": LATE_LABELS, "make": labels_later()},
     too_many_requests: {"settings": "http.max_in_flight = 1"},
 }
 """What the model of a fault has besides a learner."""

@@ -1,0 +1,117 @@
+"""P11: a model whose labels come later: events a second, records a second of a restart, bytes of a held event."""
+
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.figure import Figure
+from service.learning.events.event_reader import use_compiled_reader
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.identity import Identity, JoinRules
+from service.learning.learner import Learner
+from service.learning.options import Options
+from service.learning.records import PartitionId, Records
+
+EVENTS, VALUES, ROUNDS = 200_000, 20, 3
+WINDOW, PER_SECOND = 60_000, 1000
+"""The window in milliseconds, and the events of a second of their timestamps."""
+START = 1_700_000_000_000
+EVENT_LOG, LABEL_LOG = PartitionId(0, "events"), PartitionId(0, "labels")
+OPTIONS = Options(label_topic="labels")
+Slices = list[tuple[PartitionId, Records]]
+
+
+def figures() -> list[Figure]:
+    """In one process, without Kafka: reading, joining and learning events of 20 named features, each with a label."""
+    use_compiled_reader(True)
+    log, rows = list(_log()), list[Figure]()
+    for what, default in (("without a default label", None), ("with one", 0)):
+        rounds = [_round(log, default) for _ in range(ROUNDS + 1)][1:]  # the first one compiles
+        learned, restored = ([figures[i] for figures in rounds] for i in (0, 1))
+        rows.append(Figure("P11", f"joined events a second, {what}", learned, 150_000, True, "/s"))
+        rows.append(Figure("P11", f"records a second of a restart, {what}", restored, 500_000, True, "/s"))
+    rows.append(Figure("P11", "a held event, besides its bytes", [_held_bytes(log)], 200, False, "B"))
+    return rows
+
+
+def _learner(default: int | None, window: int = WINDOW) -> Learner:
+    rules = JoinRules(
+        id="/id", label="/label", label_value=None, where={}, own_topic=True, window=window, default_label=default,
+        waits_for_labels=False, max_held=10_000_000,
+    )  # fmt: skip
+    learner = Learner(Identity(labels=(0, 1), join=rules), options=OPTIONS)
+    learner.begin({EVENT_LOG: 0, LABEL_LOG: 0})
+    return learner
+
+
+def _log() -> Iterator[tuple[PartitionId, Records]]:
+    """The events and labels of each second. A label comes at most 50 seconds after its event."""
+    rng, waiting, offsets = random.Random(1), list[tuple[int, bytes]](), {EVENT_LOG: 0, LABEL_LOG: 0}
+
+    def records(partition: PartitionId, times: Sequence[int], values: Sequence[bytes]) -> tuple[PartitionId, Records]:
+        first = offsets[partition]
+        offsets[partition] += len(values)
+        numbers = np.arange(first, first + len(values))
+        return partition, Records(numbers, np.array(times, np.int64), ValueBuffer.from_values(values))
+
+    for begin in range(0, EVENTS, PER_SECOND):
+        time_, values, due = START + begin * 1000 // PER_SECOND, list[bytes](), list[tuple[int, bytes]]()
+        for i in range(begin, begin + PER_SECOND):
+            features = {f"n{k}": round(rng.gauss(0, 1), 3) for k in range(VALUES)}
+            values.append(json.dumps({"id": f"request-{i}", "features": features}).encode())
+            label = json.dumps({"id": f"request-{i}", "label": i % 2}).encode()
+            waiting.append((time_ + rng.randrange(50_000), label))
+        yield records(EVENT_LOG, [time_] * PER_SECOND, values)
+        waiting.sort()
+        while waiting and waiting[0][0] <= time_:
+            due.append(waiting.pop(0))
+        if due:
+            yield records(LABEL_LOG, *zip(*due, strict=True))
+
+
+def _apply(learner: Learner, log: Slices) -> float:
+    """Learn the log; returns the seconds that it took."""
+    began = time.process_time()
+    for partition, records in log:
+        part: Any = records
+        while len(part):
+            part = part[learner.apply(partition, part).consumed :]
+    return time.process_time() - began
+
+
+def _round(log: Slices, default: int | None) -> tuple[float, float]:
+    """Events a second, and records a second of a restart."""
+    learner, again = _learner(default), _learner(default)
+    took = _apply(learner, log)
+    assert learner.join
+    assert learner.main.counts.join
+    state = learner.join.state(learner.next)
+    for partition, offset in learner.next.items():
+        again.cover(partition, offset)
+    join, count = again.restore_join(state, learner.main.counts.join), 0
+    began = time.process_time()
+    for partition, records in log:
+        part = records[records.find(state.rebuild[partition]) :]
+        again.remember(partition, part)
+        count += len(part)
+    restart = time.process_time() - began
+    assert join.finish_rebuild()
+    return EVENTS / took, count / restart
+
+
+def _held_bytes(log: Slices) -> float:
+    """What the process takes more for each event that is held, besides the event's own bytes."""
+    learner, before = _learner(None, window=10**9), _resident_bytes()
+    events = [each for each in log if each[0] == EVENT_LOG]
+    _apply(learner, events)
+    values = sum(int((records.values.ends - records.values.begins).sum()) for _, records in events)
+    return (_resident_bytes() - before - values) / EVENTS
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
