@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from bench import world
 from tests.conftest import perceptron, wait
 
+MISSING = "", "NA"
 TAXI_MINUTES = 25
 """Minutes of a flight that are not in the air."""
 SETTINGS = """
@@ -49,7 +50,7 @@ def read(path: str) -> tuple[list[Record], list[Record], list[Record]]:
     departures, labelled, arrivals = list[Record](), list[Record](), list[Record]()
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
         for i, row in enumerate(csv.DictReader(io.TextIOWrapper(file))):
-            if not row["dep_delay"]:
+            if row["dep_delay"] in MISSING:
                 continue  # cancelled
             hour = datetime.fromisoformat(row["time_hour"].replace("Z", "+00:00")).timestamp()
             left = int(1000 * (hour + 60 * (int(row["minute"]) + float(row["dep_delay"]))))
@@ -61,7 +62,7 @@ def read(path: str) -> tuple[list[Record], list[Record], list[Record]]:
             }  # fmt: skip
             event = {"id": i, "features": features}
             departures.append(Record(left, json.dumps(event).encode()))
-            if row["arr_delay"]:
+            if row["arr_delay"] not in MISSING:
                 label = {"id": i, "label": int(float(row["arr_delay"]) > 15)}
                 labelled.append(Record(left, json.dumps(event | label).encode()))
                 arrived = left + int(60_000 * (float(row["air_time"]) + TAXI_MINUTES))
