@@ -154,10 +154,9 @@ class LearnLoop:
                         self._waits_since = self.clock.now()
                     self.observer.waiting(self._why_waiting(merge, learner.join))
                 for partition, records in in_order:
-                    if (
-                        self.log.held and self._model is not None
-                    ):  # else records of this partition before these are left
-                        await self._learn_records(model, partition, records)
+                    if not self.log.held or self._model is None:
+                        break  # these records would cover those of their partition that are left
+                    await self._learn_records(model, partition, records)
                 if self.log.held and self._model is not None:
                     self._skip_markers(model)
                 if self._model is not None and self.keeper.due(learner):

@@ -111,7 +111,7 @@ class Observer(Protocol):
         """The settings changed: the candidates `began` begin at the offsets `following`, `dropped` have ended."""
 
     def rebuilding(self, remembered: int, total: int) -> None:
-        """What a join remembers is read again: so many of the offsets were read."""
+        """Records that a join remembers are read again: `remembered` offsets of `total` were read so far."""
 
     def waiting(self, reason: str) -> None:
         """Why learning waits now though records are there, or is in an odd order; "" if neither."""

@@ -37,8 +37,8 @@ DELAY_SECONDS = (1, 10, 60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400)
 """Bounds of the histogram of the times from events to their labels. It is counted from FIRST_DELAY on."""
 _DELAYS = np.array(DELAY_SECONDS, np.int64) * 1000
 COUNTS = (*OUTCOMES, "records", *(f"delay_{seconds}" for seconds in DELAY_SECONDS), "delay_+Inf")
-"""All that is counted: `records` are those that were applied, and each delay counts labels that came at most so many
-seconds after their event, but later than the delay before it."""
+"""All that is counted: outcomes, applied records, and labels by the seconds after their events. Each label counts for
+the smallest delay that it does not exceed."""
 DUE, DOOMED, FAR = range(3)
 """Heaps: times after which an event's window, or the wait of a label, is over; times after which items are forgotten;
 and the times of items that are set aside."""
