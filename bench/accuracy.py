@@ -105,7 +105,7 @@ def learn(stream: Stream, **identity: Any) -> Learner:
     learner.begin({P0: 0})
     records = [json.dumps({"features": x, "label": y}).encode() for x, y in stream]
     for offset in range(0, len(records), SLICE):
-        outcome = learner.apply(P0, Records.from_values(offset, records[offset : offset + SLICE]))
+        outcome = learner.apply(Records.from_values(offset, records[offset : offset + SLICE]))
         if outcome.diverged or outcome.rejects:
             raise ValueError(outcome)
     return learner
@@ -146,7 +146,7 @@ def max_weight_difference(stream: Stream) -> float:
     learner = Learner(Identity(labels=(False, True), scale="standard"))
     learner.begin({P0: 0})
     for offset, (x, y) in enumerate(stream):
-        learner.apply(P0, Records.from_values(offset, [json.dumps({"features": x, "label": y}).encode()]))
+        learner.apply(Records.from_values(offset, [json.dumps({"features": x, "label": y}).encode()]))
         pipeline.learn_one(x, y)
         named = classifier.weights.items()
         weights = {name.replace("_/", "=/").replace("country_", "country="): w for name, w in named}

@@ -99,11 +99,11 @@ def _run(learner: Any, records: list[bytes]) -> float:
     from service.learning.records import Records  # from the measured tree
 
     learner.begin({P0: 0})
-    learner.apply(P0, Records.from_values(0, records[:SLICE]))  # columns, and compiled code
+    learner.apply(Records.from_values(0, records[:SLICE]))  # columns, and compiled code
     learner.main.begin_segment()
     began = time.process_time()
     for offset in range(SLICE, EVENTS, SLICE):
-        learner.apply(P0, Records.from_values(offset, records[offset : offset + SLICE]))
+        learner.apply(Records.from_values(offset, records[offset : offset + SLICE]))
     took = time.process_time() - began
     return took / learner.main.counts.events * 1e6 if learner.main.counts.events == EVENTS else float("nan")
 

@@ -22,7 +22,7 @@ WINDOW, PER_SECOND = 60_000, 1000
 START = 1_700_000_000_000
 EVENT_LOG, LABEL_LOG = PartitionId(0, "events"), PartitionId(0, "labels")
 OPTIONS = Options(label_topic="labels")
-Slices = list[tuple[PartitionId, Records]]
+Slices = list[Records]
 
 
 def figures() -> list[Figure]:
@@ -48,15 +48,15 @@ def _learner(default: int | None, window: int = WINDOW) -> Learner:
     return learner
 
 
-def _log() -> Iterator[tuple[PartitionId, Records]]:
+def _log() -> Iterator[Records]:
     """The events and labels of each second. A label comes at most 50 seconds after its event."""
     rng, waiting, offsets = random.Random(1), list[tuple[int, bytes]](), {EVENT_LOG: 0, LABEL_LOG: 0}
 
-    def records(partition: PartitionId, times: Sequence[int], values: Sequence[bytes]) -> tuple[PartitionId, Records]:
+    def records(partition: PartitionId, times: Sequence[int], values: Sequence[bytes]) -> Records:
         first = offsets[partition]
         offsets[partition] += len(values)
         numbers = np.arange(first, first + len(values))
-        return partition, Records(numbers, np.array(times, np.int64), ValueBuffer.from_values(values))
+        return Records(numbers, np.array(times, np.int64), ValueBuffer.from_values(values), [partition])
 
     for begin in range(0, EVENTS, PER_SECOND):
         time_, values, due = START + begin * 1000 // PER_SECOND, list[bytes](), list[tuple[int, bytes]]()
@@ -76,10 +76,10 @@ def _log() -> Iterator[tuple[PartitionId, Records]]:
 def _apply(learner: Learner, log: Slices) -> float:
     """Learn the log; returns the seconds that it took."""
     began = time.process_time()
-    for partition, records in log:
+    for records in log:
         part: Any = records
-        while len(part):
-            part = part[learner.apply(partition, part).consumed :]
+        while part:
+            part = part[learner.apply(part).consumed :]
     return time.process_time() - began
 
 
@@ -94,9 +94,9 @@ def _round(log: Slices, default: int | None) -> tuple[float, float]:
         again.cover(partition, offset)
     join, count = again.restore_join(state, learner.main.counts.join), 0
     began = time.process_time()
-    for partition, records in log:
-        part = records[records.find(state.rebuild[partition]) :]
-        again.remember(partition, part)
+    for records in log:
+        part = records[records.find(state.rebuild[records.partitions[0]]) :]
+        again.remember(part)
         count += len(part)
     restart = time.process_time() - began
     assert join.finish_rebuild()
@@ -106,9 +106,9 @@ def _round(log: Slices, default: int | None) -> tuple[float, float]:
 def _held_bytes(log: Slices) -> float:
     """What the process takes more for each event that is held, besides the event's own bytes."""
     learner, before = _learner(None, window=10**9), _resident_bytes()
-    events = [each for each in log if each[0] == EVENT_LOG]
+    events = [each for each in log if each.partitions == [EVENT_LOG]]
     _apply(learner, events)
-    values = sum(int((records.values.ends - records.values.begins).sum()) for _, records in events)
+    values = sum(int((records.values.ends - records.values.begins).sum()) for records in events)
     return (_resident_bytes() - before - values) / EVENTS
 
 

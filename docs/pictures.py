@@ -72,7 +72,7 @@ def boundary(axes: Any, ink: str) -> None:
         converged = True
         for x, label in points:
             updates_before = learner.main.counts.updates
-            learner.apply(P0, Records.from_values(offset, [json.dumps({"features": x, "label": label}).encode()]))
+            learner.apply(Records.from_values(offset, [json.dumps({"features": x, "label": label}).encode()]))
             offset += 1
             if learner.main.counts.updates > updates_before:
                 lines.append(learner.main.weights.copy())
@@ -99,7 +99,7 @@ def history() -> tuple[list[int], list[int], list[float]]:
     raws = list(examples(40_000))
     events, mistakes, bounds = [*range(1, 200), *range(200, 40_001, 200)], list[int](), list[float]()
     for start, end in pairwise([0, *events]):
-        learner.apply(P0, Records.from_values(start, raws[start:end]))
+        learner.apply(Records.from_values(start, raws[start:end]))
         mistakes.append(learner.main.counts.updates)
         bounds.append(learner.main.observations.bound[0] or 0)
     return events, mistakes, bounds

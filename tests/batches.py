@@ -8,8 +8,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
+from service.learning.records import PartitionId
 from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordsBuilder, parse_batches
 from service.streaming.records import Headers, KafkaRecord, KafkaRecords
+from tests.partitions import P0
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MAX_BYTES = 1 << 30
@@ -48,13 +50,13 @@ def build_batch_of_values(codec: str, values: Iterable[tuple[bytes | None, Heade
     return build_batch(CODECS[codec], records)
 
 
-def join_records(records: Sequence[KafkaRecord]) -> KafkaRecords:
+def join_records(records: Sequence[KafkaRecord], partition: PartitionId = P0) -> KafkaRecords:
     """The records as the fetcher builds them from one batch."""
     builder = RecordsBuilder()
     if records:
         [batch] = parse_batches(build_batch(0, records)).batches
         builder.add(OpenBatch(batch, MAX_BYTES), records[0].offset, len(records))
-    return builder.build()
+    return builder.build(partition)
 
 
 async def send_batch(producer: AIOKafkaProducer, topic: str, raw: bytes) -> int:

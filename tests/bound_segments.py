@@ -158,7 +158,7 @@ class Run:
 
     def follow(self, record: bytes, zs: Sequence[Vector], updated: bool, slack: float) -> None:
         """Let the learner and the oracle learn the event too, and compare them; see `Oracle.add_event`."""
-        self.learner.apply(P0, Records.from_values(self.learner.next[P0], [record]))
+        self.learner.apply(Records.from_values(self.learner.next[P0], [record]))
         assert self.learner.main.observations.failed_check(self.learner.main.squared_norm) is None
         limit = self.learner.main.observations.squared_norm_limit
         assert limit is not None

@@ -60,7 +60,7 @@ def learner_of(
     learner = Learner(identity, options=options, start=start)
     learner.begin({P0: 0})
     learner.reconcile()
-    learner.apply(P0, Records.from_values(0, records))
+    learner.apply(Records.from_values(0, records))
     return learner
 
 
@@ -151,7 +151,7 @@ def learn_one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Ev
     learner = model.learner()
     for offset, event in enumerate(events):
         weights = learner.main.weights.tolist()
-        learner.apply(P0, Records.from_values(offset, [event.record]))
+        learner.apply(Records.from_values(offset, [event.record]))
         new = initial_weights(model.identity, len(weights), len(learner.columns) - len(weights)).tolist()
         pairs, _ = learner.columns.find(event.features)
         yield event, formulas.score(weights + new, pairs), learner
@@ -164,9 +164,7 @@ def batches(model: Model) -> None:
     for size in (1, 7):
         many_slices = model.learner()
         for offset in range(0, len(events), size):
-            many_slices.apply(
-                P0, Records.from_values(offset, [event.record for event in events[offset : offset + size]])
-            )
+            many_slices.apply(Records.from_values(offset, [event.record for event in events[offset : offset + size]]))
         assert state_digest(many_slices) == state_digest(one_slice)
         ours, theirs = many_slices.main.observations.recent, one_slice.main.observations.recent
         assert (ours.accuracy, ours.margins, ours.pairs) == (theirs.accuracy, theirs.margins, theirs.pairs)
@@ -178,10 +176,10 @@ def restores(model: Model) -> None:
     """A restore in the middle changes neither state nor observations; only loss and margins become a summary."""
     records = [event.record for event in model.events()]
     expected, resumed = model.learner(), model.learner()
-    expected.apply(P0, Records.from_values(0, records))
-    resumed.apply(P0, Records.from_values(0, records[:31]))
+    expected.apply(Records.from_values(0, records))
+    resumed.apply(Records.from_values(0, records[:31]))
     resumed = restored(resumed)
-    resumed.apply(P0, Records.from_values(31, records[31:]))
+    resumed.apply(Records.from_values(31, records[31:]))
     assert state_digest(resumed) == state_digest(expected)
     ours, theirs = (msgspec.structs.replace(observations(each.main), margins=None) for each in (resumed, expected))
     assert close(ours.squared_steps, theirs.squared_steps)
@@ -211,9 +209,9 @@ def rejection(model: Model) -> None:
     bad = [raw for raw, _ in kinds if raw is None or len(raw) < 1000]
     records: list[bytes | None] = [event.record for event in model.events()]
     plain, mixed = model.learner(), model.learner()
-    plain.apply(P0, Records.from_values(0, records))
+    plain.apply(Records.from_values(0, records))
     mixed.apply(
-        P0, Records.from_values(0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)])
+        Records.from_values(0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)])
     )
     assert mixed.next == {P0: 2 * len(records)}
     assert sum(mixed.main.counts.rejected.values()) == len(records)

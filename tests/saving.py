@@ -49,7 +49,7 @@ def new_learner() -> Learner:
 
 def learn(learner: Learner, *names: str) -> None:
     raws = [event({name: 1.5}, 1) for name in names]
-    learner.apply(P0, Records.from_values(learner.next[P0], raws))
+    learner.apply(Records.from_values(learner.next[P0], raws))
 
 
 async def save(k: Keeper, learner: Learner) -> AcceptedSave:

@@ -72,9 +72,8 @@ class Learner:
     """One model: it reads events from the log, and its classifiers learn them. Not for several threads.
 
     >>> learner = Learner(Identity())
-    >>> partition = PartitionId(0)
-    >>> learner.begin({partition: 0})
-    >>> outcome = learner.apply(partition, Records.from_values(0, [b'{"features": {"a": 2}, "label": 1}', b"no event"]))
+    >>> learner.begin({PartitionId(0): 0})
+    >>> outcome = learner.apply(Records.from_values(0, [b'{"features": {"a": 2}, "label": 1}', b"no event"]))
     >>> [reject.reason for reject in outcome.rejects], learner.next
     (['not-json'], {PartitionId(0): 2})
     >>> learner.score({"a": 1.0, "never seen": 1.0}, learner.main)
@@ -216,29 +215,34 @@ class Learner:
         self.covered[partition] = with_gap(self.covered[partition], offset)
 
     def add_gap(self, partition: PartitionId, gap: tuple[int, int]) -> None:
-        """Count a gap in the log, [from, to), that the reader accepted."""
+        """Count a gap in the log, [from, to), that the reader accepted. It may continue the last one."""
         before = self.gaps.get(partition, OffsetGaps(0, gap, gap))
-        self.gaps[partition] = OffsetGaps(before.count + 1, before.first, gap)
+        if before.last[1] == gap[0]:
+            gap = before.last[0], gap[1]
+            self.gaps[partition] = OffsetGaps(before.count, gap if before.count == 1 else before.first, gap)
+        else:
+            self.gaps[partition] = OffsetGaps(before.count + 1, before.first, gap)
 
-    def apply(self, partition: PartitionId, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
-        """Learn records of a partition in order. Their offsets are contiguous.
+    def apply(self, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
+        """Learn records in order, and cover the offsets before each that have no record.
 
-        Raises OutOfOrder if they do not begin at the partition's next offset. `Outcome.consumed` is smaller than the
-        number of records if the model diverges, which stops it before that record, or if `enough` returned True; it is
-        called after each record that takes time. With a join nothing is consumed if the model diverges, and fewer
-        records are consumed if they close many windows: call again.
+        Raises OutOfOrder if a record is covered already. `Outcome.consumed` is smaller than the number of records if
+        the model diverges, which stops it before that record, or if `enough` returned True; it is called after each
+        record that takes time. With a join nothing is consumed if the model diverges, and fewer records are consumed if
+        they close many windows: call again.
         """
         if not len(records):
             return Outcome(0, [], None)
-        first, main = int(records.offsets[0]), self.main
-        if partition not in self.covered or first != self.covered[partition][-1][1]:
-            raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
-        events, labels = self._read(partition, records.values, enough)
-        consumed, due, learned = events.size + labels.size, events, 0
+        main = self.main
+        for partition, first in records.starts():
+            if partition not in self.covered or first < self.covered[partition][-1][1]:
+                raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
+        events, labels, consumed = self._read(records, enough)
+        due, learned = events, 0
         if self.join is None:
-            learned = self._learn(due, records.values, lambda i: (partition, first + i))
+            learned = self._learn(due, records.values, records.place)
         else:
-            consumed, joined = self.join.apply(partition, records[:consumed], events, labels)
+            consumed, joined = self.join.apply(records[:consumed], events, labels)
             main.counts.join, due = self.join.counts, NOTHING_READ
             if len(joined.labels):
                 due = self._reader.read(joined.values)._replace(labels=joined.labels)
@@ -248,31 +252,40 @@ class Learner:
         rejects = [reject for read in (events, labels) for reject in read.rejects if reject.record < consumed]
         skipped = [record for read in (events, labels) for record in read.skipped if record < consumed]
         if skipped:
-            self.last_events.skipped = partition, first + skipped[-1]
+            self.last_events.skipped = records.place(skipped[-1])
         main.counts.skipped += len(skipped)
         for reject in rejects:
             main.counts.rejected[reject.reason] = main.counts.rejected.get(reject.reason, 0) + 1
-        self.cover(partition, first + consumed)
+        for i in records.ends(consumed):
+            partition, offset = records.place(i)
+            self.cover(partition, offset + 1)
+        if diverged and not self.join:
+            self.cover(*records.place(consumed))
         return Outcome(consumed, rejects, main.diverged if diverged else None)
 
-    def remember(self, partition: PartitionId, records: Records) -> None:
+    def remember(self, records: Records) -> None:
         """Bring back what the join remembered of records, as far as they are covered; each partition's in order."""
         assert self.join is not None  # noqa: S101 - only a join remembers
-        for start, end in self.covered[partition]:
+        for start, end in self.covered[records.partitions[0]]:
             part = records[records.find(start) : records.find(end)]
-            self.join.rebuild(partition, part, *self._read(partition, part.values))
+            events, labels, _ = self._read(part)
+            self.join.rebuild(part, events, labels)
 
-    def _read(
-        self, partition: PartitionId, values: ValueBuffer, enough: Callable[[], bool] | None = None
-    ) -> tuple[ReadEvents, ReadEvents]:
-        """The events and the label records among values of a partition."""
-        if self.join and self.join.is_of_labels(partition):
-            return NOTHING_READ, self._label_reader.read(values, enough)
-        events, labels = self._reader.read(values, enough), NOTHING_READ
-        if self.join and self.join.shares_topic and events.skipped:
-            labels = self._label_reader.read(values[events.skipped]).moved(events.skipped)
-            events = events._replace(skipped=[])
-        return events, labels
+    def _read(self, records: Records, enough: Callable[[], bool] | None = None) -> tuple[ReadEvents, ReadEvents, int]:
+        """The events and the label records among these records, and how many records were read."""
+        values, join = records.values, self.join
+        if join is None:
+            events = self._reader.read(values, enough)
+            return events, NOTHING_READ, events.size
+        of_labels = records.of_each(join.is_of_labels)
+        rows, label_rows = np.flatnonzero(~of_labels).tolist(), np.flatnonzero(of_labels).tolist()
+        events = self._reader.read(values[rows], enough).moved(rows) if rows else NOTHING_READ
+        if join.shares_topic:
+            label_rows, events = events.skipped, events._replace(skipped=[])
+            rows = np.setdiff1d(rows, label_rows).tolist()
+        labels = self._label_reader.read(values[label_rows], enough).moved(label_rows) if label_rows else NOTHING_READ
+        unread = rows[events.size :][:1] + label_rows[labels.size :][:1]
+        return events, labels, min(unread, default=len(records))
 
     def _learn(self, events: ReadEvents, values: ValueBuffer, place: Place) -> int:
         """Let all classifiers learn events, which were read from these values.

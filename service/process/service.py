@@ -28,7 +28,7 @@ from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.jit.jit import CACHE_IS_EMPTY
 from service.learning.learner import Learner
-from service.learning.records import PartitionId, Records
+from service.learning.records import P0, Records
 from service.monitoring.logging import configure_logging
 from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.memory import release_memory
@@ -397,22 +397,22 @@ def warm_up(kinds: Kinds = ALL_KINDS, joins: bool = True) -> None:
     names = columns_for(Identity())
     names.extend(["name"])
     names.find({"name": 1.0})
-    partition, event = PartitionId(0), b'{"features":[1],"label":1,"more":1}'
+    event = b'{"features":[1],"label":1,"more":1}'
     if joins:
         joined = Learner(Identity(once=1))
-        joined.begin({partition: 0})
-        joined.apply(partition, Records.from_values(0, [b'{"features":{},"label":1,"id":"a"}']))
+        joined.begin({P0: 0})
+        joined.apply(Records.from_values(0, [b'{"features":{},"label":1,"id":"a"}']))
     for labels, scale in kinds:
         learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
-        learner.begin({partition: 0})
-        learner.apply(partition, Records.from_values(0, [event]))
+        learner.begin({P0: 0})
+        learner.apply(Records.from_values(0, [event]))
         learner.main.begin_segment()
-        learner.apply(partition, Records.from_values(1, [event]))
+        learner.apply(Records.from_values(1, [event]))
         warm_up_predictions(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
             hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
-            hashed.begin({partition: 0})
-            hashed.apply(partition, Records.from_values(0, [b'{"features":{"a":1},"label":1}']))
+            hashed.begin({P0: 0})
+            hashed.apply(Records.from_values(0, [b'{"features":{"a":1},"label":1}']))
 
 
 def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:

@@ -144,19 +144,19 @@ class LearnLoop:
                 idle, merge = not self.keeper.ahead(learner), model.merge
                 if merge is None:
                     polled = await self.log.poll(idle)  # 4
-                    in_order: Iterable[tuple[PartitionId, KafkaRecords]] = polled.items()
+                    in_order: Iterable[KafkaRecords] = polled.values()
                     self.observer.waiting(self._ended_early(model, polled))
                 else:
                     polled = await self.log.poll(idle and not merge.waiting, merge.short)
                     merge.add(polled)
-                    in_order = list(merge.take(self.log.at_end()))
-                    if in_order or not merge.waiting:
-                        self._waits_since = self.clock.now()
-                    self.observer.waiting(self._why_waiting(merge, learner.join))
-                for partition, records in in_order:
+                    in_order = merge.take(self.log.at_end())
+                for records in in_order:
                     if not self.log.held or self._model is None:
                         break  # these records would cover those of their partition that are left
-                    await self._learn_records(model, partition, records)
+                    await self._learn_records(model, records)
+                    self._waits_since = self.clock.now()
+                if merge is not None:
+                    self.observer.waiting(self._why_waiting(merge, learner.join))
                 if self.log.held and self._model is not None:
                     self._skip_markers(model)
                 if self._model is not None and self.keeper.due(learner):
@@ -286,19 +286,16 @@ class LearnLoop:
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
-    async def _learn_records(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> None:
-        learner = model.learner
-        for run in records.runs():
-            learner.cover(partition, int(run.offsets[0]))
-            start = 0
-            while start < len(run):
-                while learner.readers:
-                    await self.clock.sleep(SLICE_SECONDS)
-                amid = learner.join and learner.join.is_amid_record
-                if (not self.log.held and not amid) or self._model is None:
-                    return
-                start += await self._apply(model, partition, run[start : start + min(self._slice, MAX_SLICE_RECORDS)])
-                await self.clock.sleep(0)
+    async def _learn_records(self, model: _Model, records: KafkaRecords) -> None:
+        learner, start = model.learner, 0
+        while start < len(records):
+            while learner.readers:
+                await self.clock.sleep(SLICE_SECONDS)
+            amid = learner.join and learner.join.is_amid_record
+            if (not self.log.held and not amid) or self._model is None:
+                return
+            start += await self._apply(model, records[start : start + min(self._slice, MAX_SLICE_RECORDS)])
+            await self.clock.sleep(0)
 
     def _new_merge(self, learner: Learner) -> Merge | None:
         identity, join = learner.identity, learner.join
@@ -327,6 +324,8 @@ class LearnLoop:
 
     def _why_waiting(self, merge: Merge, join: Join | None) -> str:
         """Why events are not learned though records are there; "" if they are."""
+        if not merge.waiting:
+            self._waits_since = self.clock.now()
         if self.clock.now() - self._waits_since > WAIT_SECONDS:
             missing = [partition for partition in merge.short if partition not in self.log.at_end()]
             names = ", ".join(map(str, missing))
@@ -348,9 +347,9 @@ class LearnLoop:
         total = sum(following.values()) - sum(starts.values())
         while left := {p: offset for p, offset in self.log.positions().items() if offset < following[p]}:
             self.observer.rebuilding(total - sum(following[p] - offset for p, offset in left.items()), total)
-            for partition, records in (await self.log.poll(partitions=left)).items():
+            for records in (await self.log.poll(partitions=left)).values():
                 for start in range(0, len(records), MAX_SLICE_RECORDS):
-                    learner.remember(partition, records[start : start + MAX_SLICE_RECORDS])
+                    learner.remember(records[start : start + MAX_SLICE_RECORDS])
                     await self.clock.sleep(0)
             if not self.log.held:
                 return False
@@ -373,22 +372,23 @@ class LearnLoop:
                 learner.add_gap(gap.partition, (gap.start, gap.end))
             self.observer.gaps_accepted(gaps)
 
-    async def _apply(self, model: _Model, partition: PartitionId, records: KafkaRecords) -> int:
+    async def _apply(self, model: _Model, records: KafkaRecords) -> int:
         """Learn the first records, up to one slice; returns how many."""
         now, started, counts = self.clock.now, self.clock.now(), model.learner.main.counts
         slice_, events = records[: records.within(SLICE_BYTES)], counts.events
-        outcome = model.learner.apply(partition, slice_, lambda: now() - started >= SLICE_SECONDS)
+        outcome = model.learner.apply(slice_, lambda: now() - started >= SLICE_SECONDS)
         took, work = now() - started, outcome.consumed
         if model.learner.join:  # the events that are learned are not these records
             work += counts.events - events
         self._slice = max(MIN_SLICE_RECORDS, int(work * self.aim() / max(took, 1e-6)))
         for reject in outcome.rejects:
+            partition, _ = records.place(reject.record)
             topic = self.log.topic_of(partition)
             letter = dead_letter(topic, partition.number, records, reject.record, reject.reason, reject.detail)
             await self.log.publish(letter)
             self.observer.set_aside(letter)
-        if outcome.consumed:
-            model.last[partition] = resume_check.fingerprint(records.record(outcome.consumed - 1))
+        last = {records.place(i)[0]: i for i in records.ends(outcome.consumed)}
+        model.last |= {p: resume_check.fingerprint(records.record(i)) for p, i in last.items()}
         delay = self.clock.time() - int(records.timestamps[max(outcome.consumed, 1) - 1]) / 1000
         self.observer.learned(outcome.consumed, self.clock.now() - started, delay)
         if outcome.diverged:

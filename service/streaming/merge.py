@@ -6,7 +6,6 @@ record waits until the next one of its partition is there, or the partition is a
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,8 @@ from numpy.typing import NDArray
 from service.learning.records import PartitionId
 from service.streaming.records import KafkaRecords
 
+MERGED_RECORDS = 4000
+"""The records of a merged part at most: to copy more of them would hold the event loop."""
 _NONE = np.zeros(0, np.int64)
 
 
@@ -55,8 +56,8 @@ class Merge:
             self._waiting[partition].append(records)
             self._times[partition] = np.concatenate([self._times[partition], records.timestamps])
 
-    def take(self, at_end: Collection[PartitionId]) -> Iterator[tuple[PartitionId, KafkaRecords]]:
-        """The records whose turn it is, in order, with their partitions.
+    def take(self, at_end: Collection[PartitionId]) -> Iterator[KafkaRecords]:
+        """The records whose turn it is, in order.
 
         `at_end` are the partitions of which no more records exist now.
         """
@@ -69,8 +70,12 @@ class Merge:
         keys = np.concatenate([each[:count] for each, count in zip(steps, counts, strict=True)])
         self._step = int(keys.max(initial=self._step))
         numbers = np.repeat(np.arange(len(counts)), counts)
-        for number, same in groupby(numbers[np.lexsort((numbers, keys))].tolist()):
-            yield from self._first(self.partitions[number], len(list(same)))
+        order = np.lexsort((numbers, keys))
+        for start in range(0, len(order), MERGED_RECORDS):
+            rows = np.sort(order[start : start + MERGED_RECORDS])
+            counts = np.bincount(numbers[rows]).tolist()
+            parts = [part for p, count in zip(self.partitions, counts, strict=False) for part in self._first(p, count)]
+            yield KafkaRecords.merged(parts, keys[rows])
 
     def _steps(self, partition: PartitionId, is_at_end: bool) -> NDArray[np.int64]:
         """The step of each record that waits, as far as it is known."""
@@ -80,7 +85,7 @@ class Merge:
         known = len(times) - (not is_at_end and len(times) > 0)
         return np.maximum(np.maximum.accumulate(own[:known]), self._step)
 
-    def _first(self, partition: PartitionId, count: int) -> Iterator[tuple[PartitionId, KafkaRecords]]:
+    def _first(self, partition: PartitionId, count: int) -> Iterator[KafkaRecords]:
         """Take the first records of a partition that wait."""
         self._times[partition] = self._times[partition][count:]
         waiting = self._waiting[partition]
@@ -90,4 +95,4 @@ class Merge:
             if not len(waiting[0]):
                 waiting.pop(0)
             count -= len(part)
-            yield partition, part
+            yield part

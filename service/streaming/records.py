@@ -1,20 +1,20 @@
-"""Records of one partition with keys and headers, in one buffer; a single record becomes an object only on request.
+"""Records with keys and headers, in one buffer; a single record becomes an object only on request.
 
 Also a message, which becomes a record.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import decode_varint
 from numpy.typing import NDArray
 
-from service.learning.columns.name_table import encode_names
+from service.learning.columns.name_table import PADDING_BYTES, encode_names
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import FORMATS, HEADER
-from service.learning.records import Records
+from service.learning.records import PartitionId, Records
 from service.streaming.kafka.fetching import record_framing as table
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -52,15 +52,42 @@ class KafkaRecords(Records):
     """Records in the buffer `data`. The record table has the positions of their parts, see `record_framing`."""
 
     def __init__(
-        self, data: NDArray[np.uint8], record_table: NDArray[np.int64], format_numbers: NDArray[np.int64] | None
+        self,
+        data: NDArray[np.uint8],
+        record_table: NDArray[np.int64],
+        format_numbers: NDArray[np.int64] | None,
+        partitions: Sequence[PartitionId],
+        numbers: NDArray[np.int64] | None = None,
     ) -> None:
         values = ValueBuffer(data, record_table[table.VALUE], record_table[table.VALUE_END], format_numbers)
-        super().__init__(record_table[table.OFFSET], record_table[table.TIMESTAMP], values)
+        super().__init__(record_table[table.OFFSET], record_table[table.TIMESTAMP], values, partitions, numbers)
         self._record_table = record_table
 
+    @classmethod
+    def merged(cls, parts: Sequence["KafkaRecords"], keys: NDArray[np.int64]) -> "KafkaRecords":
+        """The records of parts, each of one partition, in the order of their keys, then of the parts."""
+        if len(parts) == 1:
+            return parts[0]
+        tables, buffers, formats, size = list[NDArray[np.int64]](), list[NDArray[np.uint8]](), list[Any](), 0
+        for part in parts:
+            own = part._record_table.copy()
+            places = own[table.KEY : table.HEADER_COUNT]
+            end = int(places.max())
+            begin = int(places[places >= 0].min(initial=end))
+            places[places >= 0] += size - begin
+            tables.append(own)
+            buffers.append(part.values.data[begin:end])
+            json = np.zeros(len(part), np.int64)
+            formats.append(json if part.values.format_numbers is None else part.values.format_numbers)
+            size += end - begin
+        order, data = np.argsort(keys, kind="stable"), np.concatenate([*buffers, np.zeros(PADDING_BYTES, np.uint8)])
+        record_table = np.concatenate(tables, 1).take(order, 1)
+        numbers = np.repeat(np.arange(len(parts)), [*map(len, parts)])[order]
+        return cls(data, record_table, np.concatenate(formats)[order], [p.partitions[0] for p in parts], numbers)
+
     def __getitem__(self, part: slice) -> Self:
-        numbers = self.values.format_numbers
-        return type(self)(self.values.data, self._record_table[:, part], None if numbers is None else numbers[part])
+        formats, numbers = (None if a is None else a[part] for a in (self.values.format_numbers, self.numbers))
+        return type(self)(self.values.data, self._record_table[:, part], formats, self.partitions, numbers)
 
     def __iter__(self) -> Iterator[KafkaRecord]:
         return map(self.record, range(len(self)))

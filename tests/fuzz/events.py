@@ -306,7 +306,7 @@ def learn_slices(identity: Identity, records: list[bytes | None], slices: Any) -
     for start, end in slices:
         offset = start
         while offset < end:
-            outcome = learner.apply(P0, Records.from_values(offset, records[offset:end]))
+            outcome = learner.apply(Records.from_values(offset, records[offset:end]))
             offset += outcome.consumed
             if outcome.diverged:
                 stops.append(offset)

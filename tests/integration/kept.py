@@ -39,7 +39,7 @@ async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, 
     clock, events = FakeClock(), random_events(30)
     saver, learner = keeper(store, topic, clock), new_learner()
     for i in (0, 10, 20):
-        learner.apply(P0, Records.from_values(i, events[i : i + 10]))
+        learner.apply(Records.from_values(i, events[i : i + 10]))
         assert isinstance(await saver.save(learner, {P0: Fingerprint(i + 9, 7, i)}, TopicIdentity("c")), AcceptedSave)
         clock.seconds += 1
     return saver, learner, clock, events

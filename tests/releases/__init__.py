@@ -47,7 +47,7 @@ async def stored(identity: Identity) -> tuple[dict[str, bytes], str]:
     for i in range(0, len(raws), 5):
         partition = (P0, P1)[i // 5 % 2]
         at = learner.next[partition]
-        learner.apply(partition, Records.from_values(at, raws[i : i + 5]))
+        learner.apply(Records.from_values(at, raws[i : i + 5], partition))
         saved = await ours.save(learner, {partition: Fingerprint(at + 4, 7, i)}, TopicIdentity("cluster", "topic"))
         assert isinstance(saved, AcceptedSave)
         clock.seconds += 1

@@ -168,7 +168,7 @@ class SimulatedLog:
                     records += [record for record in batch.records if record.offset >= reading.position]
                     reading.position, advanced = batch.end, True
             if records:
-                polled[p] = join_records([record.kafka for record in records])
+                polled[p] = join_records([record.kafka for record in records], p)
         for p in partitions:
             if (reading := readings.get(p)) and reading.error and not advanced:
                 raise reading.error

@@ -172,8 +172,7 @@ MUTANTS = (
     Mutant("all overdue windows closed at the first label after a silence", f"{MEMORY}::pass_label_time",
            "min(tail[0], tail[1])", "max(tail[0], tail[1])"),
     Mutant("a label record that is not read again", f"{LEARNING}learner.py::Learner.remember",
-           "self.join.rebuild(partition, part, *self._read(partition, part.values))",
-           "self.join.rebuild(partition, part, self._read(partition, part.values)[0], NOTHING_READ)"),
+           "self.join.rebuild(part, events, labels)", "self.join.rebuild(part, events, NOTHING_READ)"),
     Mutant("a join rebuilt on top of a part of it", f"{LEARN}._rebuild",
            "learner.restore_join(head.join, head.counts.join)", "learner.join", seed=484),
 )  # fmt: skip

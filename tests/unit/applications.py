@@ -13,7 +13,6 @@ from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
 from service.serving.page.history import History
 from tests.checks import learner_of
-from tests.partitions import P0
 
 
 def serving(
@@ -50,5 +49,5 @@ def figures(name: str) -> ModelFigures:
     event = b'{"features":{"a":1},"label":1}'
     learner = learner_of(Identity(), [event, b"{"])
     learner.main.begin_segment()
-    learner.apply(P0, Records.from_values(2, [event]))
+    learner.apply(Records.from_values(2, [event]))
     return ModelFigures(describe(learner, name), learner.main.counts, 1.0, {"0": 1}, 3)

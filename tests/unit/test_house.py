@@ -105,7 +105,7 @@ for (identity, features), compiled in product(kinds, (True, False)):
     learner.begin({P0: 0})
     for i in range(4):
         event = f'{{"features":{features},"label":{i % 2},"more":[]}}'
-        learner.apply(P0, Records.from_values(2 * i, [event.encode(), b"no event"]))
+        learner.apply(Records.from_values(2 * i, [event.encode(), b"no event"]))
         learner.main.begin_segment()
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
@@ -131,7 +131,7 @@ from service.learning.records import PartitionId, Records
 learner = Learner(Identity(features="positional", dimension=1))
 P0 = PartitionId(0)
 learner.begin({P0: 0})
-learner.apply(P0, Records.from_values(0, [b'{"features":[2],"label":1}']))
+learner.apply(Records.from_values(0, [b'{"features":[2],"label":1}']))
 stats = kernel._learn.stats
 print(learner.score([1.0], learner.main)[0], sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """

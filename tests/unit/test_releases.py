@@ -72,7 +72,7 @@ async def test_a_model_of_a_release_is_restored_and_learns_on(file: Path, name: 
     for version in saver.head.kept:
         data = redis.state[f"v:{version.version}"]
         codec.decode_head(data, hashlib.sha256(data).hexdigest())
-    learner.apply(P0, Records.from_values(learner.next[P0], releases.events(learner.identity)[:3]))
+    learner.apply(Records.from_values(learner.next[P0], releases.events(learner.identity)[:3]))
     save = await saver.save(learner, {}, saver.head.source)
     assert isinstance(save, AcceptedSave)
     restored = await keeper(store, "m").restore()

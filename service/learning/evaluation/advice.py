@@ -20,7 +20,7 @@ def advice(learner: Learner) -> dict[str, str]:
     >>> from service.learning.records import PartitionId, Records
     >>> learner, partition = Learner(Identity()), PartitionId(0)
     >>> learner.begin({partition: 0})
-    >>> _ = learner.apply(partition, Records.from_values(0, [b"no event"] * 12))
+    >>> _ = learner.apply(Records.from_values(0, [b"no event"] * 12))
     >>> advice(learner)["rejected"]
     'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'
     """

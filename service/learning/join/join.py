@@ -137,22 +137,20 @@ class Join:
         tails = np.concatenate([m.tails, np.full((1, memory.TAIL + 2), NEVER)])
         self._memory = m._replace(partitions=np.concatenate([m.partitions, own]).view(np.recarray), tails=tails)
 
-    def apply(
-        self, partition: PartitionId, records: Records, events: ReadEvents, labels: ReadEvents
-    ) -> tuple[int, JoinedEvents]:
-        """Apply records of a partition, which were read as events and as labels.
+    def apply(self, records: Records, events: ReadEvents, labels: ReadEvents) -> tuple[int, JoinedEvents]:
+        """Apply records, which were read as events and as labels.
 
         Returns how many were applied, and the events that are learned. No more leave at once than records are given, so
         both may be fewer than there are: call again.
         """
-        joinable, slots = self._joinable(partition, records, events, labels), np.full(len(records), -1)
+        joinable, slots = self._joinable(records, events, labels), np.full(len(records), -1)
         limit = min(max(len(records), MIN_CLOSED_EVENTS), MAX_CLOSED_EVENTS)
         end = self._apply(joinable, 0, limit, slots, records.values)
         return end, self._take_left()
 
-    def rebuild(self, partition: PartitionId, records: Records, events: ReadEvents, labels: ReadEvents) -> None:
+    def rebuild(self, records: Records, events: ReadEvents, labels: ReadEvents) -> None:
         """Remember records that were applied before. Those of a partition come in order; partitions in any order."""
-        joinable, slots, begin = self._joinable(partition, records, events, labels), np.full(len(records), -1), 0
+        joinable, slots, begin = self._joinable(records, events, labels), np.full(len(records), -1), 0
         self._memory.state[memory.REBUILDING] = 1
         while begin < len(records):
             begin = self._apply(joinable, begin, MAX_CLOSED_EVENTS, slots, records.values)
@@ -168,11 +166,11 @@ class Join:
         self._keep(slots, values)
         return int(end)
 
-    def _joinable(self, partition: PartitionId, records: Records, events: ReadEvents, labels: ReadEvents) -> Any:
+    def _joinable(self, records: Records, events: ReadEvents, labels: ReadEvents) -> Any:
         """Records as an array of `memory.ITEM`. Those that are neither events nor labels count for the time alone."""
         joinable = np.empty(len(records), memory.ITEM)
         joinable["time"], joinable["offset"], joinable["kind"] = records.timestamps, records.offsets, memory.OTHER
-        joinable["partition"], joinable["state"] = self._numbers[partition], memory.ASIDE
+        joinable["partition"], joinable["state"] = records.of_each(self._numbers.__getitem__), memory.ASIDE
         for read, *kinds in ((events, memory.EVENT, memory.LABELLED), (labels, memory.WITHDRAWAL, memory.LABEL)):
             if len(read.labels):
                 within = slice(bisect_left(read.records, len(records)))

@@ -64,7 +64,7 @@ class LogReader:
 
         A read that starts where the previous one ended fetches nothing twice.
         """
-        own, rest = self._partitions[partition], self._rest.get(partition) or RecordsBuilder().build()
+        own, rest = self._partitions[partition], self._rest.get(partition) or RecordsBuilder().build(partition)
         rest, buffer = rest[rest.find(start) :], self._fetcher.partitions.get(own)
         if not len(rest) and (buffer is None or buffer.position != start):
             self._fetcher.seek({own: start})

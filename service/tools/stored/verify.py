@@ -6,13 +6,14 @@ time. Gaps are skipped. Nothing is written.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, DataError, LogLost
 from service.learning.initial_weights import FROM_FILE
@@ -24,10 +25,11 @@ from service.learning.weights_file import WeightsFile
 from service.serving.models import ServedModel
 from service.settings.load import Settings
 from service.snapshots.content import snapshot_content
-from service.snapshots.head import Head
+from service.snapshots.head import Fingerprint, Head
 from service.snapshots.ports import Store
 from service.snapshots.rollback import kept_snapshot
 from service.streaming.kafka.cluster import Cluster
+from service.streaming.records import KafkaRecords
 from service.streaming.resume_check import fingerprint
 from service.text import short_json
 from service.tools.stored.newest_snapshot import newest_snapshot
@@ -36,6 +38,8 @@ from service.tools.tables import figures, print_tables
 DIFFERENT = 4
 """The exit code if the states differ."""
 
+GROUP_OFFSETS = 4000
+"""The offsets that are learned at once: recorded runs may be short, and each call has a cost of its own."""
 Step = tuple[PartitionId, int, int]
 """Records to learn: partition, first offset, and the offset after the last."""
 
@@ -123,10 +127,10 @@ def _reached(following: Mapping[PartitionId, int], since: Mapping[PartitionId, i
 
 
 def _cut(steps: Sequence[Step], stored: Learner) -> Iterator[Step]:
-    """The same steps, cut where a candidate began or an amendment happened."""
+    """The same steps, cut where a candidate began or an amendment happened, and into small ones."""
     begun = [candidate.since for candidate in stored.candidates.values()] + [each.since for each in stored.amendments]
     for partition, start, to in steps:
-        cuts = {since.get(partition, start) for since in begun}
+        cuts = {since.get(partition, start) for since in begun}.union(range(start, to, GROUP_OFFSETS))
         edges = [start, *sorted(cut for cut in cuts if start < cut < to), to]
         yield from ((partition, a, b) for a, b in pairwise(edges))
 
@@ -177,38 +181,68 @@ async def _replay(
         if learner.join and (state := learner.join.stored):
             for partition, start in state.rebuild.items():
                 async for part in reader.read(partition, start, learner.next[partition]):
-                    learner.remember(partition, part)
+                    learner.remember(part)
             if not learner.join.finish_rebuild():
                 raise LogLost(f"topic {topic}: the log no longer has the records that the join remembers")
-        for partition, start, to in _cut(steps, served.learner):
-            learner.skip(partition, start)
+        for group in _groups(_cut(steps, served.learner), learner, served.learner):
+            learner.skip(*group[0][:2])
             _change(learner, served.learner)
-            async for part in reader.read(partition, start, to):
-                last = fingerprints[partition]
-                for record in part[part.find(last.offset) : part.find(last.offset + 1)] if last else ():
-                    if fingerprint(record) != last:
-                        raise LogLost(
-                            f"topic {topic}: the record at offset {record.offset} of partition {partition} is not the "
-                            "one that was learned, so the topic was recreated"
-                        )
-                for run in part.runs():
-                    _cover(learner, partition, int(run.offsets[0]))
-                    consumed = 0
-                    while consumed < len(run):
-                        outcome = learner.apply(partition, run[consumed:])
-                        if outcome.diverged:
-                            return outcome.diverged
-                        consumed += outcome.consumed
-            _cover(learner, partition, to)
+            parts, keys = list[KafkaRecords](), list[NDArray[np.int64]]()
+            for partition in dict.fromkeys(partition for partition, *_ in group):
+                own = np.array([(start, to, i) for i, (p, start, to) in enumerate(group) if p == partition])
+                following, end = int(own[0, 0]), int(own[-1, 1])
+                async for part in reader.read(partition, following, end):
+                    _check_last(topic, part, fingerprints[partition])
+                    parts.append(part)
+                    keys.append(own[np.searchsorted(own[:, 0], part.offsets, "right") - 1, 2])
+                    following = _add_gaps(learner, partition, following, part.offsets)
+                _add_gaps(learner, partition, following, np.array([end]))
+            records = KafkaRecords.merged(parts, np.concatenate(keys)) if parts else None
+            while records:
+                outcome = learner.apply(records)
+                if outcome.diverged:
+                    return outcome.diverged
+                records = records[outcome.consumed :]
+            for partition, to in {partition: to for partition, _, to in group}.items():
+                learner.cover(partition, to)
     _change(learner, served.learner)
     return None
 
 
-def _cover(learner: Learner, partition: PartitionId, to: int) -> None:
-    """Cover the offsets up to `to`, which have no record."""
-    if to > (start := learner.next[partition]):
-        learner.add_gap(partition, (start, to))
-        learner.cover(partition, to)
+def _groups(steps: Iterable[Step], learner: Learner, stored: Learner) -> Iterator[list[Step]]:
+    """The steps in groups, each of which is learned at once. Before a change of settings, a step is a group."""
+    group, following, count = list[Step](), dict[PartitionId, int](), 0
+    for partition, start, to in steps:
+        changes = len(learner.amendments) + len(learner.candidates) < len(stored.amendments) + len(stored.candidates)
+        follows = start == following.get(partition, learner.next[partition])
+        if group and (changes or not follows or count >= GROUP_OFFSETS):
+            yield group
+            group, following, count = [], {}, 0
+        group.append((partition, start, to))
+        following[partition], count = to, count + to - start
+    if group:
+        yield group
+
+
+def _check_last(topic: str, records: KafkaRecords, last: Fingerprint | None) -> None:
+    """Raise LogLost if these records have the last one that was learned of their partition, and it is another one."""
+    for record in records[records.find(last.offset) : records.find(last.offset + 1)] if last else ():
+        if fingerprint(record) != last:
+            raise LogLost(
+                f"topic {topic}: the record at offset {record.offset} of partition {records.partitions[0]} is not the "
+                "one that was learned, so the topic was recreated"
+            )
+
+
+def _add_gaps(learner: Learner, partition: PartitionId, following: int, offsets: NDArray[np.int64]) -> int:
+    """Count the gaps before and between these offsets, of which `following` may be the first.
+
+    Returns the offset after the last one.
+    """
+    ends = np.append(following - 1, offsets)
+    for i in np.flatnonzero(np.diff(ends) > 1).tolist():
+        learner.add_gap(partition, (int(ends[i]) + 1, int(ends[i + 1])))
+    return int(ends[-1]) + 1
 
 
 def _check_log(topic: str, steps: Sequence[Step], bounds: dict[PartitionId, tuple[int, int]]) -> None:

@@ -17,7 +17,7 @@ from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
 from service.learning.events.event_reader import EventReader
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.learner import Learner
-from service.learning.records import PartitionId, Records
+from service.learning.records import P0, Records
 from service.serving.model_info import Accuracy
 from service.settings.model import ModelSettings
 
@@ -101,16 +101,16 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
     variants = [(*pair, 0.0) for pair in product(TRIED_RULES, AVERAGE)]
     if is_rare:
         variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
-    trials, partition = list[Trial](), PartitionId(0)
+    trials = list[Trial]()
     for scale in SCALES:
         # The model itself is the first trial; the others are its candidates.
         model, *others = (Trial(rule, scale, weights, margin) for rule, weights, margin in variants)
         candidates = {trial.name: trial.candidate for trial in others}
         own = ModelSettings(**settings, scale=scale, bound=False, window=len(later), candidates=candidates)
         learner = Learner(own.identity(), options=own.options())
-        learner.begin({partition: 0})
+        learner.begin({P0: 0})
         learner.reconcile()
-        learner.apply(partition, Records.from_values(0, events))
+        learner.apply(Records.from_values(0, events))
         pairs = [pair for pair in learner.main.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
         better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
         for trial in (model, *others):

@@ -59,13 +59,13 @@ async def test_verify_learns_each_part_under_its_own_settings() -> None:
     for changes in {"eta": 0.5}, {"margin": (0.0, 2.0), "half_life": 20}, {"eta": 0.25}:
         for partition in (P0, P1, P0):
             at = learner.next[partition]
-            learner.apply(partition, Records.from_values(at, log[partition][at : at + 10]))
+            learner.apply(Records.from_values(at, log[partition][at : at + 10], partition))
         learner.amend(replace(learner.identity, **changes))
         assert await saver.save(learner, {}, TopicIdentity("c"))
 
     async def read(partition: PartitionId, start: int, to: int) -> AsyncIterator[KafkaRecords]:
         records = enumerate(log[partition][start:to], start)
-        yield join_records([KafkaRecord(offset, 0, None, value, ()) for offset, value in records])
+        yield join_records([KafkaRecord(offset, 0, None, value, ()) for offset, value in records], partition)
 
     reader = SimpleNamespace(bounds=dict.fromkeys(log, (0, 300)), read=read)
     cluster: Any = SimpleNamespace(reader=lambda *_: nullcontext(reader))

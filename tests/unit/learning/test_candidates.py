@@ -52,9 +52,7 @@ def apply_all(learner: Learner, records: list[bytes], rng: random.Random | None 
     offset = begin = learner.next[P0]
     while offset < begin + len(records):
         size = rng.randint(1, 40) if rng else len(records)
-        offset += learner.apply(
-            P0, Records.from_values(offset, records[offset - begin : offset - begin + size])
-        ).consumed
+        offset += learner.apply(Records.from_values(offset, records[offset - begin : offset - begin + size])).consumed
         if rng and rng.random() < 0.3:
             learner = restored(learner, learner.main.observations.options)
     return learner
@@ -131,7 +129,7 @@ def test_a_candidate_that_diverges_stops_alone_and_its_state_says_where() -> Non
     sliced = apply_all(learner_of(MODEL, (), options), records, random.Random(0))
     assert state_digest(sliced) == state_digest(whole)
     own_model = learner_of(options.candidates["wild"].identity)
-    outcome = own_model.apply(P0, Records.from_values(0, records))
+    outcome = own_model.apply(Records.from_values(0, records))
     wild = sliced.candidates["wild"]
     assert own_model.main.diverged, "the stream must make it diverge"
     assert (wild.diverged, wild.diverged_at) == (own_model.main.diverged, (P0, outcome.consumed))

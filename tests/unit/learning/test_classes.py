@@ -18,7 +18,6 @@ from tests import formulas
 from tests.checks import MODES, close, learner_of, restored, state_digest
 from tests.conftest import event
 from tests.fuzz.events import JudgedStream
-from tests.partitions import P0
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -92,7 +91,7 @@ def fold(identity: Identity, events: Sequence[Event], cuts: Sequence[tuple[int, 
     learner, oracle, offset = learner_of(identity), Oracle(identity), 0
     for size, restore in (*cuts, (len(events), False)):
         part = events[offset : offset + size] if not learner.main.diverged else []
-        outcome = learner.apply(P0, Records.from_values(offset, [record(identity, *entry) for entry in part]))
+        outcome = learner.apply(Records.from_values(offset, [record(identity, *entry) for entry in part]))
         assert all(oracle.learn(*entry) for entry in part[: outcome.consumed])
         if outcome.diverged:
             assert not oracle.learn(*part[outcome.consumed])
@@ -170,6 +169,6 @@ def test_labels_are_told_apart_as_values() -> None:
     """1 and true are two labels; 1.0 is 1."""
     learner = learner_of(Identity(labels=LABELS))
     raws = [b'{"features":{},"label":%s}' % label for label in (b'"a"', b"1", b"1.0", b"true", b"2.5", b'"b"', b"2")]
-    outcome = learner.apply(P0, Records.from_values(0, raws))
+    outcome = learner.apply(Records.from_values(0, raws))
     assert [reject.reason for reject in outcome.rejects] == ["unknown-label"]
     assert [sum(row) for row in learner.main.counts.confusion] == [1, 2, 1, 1, 1]

@@ -25,7 +25,6 @@ from service.learning.weights_file import WeightsFile
 from service.snapshots.content import snapshot_content
 from tests.checks import RULES, learner_of
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
-from tests.partitions import P0
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -102,7 +101,7 @@ def train(identity: Identity, start: WeightsFile | None) -> Learner:
     records = stream(identity.features, identity.labels)
     rng = random.Random(3)
     while offset < len(records):
-        outcome = learner.apply(P0, Records.from_values(offset, records[offset : offset + rng.randint(1, 90)]))
+        outcome = learner.apply(Records.from_values(offset, records[offset : offset + rng.randint(1, 90)]))
         assert outcome.diverged is None
         offset += outcome.consumed
     return learner

@@ -87,7 +87,7 @@ def test_no_record_holds_the_event_loop_for_50_ms(identity: Identity) -> None:
 
 
 def _cost(learner: Learner, raw: bytes) -> float:
-    return _seconds(lambda: learner.apply(P0, Records.from_values(learner.next[P0], [raw])))
+    return _seconds(lambda: learner.apply(Records.from_values(learner.next[P0], [raw])))
 
 
 def _seconds(run: Callable[[], object]) -> float:

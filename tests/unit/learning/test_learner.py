@@ -42,7 +42,7 @@ def events(features: Any) -> Any:
 def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tuple[float, float]) -> None:
     bad = {raw for raw, _ in BAD_NAMED}
     learner = learner_of(Identity(eta=0.3, margin=margins))
-    consumed = learner.apply(P0, Records.from_values(0, records)).consumed
+    consumed = learner.apply(Records.from_values(0, records)).consumed
     fold = Fold(eta=0.3, margins=margins).fold(raw for raw in records if raw is not None and raw not in bad)
     assert learner.columns.names == list(fold.w)
     assert learner.main.weights.tolist() == fold.vector
@@ -57,12 +57,13 @@ def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tup
 
 def test_offsets_that_do_not_go_on_are_refused() -> None:
     learner = learner_of(Identity())
-    for partition, first in ((P0, 1), (P1, 0)):
-        with pytest.raises(OutOfOrder):
-            learner.apply(partition, Records.from_values(first, [b"{}"]))
-    learner.apply(P0, Records.from_values(0, [b"{}"]))
     with pytest.raises(OutOfOrder):
-        learner.apply(P0, Records.from_values(0, [b"{}"]))
+        learner.apply(Records.from_values(0, [b"{}"], P1))
+    learner.apply(Records.from_values(2, [b"{}"]))
+    assert learner.next == {P0: 3}  # the offsets before it have no record
+    for first in range(3):
+        with pytest.raises(OutOfOrder):
+            learner.apply(Records.from_values(first, [b"{}"]))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
     for size in (1, 7, len(rows)):
         learner, offset = learner_of(identity), 0
         while not learner.main.diverged and offset < len(records):
-            offset += learner.apply(P0, Records.from_values(offset, records[offset : offset + size])).consumed
+            offset += learner.apply(Records.from_values(offset, records[offset : offset + size])).consumed
             learner = restored(learner, OPTIONS) if size == 7 else learner
         assert learner.next == {P0: learned}
         assert learner.main.weights.tolist() == w[: len(learner.columns)]
@@ -107,6 +108,6 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
 def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
     """An older release could save such a state: it is restored, says so, and learns nothing more."""
     learner = learner_of(Identity(rule="lms"))
-    learner.apply(P0, Records.from_values(0, [b'{"features":{"a":1},"label":1}']))
+    learner.apply(Records.from_values(0, [b'{"features":{"a":1},"label":1}']))
     learner.main.weights[:] = 1.5e147
     assert restored(learner).main.diverged == "the squared norm of the weights is 4.5e+294, beyond 1e+30"

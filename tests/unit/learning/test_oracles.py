@@ -16,14 +16,13 @@ from service.settings.model import ModelSettings
 from tests import data
 from tests.checks import close, learner_of
 from tests.conftest import event
-from tests.partitions import P0
 
 
 def learners(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]:
     """A learner that has just learned row i, for each i."""
     learner = learner_of(Identity(features="positional", dimension=x.shape[1], **identity))
     for i, (row, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
-        learner.apply(P0, Records.from_values(i, [event(row, label)]))
+        learner.apply(Records.from_values(i, [event(row, label)]))
         yield i, learner
 
 

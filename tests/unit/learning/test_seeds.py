@@ -18,7 +18,6 @@ from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
 from tests.checks import learner_of
 from tests.conftest import event
-from tests.partitions import P0
 
 
 def train(identity: Identity, *events: tuple[list[float], int]) -> Learner:
@@ -109,7 +108,7 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
         for b in (0.0, 1.0):
             assert fires(and_unit, a, b) == bool(a and b)
             assert fires(or_unit, a, b) == bool(a or b)
-    and_unit.apply(P0, Records.from_values(0, [event([0, 0], 1)]))
+    and_unit.apply(Records.from_values(0, [event([0, 0], 1)]))
     assert and_unit.main.weights.tolist() == [-2.0, 1.0, 1.0]
     assert (and_unit.main.counts.updates, and_unit.main.counts.mistakes) == (0, 1)
 

@@ -119,7 +119,7 @@ async def test_the_recorded_order_of_partitions_has_a_bound(keep: int, monkeypat
     learner.begin({P0: 0, P1: 0})
     longest, kept_versions = 0, set[int]()
     for turn in range(12 * BLOCK_RUNS):
-        learner.apply((P0, P1)[turn % 2], Records.from_values(turn // 2, [event({"a": 1.0}, turn % 2)]))
+        learner.apply(Records.from_values(turn // 2, [event({"a": 1.0}, turn % 2)], (P0, P1)[turn % 2]))
         if turn % 256 == 0:
             save = await k.save(learner, {}, TopicIdentity("cluster"))
             assert isinstance(save, AcceptedSave)

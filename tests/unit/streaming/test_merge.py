@@ -48,12 +48,12 @@ def test_the_order_depends_on_the_records_alone(seed: int) -> None:
             have[partition.number] += len(times)
             if times:
                 records = [KafkaRecord(begin + i, time, None, b"%d" % (begin + i), ()) for i, time in enumerate(times)]
-                polled[partition] = join_records(records)
+                polled[partition] = join_records(records, partition)
         merge.add(polled)
         ends = {partition for partition in ids if have[partition.number] == len(logs[partition.number])}
-        for partition, taken in merge.take(ends):
+        for taken in merge.take(ends):
             assert [record.value for record in taken] == [b"%d" % offset for offset in taken.offsets]
-            order += [(partition.number, offset) for offset in taken.offsets.tolist()]
+            order += [(partition.number, offset) for partition, offset in map(taken.place, range(len(taken)))]
     assert order == [*merged_one_by_one(logs)]
     assert not merge.waiting
 
@@ -64,7 +64,7 @@ def test_a_record_waits_for_the_next_one_of_its_partition_and_of_the_others() ->
     merge.add({ids[0]: join_records([KafkaRecord(0, 10, None, b"", ()), KafkaRecord(1, 50, None, b"", ())])})
     assert [*merge.take({ids[0]})] == []
     assert merge.short == [ids[1]]
-    [(partition, records)] = merge.take({ids[1]})
-    assert (partition, records.offsets.tolist()) == (ids[0], [0])
-    [(partition, records)] = merge.take(set(ids))
-    assert (partition, records.offsets.tolist()) == (ids[0], [1])
+    [records] = merge.take({ids[1]})
+    assert (len(records), records.place(0)) == (1, (ids[0], 0))
+    [records] = merge.take(set(ids))
+    assert (len(records), records.place(0)) == (1, (ids[0], 1))

@@ -275,7 +275,7 @@ class Fetcher:
             if remaining > 0:
                 state.take(builder, remaining)
             if builder.count:
-                polled[state.of.partition] = builder.build()
+                polled[state.of.partition] = builder.build(state.of.partition)
                 remaining -= builder.count
                 state.taken_at = time.monotonic()
             moved |= state.position != before

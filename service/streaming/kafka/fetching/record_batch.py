@@ -12,6 +12,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning.records import PartitionId
 from service.streaming.kafka.fetching.compression import DamagedBatch, decompress
 from service.streaming.kafka.fetching.record_framing import KEY, MIN_RECORD_BYTES, OFFSET, TABLE_ROWS, frame_records
 from service.streaming.records import KafkaRecords, find_formats
@@ -178,9 +179,9 @@ class RecordsBuilder:
         self.bytes, self.count = self.bytes + len(data), self.count + record_table.shape[1]
         return int(record_table[OFFSET, -1]) if record_table.shape[1] else None
 
-    def build(self) -> KafkaRecords:
-        """All records that were added. Do not use the builder afterwards."""
+    def build(self, partition: PartitionId) -> KafkaRecords:
+        """All records that were added, of this partition. Do not use the builder afterwards."""
         data = np.frombuffer(b"".join((*self._parts, bytes(SPARE_BYTES))), np.uint8)
         record_table = np.concatenate(self._tables, 1) if self._tables else np.empty((TABLE_ROWS, 0), np.int64)
         record_table = np.ascontiguousarray(record_table)  # loops are compiled for this layout
-        return KafkaRecords(data, record_table, find_formats(data, record_table))
+        return KafkaRecords(data, record_table, find_formats(data, record_table), [partition])

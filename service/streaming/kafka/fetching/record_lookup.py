@@ -42,7 +42,7 @@ async def find_records(
                     await log_queries.refresh_metadata(client)
                     raise error(tp.topic)
                 try:
-                    record, is_complete = _find(response, offset, max_batch_bytes)
+                    record, is_complete = _find(response, each.partition, offset, max_batch_bytes)
                 except DamagedBatch as damage:
                     if each in damaged:
                         raise unreadable(each, offset, str(damage)) from None
@@ -58,7 +58,7 @@ async def find_records(
 
 
 def _find(
-    response: log_queries.PartitionResponse, offset: int, max_batch_bytes: int
+    response: log_queries.PartitionResponse, partition: PartitionId, offset: int, max_batch_bytes: int
 ) -> tuple[KafkaRecord | None, bool]:
     """The record at an offset, and whether the response has all that the log has there; raises DamagedBatch."""
     fetched = parse_batches(response.data, response.aborted)
@@ -71,5 +71,5 @@ def _find(
         return None, True
     builder = RecordsBuilder()
     builder.add(OpenBatch(batch, max_batch_bytes), offset, batch.count)
-    records = builder.build()
+    records = builder.build(partition)
     return (records.record(0) if len(records) and records.offsets[0] == offset else None), True

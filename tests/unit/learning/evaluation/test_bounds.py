@@ -12,7 +12,6 @@ from service.learning.weights_file import WeightsFile
 from tests.bound_segments import THEOREM, Check, random_stream, random_stream_of_classes
 from tests.checks import learner_of
 from tests.conftest import event
-from tests.partitions import P0
 
 REFERENCE = Options(reference=WeightsFile([1.0], 0.0, ["a"]))
 
@@ -21,7 +20,7 @@ def test_short_steps_count_after_long_ones() -> None:
     """A segment has its own sum of squares: in the difference of two sums of 2e30 a step of 1 would be lost."""
     learner = learner_of(Identity(), [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)])
     learner.main.begin_segment()
-    learner.apply(P0, Records.from_values(3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)]))
+    learner.apply(Records.from_values(3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)]))
     assert learner.main.observations.failed_check(learner.main.squared_norm) is None
     assert learner.main.observations.bound_segment is not None
     assert learner.main.observations.bound_segment.sums.squared_steps > 10.0
@@ -34,7 +33,7 @@ def test_events_of_any_size_set_the_grid(weight: float, later_weight: float, val
     learner = learner_of(Identity(), [event({"a": value}, 1, weight=weight)], REFERENCE)
     for i in range(1, 9):
         if not learner.main.diverged:  # its weights would be beyond their limit
-            learner.apply(P0, Records.from_values(i, [event({"a": value, "b": i % 3}, i % 2, weight=later_weight)]))
+            learner.apply(Records.from_values(i, [event({"a": value, "b": i % 3}, i % 2, weight=later_weight)]))
         assert learner.main.observations.failed_check(learner.main.squared_norm) is None
         bound, _ = learner.main.observations.bound
         assert bound is not None

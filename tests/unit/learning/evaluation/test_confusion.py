@@ -12,7 +12,6 @@ from service.learning.records import Records
 from service.serving.model_info import Share
 from tests.checks import learner_of, restored
 from tests.conftest import event
-from tests.partitions import P0
 from tests.unit.applications import describe
 
 WINDOW, EVENTS = 40, 150
@@ -30,7 +29,7 @@ def test_figures_of_the_served_weights_are_those_of_scikit_learn(labels: tuple[s
         features = {f"x{i}": rng.gauss(i == k, 1) for i in range(3)}
         truth.append(labels[k])
         predicted.append(learner.main.label(learner.score(features, learner.main)[0]))
-        learner.apply(P0, Records.from_values(offset, [event(features, labels[k])]))
+        learner.apply(Records.from_values(offset, [event(features, labels[k])]))
         if offset == EVENTS // 2:
             learner = restored(learner, options)
     info = describe(learner)
@@ -53,10 +52,10 @@ def test_a_share_that_is_not_defined_is_null() -> None:
     """There are no events, or no positive ones, or the average is of an older release."""
     learner = learner_of(Identity(average=True), (), Options(serve="average"))
     for events in (0, 1):
-        learner.apply(P0, Records.from_values(0, [event({"a": 1}, 0)] * events))
+        learner.apply(Records.from_values(0, [event({"a": 1}, 0)] * events))
         info = describe(learner)
         assert [info.balanced_accuracy, info.precision, info.recall, info.f1] == [Share(None, None)] * 4
-    learner.apply(P0, Records.from_values(1, [event({"a": -1}, 1)]))
+    learner.apply(Records.from_values(1, [event({"a": -1}, 1)]))
     assert describe(learner).recall == Share(0.0, 0.0)
     learner.main.observations.recent.missed = None
     assert describe(learner).recall == Share(None, 0.0)

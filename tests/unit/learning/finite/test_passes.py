@@ -376,7 +376,7 @@ def test_passes_are_what_a_learner_learns_of_the_same_events(rule: dict[str, Any
     learner, mistakes, updates = learner_of(identity), 0, 0
     passes, w = fit(identity, batch_training.read_data(identity, records), max_passes=3, trace=trace)
     for p in passes:
-        learner.apply(P0, Records.from_values(learner.next[P0], records))
+        learner.apply(Records.from_values(learner.next[P0], records))
         mistakes, updates = mistakes + p.mistakes, updates + p.updates
         assert (mistakes, updates) == (learner.main.counts.mistakes, learner.main.counts.updates)
     assert w.tolist() == learner.main.weights.tolist()

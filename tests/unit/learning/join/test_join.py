@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -87,9 +86,11 @@ def identity_of(settings: JoinSettings) -> Identity:
     return Identity(join=rules, once=settings.gap or msgspec.UNSET)
 
 
-def records_of(log: Sequence[JoinRecord]) -> Records:
-    offsets, times = (np.array([record[part] for record in log], np.int64) for part in (1, 2))
-    return Records(offsets, times, ValueBuffer.from_values([value_of(each, each.label) for each in log]))
+def records_of(log: Sequence[JoinRecord], settings: JoinSettings) -> Records:
+    own, offsets, times = (np.array([record[part] for record in log], np.int64) for part in (0, 1, 2))
+    values = ValueBuffer.from_values([value_of(each, each.label) for each in log])
+    by_number = {record.partition: partition_of(record, settings) for record in sorted(log)}
+    return Records(offsets, times, values, [*by_number.values()], np.searchsorted([*by_number], own))
 
 
 def new_learner(settings: JoinSettings) -> Learner:
@@ -101,10 +102,9 @@ def new_learner(settings: JoinSettings) -> Learner:
 
 def apply(learner: Learner, log: Sequence[JoinRecord], settings: JoinSettings, rng: random.Random) -> None:
     """Apply records in this order, in slices of any size."""
-    for partition, own in groupby(log, lambda record: partition_of(record, settings)):
-        records = records_of([*own])
-        while len(records):
-            records = records[learner.apply(partition, records[: rng.choice((1, 3, 50))]).consumed :]
+    records = records_of(log, settings)
+    while records:
+        records = records[learner.apply(records[: rng.choice((1, 3, 50))]).consumed :]
 
 
 def restarted(learner: Learner, log: Sequence[JoinRecord], settings: JoinSettings, rng: random.Random) -> Learner:
@@ -120,7 +120,7 @@ def restarted(learner: Learner, log: Sequence[JoinRecord], settings: JoinSetting
     for partition in partitions:
         own = [each for each in log if partition_of(each, settings) == partition]
         if part := own[rebuild[partition] :]:
-            new.remember(partition, records_of(part))
+            new.remember(records_of(part, settings))
     assert new.join.finish_rebuild()
     assert snapshot_content(new).head.state_digest == content.head.state_digest
     return new
@@ -131,7 +131,7 @@ def learn_directly(learned: Sequence[tuple[int, int, float]], log: Sequence[Join
     learner, events = Learner(Identity()), {each[:2]: each for each in log}
     values = [value_of(events[partition, offset], label) for partition, offset, label in learned]
     learner.begin({PartitionId(0): 0})
-    learner.apply(PartitionId(0), Records.from_values(0, values))
+    learner.apply(Records.from_values(0, values))
     return learner
 
 

@@ -23,7 +23,6 @@ from service.serving.scoring import freeze, predict_large
 from tests.checks import learner_of
 from tests.conftest import DEADLINE, event
 from tests.fuzz.requests import HttpRequest, HttpResponse, ask
-from tests.partitions import P0
 from tests.unit.applications import application, figures
 
 NAMES = [f"n{i}" for i in range(100)]
@@ -100,7 +99,7 @@ async def test_one_state_answers_a_large_request(model: LocalModel, monkeypatch:
 
     monkeypatch.setattr(v1_predictions, "read_pieces", after_an_event)
     # From here on the learner's arrays have room, and stay in place.
-    learner.apply(P0, Records.from_values(1, [b'{"features":{"spare":0},"label":1}']))
+    learner.apply(Records.from_values(1, [b'{"features":{"spare":0},"label":1}']))
     row = dict.fromkeys([*NAMES, "late"], 1.0)
     body = json.dumps({"instances": [{"features": row}] * 10_000}).encode()
     task = asyncio.create_task(model.predict(body))
@@ -110,7 +109,7 @@ async def test_one_state_answers_a_large_request(model: LocalModel, monkeypatch:
         names = ["late"] if learned_events else [f"new{learned_events}"]
         event = {"features": dict.fromkeys([*NAMES, *names], 1.0), "label": learned_events % 2}
         learned_events += 1
-        learner.apply(P0, Records.from_values(1 + learned_events, [json.dumps(event).encode()]))
+        learner.apply(Records.from_values(1 + learned_events, [json.dumps(event).encode()]))
         event_learned.release()
         await asyncio.sleep(0.001)
     assert learned_events > 1

@@ -105,7 +105,7 @@ async def test_the_confusion_is_that_of_the_weights_that_answer(labels: tuple[st
         x, place = {"a": i % 5, "b": i % 7}, i * i % len(names)
         state = learner.serving
         expected[place][names.index(state.label(learner.score(x, state)[0]))] += 1
-        learner.apply(P0, Records.from_values(i, [event(x, names[place])]))
+        learner.apply(Records.from_values(i, [event(x, names[place])]))
     body = await page_body(static_model("m", learner, 0.0))
     assert body["model"]["serve"] == serve
     is_last = bool(labels) and serve == "average"

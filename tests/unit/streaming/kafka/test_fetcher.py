@@ -14,6 +14,7 @@ from service.streaming.kafka.fetching.record_lookup import find_records
 from service.streaming.kafka.log_queries import PartitionResponse
 from service.streaming.records import KafkaRecord
 from tests.batches import add_checksum, build_batch
+from tests.partitions import P0
 
 TP = TopicPartition("t", 0)
 
@@ -37,7 +38,7 @@ def test_nothing_after_a_damaged_batch_is_returned() -> None:
     for following in (6, 8):
         builder = RecordsBuilder()
         buffer.take(builder, 100)
-        polled += builder.build().offsets.tolist()
+        polled += builder.build(P0).offsets.tolist()
         buffer.receive(response(batch(following)), 1 << 20, alone=True)
     assert polled == [0, 1]
     assert (buffer.position, buffer.has_data) == (2, False)

@@ -14,6 +14,7 @@ from service.streaming.kafka.fetching.compression import XERIAL_HEADER_BYTES, XE
 from service.streaming.kafka.fetching.record_batch import HEAD, OpenBatch, RecordsBuilder, parse_batches
 from service.streaming.records import KafkaRecord
 from tests.batches import CODECS, add_checksum, build_batch, open_builder
+from tests.partitions import P0
 
 MAX_BYTES = 16 << 20
 XERIAL_HEADER = XERIAL_MAGIC.ljust(XERIAL_HEADER_BYTES, b"\1")
@@ -43,7 +44,7 @@ def read_records(raw: bytes, start: int, step: int, aborted: list[tuple[int, int
         while open_batch.remaining > 0:
             builder = RecordsBuilder()
             builder.add(open_batch, start, step)
-            part = builder.build()
+            part = builder.build(P0)
             assert part.offsets.tolist() == [record.offset for record in part]
             assert part.timestamps.tolist() == [record.timestamp for record in part]
             assert [*part.values] == [record.value for record in part]
