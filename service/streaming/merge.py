@@ -80,10 +80,12 @@ class Merge:
     def _steps(self, partition: PartitionId, is_at_end: bool) -> NDArray[np.int64]:
         """The step of each record that waits, as far as it is known."""
         times = self._times[partition]
+        if not len(times):
+            return times
         following = np.append(times[1:], times[-1:])
         own = np.where(times > following + self._window, following, times) // self._step_ms
-        known = len(times) - (not is_at_end and len(times) > 0)
-        return np.maximum(np.maximum.accumulate(own[:known]), self._step)
+        known = own if is_at_end else own[:-1]
+        return np.maximum(np.maximum.accumulate(known), self._step)
 
     def _first(self, partition: PartitionId, count: int) -> Iterator[KafkaRecords]:
         """Take the first records of a partition that wait."""

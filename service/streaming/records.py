@@ -68,22 +68,22 @@ class KafkaRecords(Records):
         """The records of parts, each of one partition, in the order of their keys, then of the parts."""
         if len(parts) == 1:
             return parts[0]
-        tables, buffers, formats, size = list[NDArray[np.int64]](), list[NDArray[np.uint8]](), list[Any](), 0
+        buffers, formats, shifts, size = list[NDArray[np.uint8]](), list[Any](), list[int](), 0
         for part in parts:
-            own = part._record_table.copy()
-            places = own[table.KEY : table.HEADER_COUNT]
-            end = int(places.max())
-            begin = int(places[places >= 0].min(initial=end))
-            places[places >= 0] += size - begin
-            tables.append(own)
+            positions = part._record_table[table.KEY : table.HEADER_COUNT]
+            begin, end = min(at for at in positions[:, 0].tolist() if at >= 0), int(positions[-1, -1])
             buffers.append(part.values.data[begin:end])
             json = np.zeros(len(part), np.int64)
             formats.append(json if part.values.format_numbers is None else part.values.format_numbers)
+            shifts.append(size - begin)
             size += end - begin
-        order, data = np.argsort(keys, kind="stable"), np.concatenate([*buffers, np.zeros(PADDING_BYTES, np.uint8)])
-        record_table = np.concatenate(tables, 1).take(order, 1)
-        numbers = np.repeat(np.arange(len(parts)), [*map(len, parts)])[order]
-        return cls(data, record_table, np.concatenate(formats)[order], [p.partitions[0] for p in parts], numbers)
+        data = np.concatenate([*buffers, np.zeros(PADDING_BYTES, np.uint8)])
+        order, numbers = np.argsort(keys, kind="stable"), np.repeat(np.arange(len(parts)), [*map(len, parts)])
+        record_table = np.concatenate([part._record_table for part in parts], 1)
+        positions = record_table[table.KEY : table.HEADER_COUNT]
+        positions += np.where(positions < 0, 0, np.array(shifts)[numbers])
+        partitions = [part.partitions[0] for part in parts]
+        return cls(data, record_table.take(order, 1), np.concatenate(formats)[order], partitions, numbers[order])
 
     def __getitem__(self, part: slice) -> Self:
         formats, numbers = (None if a is None else a[part] for a in (self.values.format_numbers, self.numbers))
