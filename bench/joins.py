@@ -1,5 +1,6 @@
-"""P11: a model whose labels come later: events a second, records a second of a restart, bytes of a held event."""
+"""P11: a model whose labels come later: events a second, records a second of a restart and of `verify`, bytes held."""
 
+import asyncio
 import json
 import random
 import time
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import world
 from bench.figure import Figure
 from service.learning.events.event_reader import use_compiled_reader
 from service.learning.events.value_buffer import ValueBuffer
@@ -15,6 +17,7 @@ from service.learning.identity import Identity, JoinRules
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import PartitionId, Records
+from tests.conftest import perceptron, wait
 
 EVENTS, VALUES, ROUNDS = 200_000, 20, 3
 WINDOW, PER_SECOND = 60_000, 1000
@@ -23,10 +26,19 @@ START = 1_700_000_000_000
 EVENT_LOG, LABEL_LOG = PartitionId(0, "events"), PartitionId(0, "labels")
 OPTIONS = Options(label_topic="labels")
 Slices = list[Records]
+PARTITIONS = 4
+SETTINGS = """
+topics = []
+[models.late]
+topic = "{events}"
+[models.late.join]
+topic = "{labels}"
+window = "1m"
+"""
 
 
 def figures() -> list[Figure]:
-    """In one process, without Kafka: reading, joining and learning events of 20 named features, each with a label."""
+    """Events of 20 named features, each with a label: read, joined and learned in one process, and by a service."""
     use_compiled_reader(True)
     log, rows = list(_log()), list[Figure]()
     for what, default in (("without a default label", None), ("with one", 0)):
@@ -35,6 +47,7 @@ def figures() -> list[Figure]:
         rows.append(Figure("P11", f"joined events a second, {what}", learned, 150_000, True, "/s"))
         rows.append(Figure("P11", f"records a second of a restart, {what}", restored, 500_000, True, "/s"))
     rows.append(Figure("P11", "a held event, besides its bytes", [_held_bytes(log)], 200, False, "B"))
+    rows.append(Figure("P11", "records a second of `verify`, 4 + 4 partitions", _verified(log), 100_000, True, "/s"))
     return rows
 
 
@@ -110,6 +123,32 @@ def _held_bytes(log: Slices) -> float:
     _apply(learner, events)
     values = sum(int((records.values.ends - records.values.begins).sum()) for records in events)
     return (_resident_bytes() - before - values) / EVENTS
+
+
+def _verified(log: Slices) -> list[float]:
+    """Records a second that `perceptron verify` learns again, with its start."""
+    forever: dict[str, Any] = {"retention.ms": "-1"}
+    topics = {name: world.new_topic(name, PARTITIONS, **forever) for name in ("events", "labels")}
+
+    async def send_all() -> None:
+        async with world.producer(linger_ms=20) as client:
+            for records in log:
+                topic = topics[records.partitions[0].topic]
+                for time_, value in zip(records.timestamps.tolist(), records.values, strict=True):
+                    await client.send(topic, value, timestamp_ms=time_)
+
+    asyncio.run(send_all())
+    count, rates = sum(map(len, log)), list[float]()
+    with world.service("", SETTINGS.format(**topics)) as running:
+        wait(lambda: sum(running.http.get("/v1/models/late").json()["next"].values()) == count, "all is learned", 300.0)
+        command = "-c", str(running.config), "verify", "-m", "late", "-b", world.kafka().address
+        for _ in range(ROUNDS):
+            began = time.monotonic()
+            done = perceptron(*command, "--redis", running.redis_url, "--json", seconds=300.0)
+            took, report = time.monotonic() - began, json.loads(done.stdout)
+            assert report["equal"]
+            rates.append(report["replayed_records"] / took)
+    return rates
 
 
 def _resident_bytes() -> int:

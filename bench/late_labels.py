@@ -35,6 +35,7 @@ topic = "{departures}"
 topic = "{arrivals}"
 window = "1d"
 """
+MODELS = "late", "at-once"
 FIGURES = "events", "average_accuracy", "balanced_accuracy", "label_outcomes", "coverage", "expired", "held", "columns"
 
 
@@ -87,16 +88,15 @@ def main(path: str) -> None:
     with world.service("", SETTINGS.format(**topics)) as running:
 
         def learned() -> bool:
-            about = [running.http.get(f"/v1/models/{name}").json() for name in ("late", "at-once")]
-            joined = about[0]["label_outcomes"]["joined"] if about[0]["label_outcomes"] else 0
-            return bool(about[1]["events"] == len(labelled) and joined >= 0.99 * len(arrivals))
+            covered = [sum(running.http.get(f"/v1/models/{name}").json()["next"].values()) for name in MODELS]
+            return covered == [len(departures) + len(arrivals), len(labelled)]
 
         wait(learned, "all is learned", 600.0)
-        for name in ("late", "at-once"):
+        for name in MODELS:
             about = running.http.get(f"/v1/models/{name}").json()
             print(name, json.dumps({figure: about[figure] for figure in FIGURES}))
         config, urls = str(running.config), ("-b", world.kafka().address, "--redis", running.redis_url)
-        print(perceptron("-c", config, "verify", "-m", "late", *urls).stdout)
+        print(perceptron("-c", config, "verify", "-m", "late", *urls, seconds=600.0).stdout)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import typer
 from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, DataError, LogLost
+from service.learning.events.event_reader import use_compiled_reader
 from service.learning.initial_weights import FROM_FILE
 from service.learning.learner import Learner
 from service.learning.options import Options
@@ -40,6 +41,8 @@ DIFFERENT = 4
 
 GROUP_OFFSETS = 4000
 """The offsets that are learned at once: recorded runs may be short, and each call has a cost of its own."""
+LARGE_REPLAY = 20_000
+"""Offsets from which on the compiled reader is used: it takes a second to load."""
 Step = tuple[PartitionId, int, int]
 """Records to learn: partition, first offset, and the offset after the last."""
 
@@ -173,6 +176,7 @@ async def _replay(
 
     Raises LogLost if records are missing, and DependencyError.
     """
+    use_compiled_reader(sum(to - start for _, start, to in steps) > LARGE_REPLAY)
     fingerprints = {p: position.fingerprint for p, position in served.head.next.items()}
     learner.gaps = {}
     topic = " and ".join(topics)
@@ -211,13 +215,12 @@ async def _replay(
 
 def _groups(steps: Iterable[Step], learner: Learner, stored: Learner) -> Iterator[list[Step]]:
     """The steps in groups, each of which is learned at once. Before a change of settings, a step is a group."""
-    group, following, count = list[Step](), dict[PartitionId, int](), 0
+    group, following, count = list[Step](), learner.next, 0
     for partition, start, to in steps:
         changes = len(learner.amendments) + len(learner.candidates) < len(stored.amendments) + len(stored.candidates)
-        follows = start == following.get(partition, learner.next[partition])
-        if group and (changes or not follows or count >= GROUP_OFFSETS):
+        if group and (changes or start != following[partition] or count >= GROUP_OFFSETS):
             yield group
-            group, following, count = [], {}, 0
+            group, following, count = [], learner.next, 0
         group.append((partition, start, to))
         following[partition], count = to, count + to - start
     if group:
