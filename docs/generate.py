@@ -31,7 +31,7 @@ from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings, SnapshotSettings
 from service.settings.model import CandidateSettings, EventSettings, JoinSettings, ModelSettings
 from service.settings.redis import RedisSettings
-from service.settings.section import TlsSection
+from service.settings.section import Section, TlsSection
 from service.snapshots.ports import Store
 from tests.partitions import P0
 
@@ -253,8 +253,9 @@ def _settings(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, ...]
 
 
 def _descriptions(section: type[BaseModel]) -> dict[str, str]:
-    """The docstring below each setting."""
-    descriptions = _descriptions(TlsSection) if issubclass(section, TlsSection) and section is not TlsSection else {}
+    """The docstring below each setting, in its class or in one that its class inherits from."""
+    inherited = section.__mro__[1]
+    descriptions = _descriptions(inherited) if issubclass(inherited, Section) else {}
     for setting, docstring in pairwise(ast.parse(getsource(section)).body[0].body):  # type: ignore[attr-defined]
         match setting, docstring:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):

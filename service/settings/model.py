@@ -10,16 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from service.errors import ConfigurationError
 from service.learning.events.careful_reader import label_signs
-from service.learning.identity import (
-    MAX_CLASSES,
-    MAX_HALF_LIFE,
-    MAX_VALUE,
-    OF_A_CANDIDATE,
-    Identity,
-    JoinRules,
-    Places,
-    Text,
-)
+from service.learning.identity import MAX_CLASSES, MAX_HALF_LIFE, MAX_VALUE, Identity, JoinRules, Places, Text
 from service.learning.options import MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
@@ -181,37 +172,10 @@ class JoinSettings(Section):
         return JoinRules(**own | changed)
 
 
-class CandidateSettings(Section):
-    """`[models.NAME.candidates.NAME]`: learned side by side with the model, with other settings.
-
-    A setting that is unset is the model's. With another rule, the settings that belong to a rule have its defaults.
-    """
+class LearningSettings(Section):
+    """How weights are learned: settings of a model, and of each of its candidates."""
 
     rule: RuleName | None = None
-    eta: float | None = Field(None, gt=0, le=1000)
-    outputs: Literal["bipolar", "binary"] | None = None
-    slope: float | None = Field(None, gt=0, le=1000)
-    margin: MarginSetting = None
-    tie: Literal["negative", "positive"] | None = None
-    average: Average | None = None
-    half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE)
-    serve: Literal["last", "average"] = "last"
-    """Which of its weights it predicts with."""
-
-
-class ModelSettings(Section):
-    """`[model]`, the defaults of all models, and `[models.NAME]`.
-
-    Settings up to `max_columns` define the model: a stored model does not continue under other ones.
-    """
-
-    features: Literal["named", "positional", "hashed"] = "named"
-    """How features become columns."""
-    dimension: int | None = Field(None, ge=1, le=1 << 24)
-    """The number of features of an event, for `features = "positional"`."""
-    bits: int | None = Field(None, ge=1, le=24)
-    """2^bits columns, for `features = "hashed"`."""
-    rule: RuleName = "perceptron"
     """How an event changes the weights."""
     eta: float | None = Field(None, gt=0, le=1000)
     """The learning rate; default: the rule's own."""
@@ -223,12 +187,38 @@ class ModelSettings(Section):
     """Update also if y·s <= margin: a number, or [negative, positive]; default: 0."""
     tie: Literal["negative", "positive"] | None = None
     """What a score of 0 predicts; default: the rule's own."""
-    start: str = "zero"
-    """`"zero"`, `"random:SEED"`, or a file that `perceptron export` or `fit` wrote."""
-    average: Average = False
+    average: Average | None = None
     """Whether to keep the mean of the weights too; `"recent"` keeps a mean that forgets."""
     half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE)
     """For the recent average: the number of events after which a weight counts half; default: 1,000."""
+
+
+class CandidateSettings(LearningSettings):
+    """`[models.NAME.candidates.NAME]`: learned side by side with the model, with other settings.
+
+    A setting that is unset is the model's. With another rule, the settings that belong to a rule have its defaults.
+    """
+
+    serve: Literal["last", "average"] = "last"
+    """Which of its weights it predicts with."""
+
+
+class ModelSettings(LearningSettings):
+    """`[model]`, the defaults of all models, and `[models.NAME]`.
+
+    Settings up to `max_columns` define the model: a stored model does not continue under other ones.
+    """
+
+    rule: RuleName = "perceptron"
+    average: Average = False
+    features: Literal["named", "positional", "hashed"] = "named"
+    """How features become columns."""
+    dimension: int | None = Field(None, ge=1, le=1 << 24)
+    """The number of features of an event, for `features = "positional"`."""
+    bits: int | None = Field(None, ge=1, le=24)
+    """2^bits columns, for `features = "hashed"`."""
+    start: str = "zero"
+    """`"zero"`, `"random:SEED"`, or a file that `perceptron export` or `fit` wrote."""
     weights: dict[str, float] | list[float] | None = None
     """For threshold-unit: the weights, which are never learned."""
     threshold: float | None = None
@@ -337,7 +327,7 @@ class ModelSettings(Section):
             if not _CANDIDATE_NAME.fullmatch(name):
                 raise ValueError(f"candidates: {name!r} cannot be a name: take at most 64 of A-Z a-z 0-9 - _")
             try:
-                identities.append(self._candidate_identity(candidate))
+                identities.append(self._identity_with(candidate))
             except ValidationError as error:
                 raise ValueError(f"candidates.{name}: {format_error(error.errors()[0])}") from None
             if identities[-1] == identities[0]:
@@ -351,8 +341,8 @@ class ModelSettings(Section):
             raise ValueError(f"the weights need {needed:,} bytes: max_model_bytes is {self.max_model_bytes:,}")
         return self
 
-    def _candidate_identity(self, candidate: CandidateSettings) -> Identity:
-        """The identity of a candidate: see CandidateSettings."""
+    def _identity_with(self, candidate: CandidateSettings) -> Identity:
+        """The identity of a candidate of this model: see CandidateSettings."""
         own = {name: value for name, value in candidate if value is not None}
         rule, average = own.get("rule", self.rule), own.get("average", self.average)
         if "threshold-unit" in (rule, self.rule):
@@ -364,8 +354,7 @@ class ModelSettings(Section):
             *(("half_life",) if average != "recent" else ()),
             *(("start",) if self.start_weights else ()),
         }
-        identity = ModelSettings(**self.model_dump(exclude_unset=True, exclude=left_out) | own).identity()
-        return msgspec.structs.replace(self.identity(), **{name: getattr(identity, name) for name in OF_A_CANDIDATE})
+        return ModelSettings(**self.model_dump(exclude_unset=True, exclude=left_out) | own).identity()
 
     @property
     def rate(self) -> float:
@@ -380,10 +369,10 @@ class ModelSettings(Section):
     @cached_property
     def start_weights(self) -> WeightsFile | None:
         """The weights that the model begins with, if they are given; raises ConfigurationError."""
+        bias = -(self.threshold or 0.0)
+        if isinstance(self.weights, dict):
+            return WeightsFile(list(self.weights.values()), bias, list(self.weights))
         if self.weights is not None:
-            bias = -(self.threshold or 0.0)
-            if isinstance(self.weights, dict):
-                return WeightsFile(list(self.weights.values()), bias, list(self.weights))
             return WeightsFile(self.weights, bias)
         if self.start == "zero" or _RANDOM_START.fullmatch(self.start):
             return None
@@ -401,19 +390,16 @@ class ModelSettings(Section):
             raise ConfigurationError(f"{name}: {file}: {error.strerror}{expected}") from None
         weights = read_weights(raw, f"{name}: {file}", self.features, self.scale)
         if self.features == "named":
-            fits, needed = weights.names is not None, "a name for each weight"
-        else:
-            fits = weights.names is None and len(weights.coef) == self._columns
+            if weights.names is None:
+                raise ConfigurationError(f"{name}: {file}: named features need a name for each weight")
+        elif weights.names is not None or len(weights.coef) != self._columns:
             needed = f"{self._columns:,} weights without names"
-        if not fits:
             raise ConfigurationError(f"{name}: {file}: {self.features} features need {needed}")
         return weights
 
     def options(self) -> Options:
         """How the model is watched and served."""
-        candidates = {
-            name: CandidateOptions(self._candidate_identity(c), c.serve) for name, c in self.candidates.items()
-        }
+        candidates = {name: CandidateOptions(self._identity_with(c), c.serve) for name, c in self.candidates.items()}
         topic, silence = (self.join.topic, self.join.max_silence) if self.join else (None, None)
         max_silence = milliseconds(silence) if silence else 0
         return Options(self.window, self.serve, self.bound, self._reference, candidates, topic or "", max_silence)
