@@ -264,14 +264,13 @@ def override_model_settings(settings: Settings, model: str | None, flags: dict[s
     """
     if model is None and len(settings.models) > 1:
         raise ConfigurationError(f"--model: the settings have several models: name one of {', '.join(settings.models)}")
-    name = model or next(iter(settings.models), None)
+    name = model or next(iter(settings.models), "")
     if name and name not in settings.models and not _matching(settings.models, name):
         raise ConfigurationError(f"there is no model {name}{did_you_mean(name, settings.models)}")
     try:
-        own = settings.model if name is None else settings.model_settings(name).model_dump(exclude_unset=True)
         # `candidates` and `serve` are left out: under these flags the model may be equal to a candidate.
-        alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
-        return ModelSettings(**{**alone, **flags})
+        own = settings.model_settings(name).model_dump(exclude_unset=True, exclude={"candidates", "serve"})
+        return ModelSettings(**own | flags)
     except ValidationError as error:
         raise _refused(error, SettingSources(flags)) from None
 
@@ -288,11 +287,9 @@ def _refused(error: ValidationError, origins: SettingSources, *within: str) -> C
         place, origin = origins.find_source(where)
         if detail["type"] == "extra_forbidden":
             message = f"there is no such setting{_meant(where, place, isinstance(detail['input'], dict))}"
-        name = f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}" if where else ""
+        name = f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}: " if where else ""
         lines.setdefault(name, []).append(message)
-    return ConfigurationError(
-        "; ".join(f"{name}: {join_expected(of)}" if name else join_expected(of) for name, of in lines.items())
-    )
+    return ConfigurationError("; ".join(f"{name}{join_expected(messages)}" for name, messages in lines.items()))
 
 
 def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:

@@ -76,12 +76,9 @@ def encode_array(array: NDArray[Any], before: Encoded) -> tuple[Encoded, dict[st
     while deltas and len(deltas[-1][1]) <= len(columns):
         columns = np.union1d(deltas.pop()[1], columns)
     in_deltas = DELTA.itemsize * (len(columns) + sum(len(covered) for _, covered in deltas))
+    in_base = len(before.base) * BLOCK_COLUMNS * 8
     touched = sum(len(_block(array, i)) for i in dirty)
-    if (
-        before.base
-        and DELTA.itemsize * len(columns) <= touched
-        and in_deltas * 4 <= len(before.base) * BLOCK_COLUMNS * 8
-    ):
+    if before.base and DELTA.itemsize * len(columns) <= touched and in_deltas * 4 <= in_base:
         if not len(columns):
             return Encoded(array, blocks, before.base, deltas), {}
         delta = np.empty(len(columns), DELTA)
@@ -163,10 +160,9 @@ def encode_name_blobs(names: Sequence[str], before: list[str], count: int) -> tu
     if len(names) == count:
         return before, {}
     full = count // BLOCK_NAMES
-    begins = range(full * BLOCK_NAMES, len(names), BLOCK_NAMES)
-    new = [msgspec.json.encode(names[begin : begin + BLOCK_NAMES]) for begin in begins]
-    digests = [digest(blob) for blob in new]
-    return before[:full] + digests, dict(zip(digests, new, strict=True))
+    cuts = (names[i : i + BLOCK_NAMES] for i in range(full * BLOCK_NAMES, len(names), BLOCK_NAMES))
+    new = {digest(blob): blob for blob in map(msgspec.json.encode, cuts)}  # no two names are equal, so no two blobs
+    return [*before[:full], *new], new
 
 
 def decode_name_blobs(names: list[str], parts: Blobs, before: list[str], held: Sequence[str]) -> list[str]:
@@ -188,9 +184,9 @@ def encode_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[st
     Several partitions make very many runs between two kept versions. Only the last run may still change.
     """
     full = max(0, len(runs) - 1) // BLOCK_RUNS
-    new = [np.array(runs[i * BLOCK_RUNS : (i + 1) * BLOCK_RUNS], RUN).tobytes() for i in range(len(before), full)]
-    digests = [digest(blob) for blob in new]
-    return before + digests, runs[full * BLOCK_RUNS :], dict(zip(digests, new, strict=True))
+    cuts = (runs[i * BLOCK_RUNS : (i + 1) * BLOCK_RUNS] for i in range(len(before), full))
+    new = {digest(blob): blob for blob in (np.array(cut, RUN).tobytes() for cut in cuts)}  # as above
+    return [*before, *new], runs[full * BLOCK_RUNS :], new
 
 
 def decode_runs(names: list[str], rest: Runs, parts: Blobs, before: list[str], held: Runs) -> Runs:

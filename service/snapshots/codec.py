@@ -49,10 +49,10 @@ def decode_head(data: bytes, digest: str) -> Head:
     return head
 
 
-def decode_identity(data: bytes) -> Identity:
-    """The identity with these bytes; raises SnapshotForeign."""
+def decode_identity(data: bytes | None) -> Identity | None:
+    """The identity with these bytes, if there are any; raises SnapshotForeign."""
     try:
-        return msgspec.json.decode(data, type=Identity)
+        return msgspec.json.decode(data, type=Identity) if data else None
     except msgspec.DecodeError as error:
         raise SnapshotForeign(f"a newer release reset the model ({error}): run that release") from error
 

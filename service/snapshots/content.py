@@ -58,10 +58,8 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         values = learner.main.observations.bound_segment.reference[: len(learner.columns)].ravel()
         reference, more = blobs.encode_array(values, like)
         new |= more
-    names, more = blobs.encode_name_blobs(learner.columns.names, before.names, before.name_count)
-    new |= more
-    runs, rest, more = blobs.encode_runs(learner.runs, before.runs)
-    new |= more
+    names, new_names = blobs.encode_name_blobs(learner.columns.names, before.names, before.name_count)
+    runs, rest, new_runs = blobs.encode_runs(learner.runs, before.runs)
     stored = Stored(arrays, reference, names, len(learner.columns.names), runs)
     head = Head(
         identity=learner.identity,
@@ -79,7 +77,7 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         amendments=list(learner.amendments) or msgspec.UNSET,
         join=learner.join.state(learner.next) if learner.join else msgspec.UNSET,
     )
-    return Content(replace(head, state_digest=digest_of(head, stored)), stored, new)
+    return Content(replace(head, state_digest=digest_of(head, stored)), stored, new | new_names | new_runs)
 
 
 def _named(array: Encoded) -> Array:

@@ -181,11 +181,8 @@ class Keeper:
         snapshot = await self.followed() if self.followed else None
         snapshot = snapshot or await fetch_newest(self.store, self.model, self.offload, self.options)
         self._doubtful = None
-        if snapshot is None:
-            self.head, self.digest, self._stored = None, "", NOTHING_STORED
-            return None
-        self.head, self.digest, self._stored = snapshot.head, snapshot.digest, snapshot.stored
-        return snapshot.learner
+        self.head, self.digest, learner, self._stored = snapshot or (None, "", None, NOTHING_STORED)
+        return learner
 
     async def current(self) -> bool:
         """Whether the store's head is still the one that our learner goes on from."""
@@ -194,8 +191,7 @@ class Keeper:
 
     async def required_identity(self) -> Identity | None:
         """The identity that a reset requires of the next model; None if it may have any."""
-        stored = await self.store.required_identity(self.model)
-        return codec.decode_identity(stored) if stored else None
+        return codec.decode_identity(await self.store.required_identity(self.model))
 
     def ahead(self, learner: Learner) -> bool:
         """Whether the learner covers records that the current head does not."""

@@ -52,12 +52,6 @@ def _text(raw: bytes) -> str:
     return repr(raw)[2:-1]
 
 
-def _check_count(reply: Sequence[Any], asked: Sequence[str]) -> None:
-    """Raise ValueError unless a reply has an item for each that was asked for."""
-    if len(reply) != len(asked):
-        raise ValueError(f"{len(reply)} items instead of {len(asked)}")
-
-
 class RedisStore(Store):
     """The store on one Redis, at a URL or an endpoint."""
 
@@ -93,10 +87,10 @@ class RedisStore(Store):
     async def look(self, models: Sequence[str]) -> tuple[list[str | None], dict[str, str]]:
         async with self._translated_errors():
             reply = await self._look(keys=[ALIASES, *map(key, models)])
-            names, digests = convert(reply, tuple[list[bytes], list[Any]])
+            names, values = convert(reply, tuple[list[bytes], list[Any]])
             aliases = dict(zip(map(_text, names[::2]), map(_text, names[1::2]), strict=True))
-            _check_count(digests, models)
-        return [_text(digest) if isinstance(digest, bytes) else None for digest in digests], aliases
+            digests = [_text(raw) if isinstance(raw, bytes) else None for _, raw in zip(models, values, strict=True)]
+        return digests, aliases
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
         async with self._translated_errors(model):
@@ -107,9 +101,8 @@ class RedisStore(Store):
         return (_text(digest), head) if digest and head else None
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
-        names = list(digests)
-        values = await self._fields(model, [f"b:{name}" for name in names])
-        return {name: blob for name, blob in zip(names, values, strict=True) if blob is not None}
+        fields = await self._fields(model, [f"b:{digest}" for digest in digests])
+        return {name.removeprefix("b:"): blob for name, blob in fields.items()}
 
     async def put(self, model: str, blobs: dict[str, bytes]) -> None:
         async with self._translated_errors(model):
@@ -135,8 +128,7 @@ class RedisStore(Store):
             return convert(await self._redis.hget(key(model), "identity"), bytes | None)
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
-        heads = await self._fields(model, [f"v:{version}" for version in versions])
-        return [head for head in heads if head is not None]
+        return [*(await self._fields(model, [f"v:{version}" for version in versions])).values()]
 
     async def models(self) -> list[str]:
         async with self._translated_errors():
@@ -165,15 +157,15 @@ class RedisStore(Store):
     async def close(self) -> None:
         await self._redis.aclose()
 
-    async def _fields(self, model: str, names: Sequence[str]) -> list[bytes | None]:
-        """The values of fields of a model's hash, at most 16 by one command."""
-        values = list[bytes | None]()
+    async def _fields(self, model: str, names: Sequence[str]) -> dict[str, bytes]:
+        """The fields with these names that a model's hash has, at most 16 by one command."""
+        fields = dict[str, bytes]()
         for i in range(0, len(names), 16):
+            part = names[i : i + 16]
             async with self._translated_errors(model):
-                part = convert(await self._redis.hmget(key(model), names[i : i + 16]), list[bytes | None])
-                _check_count(part, names[i : i + 16])
-                values += part
-        return values
+                values = convert(await self._redis.hmget(key(model), part), list[bytes | None])
+                fields |= {name: value for name, value in zip(part, values, strict=True) if value is not None}
+        return fields
 
     @asynccontextmanager
     async def _translated_errors(self, model: str = "") -> AsyncIterator[None]:
