@@ -112,10 +112,8 @@ def observations(classifier: Classifier) -> StoredObservations:
     watch = classifier.observations
     recent, sums = watch.recent, copy(watch.bound_segment.sums) if watch.bound_segment else None
     is_binary, truth = recent.classes == 2, recent.truth.values
-    wrong, positive, averaged_wrong = (
-        np.packbits(flags).tobytes().hex()
-        for flags in (recent.wrong.values, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.values)
-    )
+    flags = (recent.wrong.values, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.values)
+    wrong, positive, averaged_wrong = (np.packbits(each).tobytes().hex() for each in flags)
     missed = recent.missed if classifier.identity.average else None
     return StoredObservations(
         squared_steps=watch.squared_steps,

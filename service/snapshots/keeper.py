@@ -218,9 +218,8 @@ class Keeper:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
         # The bound's next segment begins here. Its reference is the weights, which are stored anyway, or their average.
-        if (keep or learner.main.observations.needs_reference) and await self.compute(
-            learner, learner.main.begin_segment
-        ):
+        begins = keep or learner.main.observations.needs_reference
+        if begins and await self.compute(learner, learner.main.begin_segment):
             stored = stored._replace(reference=None)
         # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
         for before in (stored, NOTHING_STORED):
@@ -299,10 +298,7 @@ class Keeper:
             evict = str(kept.pop(0).version)
         # A partition in which nothing was learned since then keeps the parent's fingerprint.
         parents = {p: position.fingerprint for p, position in before.next.items()} if before else {}
-        positions = {
-            partition: Position(offset, fingerprints.get(partition) or parents.get(partition))
-            for partition, offset in learner.next.items()
-        }
+        positions = {p: Position(offset, fingerprints.get(p) or parents.get(p)) for p, offset in learner.next.items()}
         new = replace(
             content.head,
             model=self.model,

@@ -1,10 +1,8 @@
 """A learner from a head and its blobs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,20 +56,6 @@ def _recent(figures: StoredObservations, options: Options, classes: int) -> Preq
     return recent
 
 
-_Weights = tuple[NDArray[np.float64], float]
-"""The weights of one classifier as the kernel uses them, and ‖w‖²."""
-
-
-class _Parts(NamedTuple):
-    """The parts of a learner that take long to make, ready to be used by it."""
-
-    main: _Weights
-    candidates: dict[str, _Weights]
-    scaler: StandardScaler | None
-    segment: BoundSegment | None
-    runs: blobs.Runs
-
-
 def restore_learner(
     head: Head, parts: blobs.Blobs, options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
@@ -82,11 +66,43 @@ def restore_learner(
     """
     learner, stored = before or (Learner(head.identity, options=options), NOTHING_STORED)
     decoded, names = _decode(head, parts, learner, stored)
-    ready = _make_parts(head, decoded, blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs))
+    figures, classes, segment = head.observations, head.identity.classes, None
+    main = _weights(head.identity, decoded)
+    candidates = {name: _weights(saved.identity, decoded, name) for name, saved in head.candidate_states.items()}
+    scaled = head.identity.scale == "standard"
+    scaler = StandardScaler.from_sums(head.identity, [decoded.arrays[name].values for name in SUMS]) if scaled else None
+    if decoded.reference is not None and figures.bound_segment is not None:
+        vector = decoded.reference.values
+        shaped = vector.reshape(head.columns, -1) if head.identity.multiclass else vector
+        segment = BoundSegment(shaped, deepcopy(figures.bound_segment))
+    runs = blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs)
     if before is None:
         learner.columns.extend(names)
         names = []
-    return decoded, partial(_finish, learner, head, names, ready)
+
+    def finish() -> Learner:
+        """Put the parts into the learner, which lacks these names."""
+        learner.columns.extend(names)
+        learner.candidates = {}
+        for name, saved in head.candidate_states.items():
+            candidate = Candidate(saved.identity, learner.columns, learner.options.candidate_options(name), saved.since)
+            recent = _recent(saved.observations, learner.options, classes)
+            candidate.observations.restore(recent, saved.observations.squared_steps, None)
+            candidate.restore(*candidates[name], saved.counts.copy())
+            if saved.diverged_at is not None:
+                candidate.stop(*saved.diverged_at)
+            learner.candidates[name] = candidate
+        learner.scaler, learner.runs, learner.gaps = scaler, runs, figures.gaps.copy()
+        learner.amendments = list(head.amendments or ())
+        learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
+        if learner.join and head.join and head.counts.join:
+            learner.restore_join(head.join, head.counts.join)
+        learner.main.observations.restore(_recent(figures, learner.options, classes), figures.squared_steps, segment)
+        learner.main.restore(*main, head.counts.copy(), figures.diverged)
+        learner.make_room(len(learner.columns))
+        return learner
+
+    return decoded, finish
 
 
 def _decode(head: Head, parts: blobs.Blobs, learner: Learner, stored: Stored) -> tuple[Stored, list[str]]:
@@ -115,44 +131,8 @@ def _decode(head: Head, parts: blobs.Blobs, learner: Learner, stored: Stored) ->
     return decoded, names
 
 
-def _make_parts(head: Head, decoded: Stored, runs: blobs.Runs) -> _Parts:
-    """The parts of a learner, from the arrays of its head and its runs."""
-    arrays, sums, segment = decoded.arrays, head.observations.bound_segment, None
-    candidates = {name: _weights(saved.identity, decoded, name) for name, saved in head.candidate_states.items()}
-    scaled = head.identity.scale == "standard"
-    scaler = StandardScaler.from_sums(head.identity, [arrays[name].values for name in SUMS]) if scaled else None
-    if decoded.reference is not None and sums is not None:
-        vector = decoded.reference.values
-        segment = BoundSegment(vector.reshape(head.columns, -1) if head.identity.multiclass else vector, deepcopy(sums))
-    return _Parts(_weights(head.identity, decoded), candidates, scaler, segment, runs)
-
-
-def _weights(identity: Identity, decoded: Stored, candidate: str = "") -> _Weights:
-    """The weights of the model, or of one candidate."""
+def _weights(identity: Identity, decoded: Stored, candidate: str = "") -> tuple[NDArray[np.float64], float]:
+    """The weights of the model, or of one candidate, as the kernel uses them, and ‖w‖²."""
     stored = {name: stored_as(candidate, name) if candidate else name for name in identity.weight_arrays}
     state = state_of(identity, {name: decoded.arrays[array].values for name, array in stored.items()})
     return state, squared_norm(state[:, 0])
-
-
-def _finish(learner: Learner, head: Head, names: Sequence[str], ready: _Parts) -> Learner:
-    """Put the parts into the learner, which lacks these names."""
-    figures, options, classes = head.observations, learner.options, head.identity.classes
-    learner.columns.extend(names)
-    learner.candidates = {}
-    for name, saved in head.candidate_states.items():
-        candidate = Candidate(saved.identity, learner.columns, options.candidate_options(name), saved.since)
-        recent = _recent(saved.observations, options, classes)
-        candidate.observations.restore(recent, saved.observations.squared_steps, None)
-        candidate.restore(*ready.candidates[name], saved.counts.copy())
-        if saved.diverged_at is not None:
-            candidate.stop(*saved.diverged_at)
-        learner.candidates[name] = candidate
-    learner.scaler, learner.runs, learner.gaps = ready.scaler, ready.runs, figures.gaps.copy()
-    learner.amendments = list(head.amendments or ())
-    learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
-    if learner.join and head.join and head.counts.join:
-        learner.restore_join(head.join, head.counts.join)
-    learner.main.observations.restore(_recent(figures, options, classes), figures.squared_steps, ready.segment)
-    learner.main.restore(*ready.main, head.counts.copy(), figures.diverged)
-    learner.make_room(len(learner.columns))
-    return learner

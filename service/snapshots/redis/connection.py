@@ -91,13 +91,12 @@ class Sentinels:
             try:
                 async with client:
                     primary: tuple[str, int] | None = await client.sentinel_get_master_addr_by_name(service)
+                if primary:
+                    self._addresses.sort(key=lambda other: other != address)
+                    return primary
+                answers.append(f"{address} knows no service {service}")
             except Exception as error:  # whatever it says, the next one is asked
                 answers.append(f"{address} {redis_failure(error, 'sentinel_')}")
-                continue
-            if primary:
-                self._addresses.sort(key=lambda other: other != address)
-                return primary
-            answers.append(f"{address} knows no service {service}")
         raise NoPrimary(f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(answers)}")
 
 
