@@ -70,9 +70,7 @@ class SnapshotSettings(Section):
 class Settings(BaseSettings):
     """Everything that can be set. `models` holds an entry for each model and pattern, `[model]` merged in."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="PERCEPTRON_", env_nested_delimiter="__", extra="forbid", allow_inf_nan=False
-    )
+    model_config = SettingsConfigDict(env_prefix="PERCEPTRON_", env_nested_delimiter="__", allow_inf_nan=False)
     topics: Annotated[Texts, AfterValidator(_topics)] = []
     """The topics to learn; each is a model of the same name. `^…` is a pattern that finds topics."""
     learn: bool = True
@@ -113,9 +111,8 @@ class Settings(BaseSettings):
         defaults, named = values.get("model") or {}, values.get("models") or {}
         if isinstance(defaults, dict) and isinstance(named, dict):
             topics = comma_separated(values.get("topics") or [])
-            listed = topics if isinstance(topics, list) else []
-            names = [*named, *(t for t in listed if isinstance(t, str) and t not in named)]
-            own = {name: named.get(name) or named.get(_matching(named, name), {}) for name in names}
+            listed = [topic for topic in topics if isinstance(topic, str)] if isinstance(topics, list) else []
+            own = {name: named.get(name) or named.get(_matching(named, name), {}) for name in (*named, *listed)}
             for name, table in own.items():
                 own[name] = {**defaults, **table} if isinstance(table, dict) else table
             values["models"] = own
@@ -214,7 +211,12 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         if "__" in name:  # no other program uses such a name: it is refused, as in the file
             raise ConfigurationError(line)
     try:
-        values = _read(path) if chosen or path.exists() else {}
+        values = tomllib.loads(path.read_text("utf-8-sig")) if chosen or path.exists() else {}
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {os_cause(error)}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
+        raise ConfigurationError(f"{path}: {error}".replace("\n", " ")) from None
+    try:
         origins = SettingSources(flags, EnvSettingsSource(Settings)(), values, path)
         settings = Settings(**origins.merged())
         if not settings.models:  # the defaults of models are checked even without a model
@@ -226,15 +228,6 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         raise _refused(error, origins, *(["model"] if error.title == "ModelSettings" else [])) from None
     settings._origins = origins
     return settings
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {os_cause(error)}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
-        raise ConfigurationError(f"{path}: {error}".replace("\n", " ")) from None
 
 
 def _unknown_variables() -> dict[str, str]:

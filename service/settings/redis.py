@@ -37,12 +37,10 @@ class RedisSettings(TlsSection):
         """Check the URL; refuse settings that contradict each other or have no effect."""
         try:
             parts = urlsplit(self.url)
-            good = parts.scheme == "unix" or (
-                parts.scheme in {"redis", "rediss"}
-                and parts.port != 0
-                and bool(parts.hostname or not parts.netloc)  # a missing host means unquoted credentials
-                and re.fullmatch(r"/?\d*", parts.path)
-            )
+            # A missing host means unquoted credentials.
+            server = parts.port != 0 and (parts.hostname or not parts.netloc)
+            database = re.fullmatch(r"/?\d*", parts.path)
+            good = parts.scheme == "unix" or (parts.scheme in {"redis", "rediss"} and server and database)
         except ValueError:
             good = False
         if not good or parts.query or parts.fragment:  # the url is not shown: any part of it may be the password

@@ -3,16 +3,15 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
 class SettingSources(NamedTuple):
     """The values of each source, as tables within tables. The first source that has a value wins."""
 
-    flags: Mapping[str, Any] = MappingProxyType({})
-    environment: Mapping[str, Any] = MappingProxyType({})
-    file: Mapping[str, Any] = MappingProxyType({})
+    flags: Mapping[str, Any] = {}
+    environment: Mapping[str, Any] = {}
+    file: Mapping[str, Any] = {}
     path: Path = Path()
 
     def merged(self) -> dict[str, Any]:
