@@ -37,10 +37,8 @@ def _print_release(value: bool) -> None:
 def _root(
     ctx: typer.Context,
     config: Config = None,
-    version: Annotated[
-        bool,
-        # Eager: it needs no command.
-        typer.Option("--version", is_eager=True, callback=_print_release, help="Print the release and exit."),
+    version: Annotated[  # eager: it needs no command
+        bool, typer.Option("--version", is_eager=True, callback=_print_release, help="Print the release and exit.")
     ] = False,
 ) -> None:
     ctx.obj = config

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Format, LabelColumn, Output, Topic, one_topic, settings_of
+from service.cli.options import AsJson, Bootstrap, Format, LabelColumn, Output, Topic, one_topic, run_async, settings_of
 from service.errors import ConfigurationError
 
 File = Annotated[str | None, typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too. Or a topic.")]
@@ -13,7 +13,7 @@ File = Annotated[str | None, typer.Argument(metavar="FILE|-", help="JSON lines o
 def produce(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too.")],
-    topic: Topic = None,
+    topics: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
     written: Annotated[Literal["json", "msgpack", "f8"], typer.Option("--as", help="The form of records.")] = "json",
@@ -26,8 +26,6 @@ def produce(
     check: Annotated[bool, typer.Option("--check/--no-check", help="Refuse lines that the model would reject.")] = True,
 ) -> None:
     """Send the events of a file to a topic."""
-    import asyncio
-
     from service.learning.events.value_formats import FORMATS
     from service.tools import produce as tool
     from service.tools.formats import formats
@@ -39,15 +37,14 @@ def produce(
     value_format = next(each for each in FORMATS if each.name == written)
     events = formats.Events(file, reader, identity, check=check or dry_run, value_format=value_format)
     if dry_run:
-        tool.dry_run(events, count, skip)
-    else:
-        asyncio.run(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
+        return tool.dry_run(events, count, skip)
+    return run_async(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
 
 
 def fit(
     ctx: typer.Context,
     file: File = None,
-    topic: Topic = None,
+    topics: Topic = None,
     bootstrap: Bootstrap = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Use the settings of this model for FILE.")] = None,
     form: Format = None,
@@ -64,19 +61,17 @@ def fit(
     json: AsJson = False,
 ) -> None:
     """Learn a file, or all records of a topic, in many passes; print how it ended, with evidence and bounds."""
-    import asyncio
-
     from service.tools import fit as tool
 
     options = tool.FitOptions(tolerance, max_passes, batch, trace)
     flags = {"rule": rule, "eta": eta, "tie": tie, "start": start}
     settings = settings_of(ctx)
-    name = one_topic(settings) if topic else None
+    name = one_topic(settings) if topics else None
     own = tool.fit_settings(settings, name or model, {k: v for k, v in flags.items() if v is not None}, options)
     if file and not name:
         source = tool.file_source(file, own.identity(), form, label)
     elif name and not file:
-        source = asyncio.run(tool.topic_source(settings.kafka.cluster, name))
+        source = run_async(tool.topic_source(settings.kafka.cluster, name))
     else:
         raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
     tool.fit_events(source, own, options, output, json)
@@ -85,7 +80,7 @@ def fit(
 def suggest(
     ctx: typer.Context,
     file: File = None,
-    topic: Topic = None,
+    topics: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
     label: Annotated[str | None, typer.Option(metavar="POINTER", help="The label: /clicked, or a name.")] = None,
@@ -98,8 +93,6 @@ def suggest(
     json: AsJson = False,
 ) -> None:
     """Look at the records of a topic or a file, and suggest settings for them, with reasons."""
-    import asyncio
-
     from service.tools.formats.atomic_write import check_output
     from service.tools.suggest.sample import read_file, read_topic
     from service.tools.suggest.suggest import suggest_settings, topic_for
@@ -108,14 +101,10 @@ def suggest(
     if not file and not settings.topics:
         raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
     check_output(output, overwrite=yes)
-    name = one_topic(settings) if topic or not file else topic_for(file)
-    label_sample = None
+    name = one_topic(settings) if topics or not file else topic_for(file)
     if file and labels:
         raise ConfigurationError("suggest: --labels needs --topic: the records of files have no timestamps")
-    if file:
-        sample, kafka = read_file(file, form, count), None
-    else:
-        sample = asyncio.run(read_topic(settings.kafka.cluster, name, count))
-        kafka = settings.kafka.bootstrap_servers
-        label_sample = asyncio.run(read_topic(settings.kafka.cluster, labels, count)) if labels else None
+    sample = read_file(file, form, count) if file else run_async(read_topic(settings.kafka.cluster, name, count))
+    kafka = None if file else settings.kafka.bootstrap_servers
+    label_sample = run_async(read_topic(settings.kafka.cluster, labels, count)) if labels else None
     suggest_settings(sample, name, kafka, label=label, output=output, as_json=json, labels=label_sample)

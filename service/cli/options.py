@@ -1,7 +1,7 @@
 """Options that several commands take, and the settings that they make."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -10,7 +10,7 @@ from service.errors import ConfigurationError
 if TYPE_CHECKING:
     from service.settings.load import Settings
 
-
+T = TypeVar("T")
 Config = Annotated[str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings, or perceptron.toml.")]
 Topics = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be repeated.")]
 Topic = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The topic.")]
@@ -30,7 +30,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 SETTINGS = {name: name for name in ("topics", "learn", "create_topics", "fail_fast", "start_at")} | {
-    "topic": "topics",
     "bootstrap": "kafka.bootstrap_servers",
     "group": "kafka.group_id",
     "redis": "redis.url",
@@ -38,6 +37,13 @@ SETTINGS = {name: name for name in ("topics", "learn", "create_topics", "fail_fa
     "port": "http.port",
 }
 """The setting that each of these parameters of a command overrides."""
+
+
+def run_async(command: Coroutine[Any, Any, T]) -> T:
+    """The result of a command that awaits Kafka or Redis."""
+    import asyncio
+
+    return asyncio.run(command)
 
 
 def settings_of(ctx: typer.Context, models: Iterable[str] = ()) -> "Settings":
@@ -60,14 +66,15 @@ def settings_and_model(ctx: typer.Context) -> "tuple[Settings, str]":
     """The settings, and the model that --model names, or the only one that they have; raises ConfigurationError."""
     settings = settings_of(ctx, ctx.params["model"] or ())
     names = ctx.params["model"] or [*settings.model_topics, *settings.patterns]
-    if len(names) != 1 or names[0].startswith("^"):
-        raise ConfigurationError(f"model: name one with -m MODEL{'; there are ' * bool(names)}{', '.join(names)}")
-    return settings, names[0]
+    return settings, _only_name(names, "model: name one with -m MODEL")
 
 
 def one_topic(settings: "Settings") -> str:
     """The only topic of these settings; raises ConfigurationError if there is not exactly one."""
-    if len(settings.topics) != 1 or settings.patterns:
-        topics = f"; there are {', '.join(settings.topics)}" if settings.topics else ""
-        raise ConfigurationError(f"topics: name one topic with -t TOPIC{topics}")
-    return settings.topics[0]
+    return _only_name(settings.topics, "topics: name one topic with -t TOPIC")
+
+
+def _only_name(names: Sequence[str], advice: str) -> str:
+    if len(names) != 1 or names[0].startswith("^"):
+        raise ConfigurationError(f"{advice}{'; there are ' * bool(names)}{', '.join(names)}")
+    return names[0]

@@ -108,6 +108,5 @@ def demo(
     from service.embedded.demo import run_demo, run_servers
 
     if servers:
-        run_servers()
-    else:
-        run_demo(events, rate, leave)
+        return run_servers()
+    return run_demo(events, rate, leave)

@@ -1,13 +1,11 @@
 """The commands on a stored model: inspect, export, rollback, amend, join, verify, reset, promote."""
 
-from collections.abc import Coroutine
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Model, Output, RedisUrl, settings_and_model, settings_of
+from service.cli.options import AsJson, Bootstrap, Model, Output, RedisUrl, run_async, settings_and_model, settings_of
 
-T = TypeVar("T")
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of saying what would be done.")]
 
 
@@ -17,7 +15,7 @@ def inspect(
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.stored.inspect import inspect_model
 
-    _run(inspect_model(*settings_and_model(ctx), json))
+    run_async(inspect_model(*settings_and_model(ctx), json))
 
 
 def export(
@@ -31,7 +29,7 @@ def export(
     """Write a model's newest snapshot for other programs: as JSON, as a scikit-learn pipeline, as ONNX."""
     from service.tools.stored.export import export_model
 
-    _run(export_model(*settings_and_model(ctx), output, sklearn, onnx))
+    run_async(export_model(*settings_and_model(ctx), output, sklearn, onnx))
 
 
 def rollback(
@@ -46,14 +44,14 @@ def rollback(
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
     from service.tools.stored.rollback import rollback_model
 
-    _run(rollback_model(*settings_and_model(ctx), to, resume_at, yes))
+    run_async(rollback_model(*settings_and_model(ctx), to, resume_at, yes))
 
 
 def amend(ctx: typer.Context, model: Model = None, redis: RedisUrl = None, yes: Yes = False) -> None:
     """Change eta, outputs, slope, margin, tie or half_life of a stored model to what the settings say."""
     from service.tools.stored.amend import amend_model
 
-    _run(amend_model(*settings_and_model(ctx), yes))
+    run_async(amend_model(*settings_and_model(ctx), yes))
 
 
 def verify(
@@ -62,7 +60,7 @@ def verify(
     """Learn the records of a model's newest snapshot again, and compare: exit 4 if the state differs."""
     from service.tools.stored.verify import verify_model
 
-    raise typer.Exit(_run(verify_model(*settings_and_model(ctx), json)))
+    raise typer.Exit(run_async(verify_model(*settings_and_model(ctx), json)))
 
 
 def reset(
@@ -77,7 +75,7 @@ def reset(
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
     from service.tools.stored.reset import reset_model
 
-    _run(reset_model(*settings_and_model(ctx), yes, keep_answering))
+    run_async(reset_model(*settings_and_model(ctx), yes, keep_answering))
 
 
 def promote(
@@ -89,7 +87,7 @@ def promote(
     """Let a model answer for another name, in every process; `promote NAME --as NAME` takes it back."""
     from service.tools.stored.promote import promote_model
 
-    _run(promote_model(settings_of(ctx), name, alias))
+    run_async(promote_model(settings_of(ctx), name, alias))
 
 
 def join(
@@ -102,10 +100,4 @@ def join(
     """Let windows close without silent label partitions (resume), or forget what is held (drop)."""
     from service.tools.stored.amend import drop_held, resume_closing
 
-    _run((resume_closing if action == "resume" else drop_held)(*settings_and_model(ctx), yes))
-
-
-def _run(command: Coroutine[Any, Any, T]) -> T:
-    import asyncio
-
-    return asyncio.run(command)
+    run_async((resume_closing if action == "resume" else drop_held)(*settings_and_model(ctx), yes))
