@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import AsJson, Bootstrap, Model, Reason, settings_and_model
+from service.cli.options import AsJson, Bootstrap, Model, Reason, run_async, settings_and_model
 from service.errors import ConfigurationError
 
 app = typer.Typer(help="The records that were set aside: list them, show one, send them again.", no_args_is_help=True)
@@ -22,8 +22,7 @@ def list_letters(
     """List dead letters, a line each."""
     from service.tools.dead_letters import show_list
 
-    settings, name = settings_and_model(ctx)
-    show_list(settings.kafka.cluster, name, reason, limit, json)
+    run_async(show_list(*settings_and_model(ctx), reason, limit, json))
 
 
 @app.command("show")
@@ -36,8 +35,7 @@ def show_letter(
     """Show one dead letter whole."""
     from service.tools.dead_letters import show_one
 
-    settings, name = settings_and_model(ctx)
-    show_one(settings.kafka.cluster, name, key)
+    run_async(show_one(*settings_and_model(ctx), key))
 
 
 @app.command("retry")
@@ -56,10 +54,8 @@ def retry_letters(
     from service.tools.dead_letters import retry
 
     settings, name = settings_and_model(ctx)
-    topics = settings.model_topics
-    sharing = [
-        model for model, own in topics.items() if model != name and not set(own).isdisjoint(topics.get(name, [name]))
-    ]
+    topics = set(settings.topics_of(name))
+    sharing = [each for each, own in settings.model_topics.items() if each != name and topics.intersection(own)]
     if sharing and not yes:
         raise ConfigurationError(f"model {', '.join(sharing)} would learn these records twice: say --yes to do it")
-    retry(settings.kafka.cluster, name, keys or [], every, reason)
+    run_async(retry(settings, name, keys or [], every, reason))

@@ -5,7 +5,6 @@ letter is retried twice. The record comes first: if the process is killed in bet
 better than losing it.
 """
 
-import asyncio
 import json
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -14,10 +13,12 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning.events.read_events import REASONS
+from service.settings.load import Settings
 from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, dead_letter_topic, own_headers
 from service.streaming.kafka.clients import MAX_MESSAGE_BYTES
-from service.streaming.kafka.cluster import Cluster
 from service.text import quantity
+
+CLOSE_SECONDS = 3.0
 
 
 class Letter(NamedTuple):
@@ -30,7 +31,7 @@ class Letter(NamedTuple):
     record_key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-    retried: str | None
+    retried: str | None = None
 
     @property
     def truncated(self) -> str:
@@ -39,9 +40,9 @@ class Letter(NamedTuple):
         return ", ".join(text.format(about[name]) for name, text in TRUNCATION_HEADERS.items() if name in about)
 
 
-def show_list(cluster: Cluster, model: str, reason: str | None, limit: int, as_json: bool) -> None:
+async def show_list(settings: Settings, model: str, reason: str | None, limit: int, as_json: bool) -> None:
     """Print the newest letters, a line each, oldest first."""
-    letters = _read_with_reason(cluster, model, reason)
+    letters = await _read(settings, model, reason)
     for letter in letters[-limit:]:
         when = datetime.fromtimestamp(letter.time / 1000, UTC).isoformat(timespec="seconds")
         if as_json:
@@ -53,15 +54,9 @@ def show_list(cluster: Cluster, model: str, reason: str | None, limit: int, as_j
     typer.echo(f"{quantity(len(letters), 'dead letter')} of {model}", err=True)
 
 
-def _read_with_reason(cluster: Cluster, model: str, reason: str | None) -> list[Letter]:
-    if reason not in (None, *REASONS):
-        raise ConfigurationError(f"--reason: there is no such reason: expected one of {', '.join(REASONS)}")
-    return [letter for letter in asyncio.run(_read(cluster, model)) if reason in (None, letter.about["reason"])]
-
-
-def show_one(cluster: Cluster, model: str, key: str) -> None:
+async def show_one(settings: Settings, model: str, key: str) -> None:
     """Print one letter whole: why the record was rejected, its headers and key, then its value."""
-    [letter] = _with_keys(asyncio.run(_read(cluster, model)), [key])
+    [letter] = _with_keys(await _read(settings, model), [key])
     for name, value in letter.about.items():
         if name not in TRUNCATION_HEADERS:
             typer.echo(f"{name}: {value}")
@@ -76,13 +71,30 @@ def show_one(cluster: Cluster, model: str, key: str) -> None:
     typer.echo("value: none" if letter.value is None else letter.value.decode(errors="backslashreplace"))
 
 
-def retry(cluster: Cluster, model: str, keys: list[str], every: bool, reason: str | None) -> None:
+async def retry(settings: Settings, model: str, keys: list[str], every: bool, reason: str | None) -> None:
     """Send letters again: those with these keys, or all (with this reason) that were not sent again yet."""
     if bool(keys) == (every or reason is not None):
         raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason, but not both")
-    letters = _read_with_reason(cluster, model, reason)
+    letters = await _read(settings, model, reason)
     letters = _with_keys(letters, keys) if keys else letters
-    sent = asyncio.run(_retry(cluster, model, letters))
+    cluster, sent = settings.kafka.cluster, 0
+    producer = cluster.producer(enable_idempotence=True, max_request_size=MAX_MESSAGE_BYTES)
+    async with cluster.errors(right="Write"), cluster.open_clients(producer, close_seconds=CLOSE_SECONDS):
+        for letter in letters:
+            # The client writes no record without value and key: such a record is sent with an empty value.
+            value = b"" if letter.value is None and letter.record_key is None else letter.value
+            if letter.retried:
+                typer.echo(f"{letter.key}  left alone: sent before, as {letter.retried}")
+            elif letter.truncated:
+                typer.echo(f"{letter.key}  left alone: it is not whole ({letter.truncated})")
+            else:
+                topic, time = letter.about["topic"], letter.time  # its record's, by which `once` knows it
+                record = await producer.send_and_wait(topic, value, letter.record_key, None, time, letter.headers)
+                place = f"{topic}-{record.partition}-{record.offset}"
+                mark = [(RETRIED_HEADER, place.encode())]
+                await producer.send_and_wait(dead_letter_topic(model), b"", letter.key.encode(), headers=mark)
+                typer.echo(f"{letter.key}  sent as {place}")
+                sent += 1
     topics = sorted({letter.about["topic"] for letter in letters}) or [model]
     typer.echo(f"{sent} of {len(letters)} sent again to {', '.join(topics)}", err=True)
 
@@ -94,39 +106,15 @@ def _with_keys(letters: list[Letter], keys: list[str]) -> list[Letter]:
     return [by_key[key] for key in dict.fromkeys(keys)]
 
 
-async def _retry(cluster: Cluster, model: str, letters: list[Letter]) -> int:
-    producer = cluster.producer(enable_idempotence=True, max_request_size=MAX_MESSAGE_BYTES)
-    sent = 0
-    async with cluster.errors(right="Write"):
-        try:
-            await producer.start()
-            for letter in letters:
-                # The client writes no record without value and key: such a record is sent with an empty value.
-                value = b"" if letter.value is None and letter.record_key is None else letter.value
-                if letter.retried:
-                    typer.echo(f"{letter.key}  left alone: sent before, as {letter.retried}")
-                elif letter.truncated:
-                    typer.echo(f"{letter.key}  left alone: it is not whole ({letter.truncated})")
-                else:
-                    topic, time = letter.about["topic"], letter.time  # its record's, by which `once` knows it
-                    record = await producer.send_and_wait(topic, value, letter.record_key, None, time, letter.headers)
-                    place = f"{topic}-{record.partition}-{record.offset}"
-                    mark = [(RETRIED_HEADER, place.encode())]
-                    await producer.send_and_wait(dead_letter_topic(model), b"", letter.key.encode(), headers=mark)
-                    typer.echo(f"{letter.key}  sent as {place}")
-                    sent += 1
-        finally:
-            await producer.stop()
-    return sent
-
-
-async def _read(cluster: Cluster, model: str) -> list[Letter]:
-    """The letters of a model, once each, in the order in which they were written, each with its retry if any."""
+async def _read(settings: Settings, model: str, reason: str | None = None) -> list[Letter]:
+    """The letters of a model (with this reason), once each, in the order in which they were written, with retries."""
+    if reason not in (None, *REASONS):
+        raise ConfigurationError(f"--reason: there is no such reason: expected one of {', '.join(REASONS)}")
     name = dead_letter_topic(model)
     missing = DataError(f"there is no topic {name}: no record of {model} was set aside yet")
     letters: dict[str, Letter] = {}
     retried: dict[str, str] = {}
-    async for _, records in cluster.read_whole(name, missing):
+    async for _, records in settings.kafka.cluster.read_whole(name, missing):
         for record in records:
             key = (record.key or b"").decode(errors="replace")
             if len(record.headers) == 1 and record.headers[0][0] == RETRIED_HEADER:
@@ -135,9 +123,8 @@ async def _read(cluster: Cluster, model: str) -> list[Letter]:
             own = own_headers(record.headers)
             ours = {name: content or b"" for name, content in record.headers[: len(record.headers) - len(own)]}
             record_key = ours.pop("key", None)
-            ours.pop("headers", None)
-            about = {name: content.decode(errors="replace") for name, content in ours.items()}
+            about = {name: content.decode(errors="replace") for name, content in ours.items() if name != "headers"}
             if "reason" in about:
-                letter = Letter(key, record.timestamp, about, record_key, record.value, list(own), None)
-                letters.setdefault(key, letter)
-    return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.time)]
+                letters.setdefault(key, Letter(key, record.timestamp, about, record_key, record.value, list(own)))
+    chosen = (x._replace(retried=retried.get(x.key)) for x in letters.values() if reason in (None, x.about["reason"]))
+    return sorted(chosen, key=lambda letter: letter.time)
