@@ -12,7 +12,7 @@ import typer
 
 from service.credentials.http import failure_reason, opener
 from service.credentials.tls import trust_only
-from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError
+from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, Rejected
 from service.settings.load import Settings
 
 TIMEOUT = 30.0
@@ -29,51 +29,41 @@ def _service_url(settings: Settings, url: str | None) -> str:
     return f"{settings.http.scheme}://{host}:{settings.http.port}"
 
 
-class RequestRefused(Exception):
-    """The service refused the value at `pointer` of the request."""
+def request_json(settings: Settings, address: str | None, path: str, body: Any = None) -> Any:
+    """The JSON answer to a POST of `body`, or to a GET, of the service at `address`, else where the settings say.
 
-    def __init__(self, detail: str, pointer: str) -> None:
-        super().__init__(detail)
-        self.pointer = pointer
-
-
-class Client:
-    """Requests to the service at `url`, or at the address in the settings; raises ConfigurationError for a bad URL."""
-
-    def __init__(self, settings: Settings, url: str | None) -> None:
-        self._url, self._token = _service_url(settings, url), settings.http.token
-        certificate = settings.http.ssl_certfile
-        # A service at the settings' address must show the settings' certificate; any other, one that the system trusts.
-        self._trust = trust_only(certificate) if certificate and not url else None
-
-    def request_json(self, path: str, body: Any = None) -> Any:
-        """The JSON answer to a POST of `body`, or to a GET; raises RequestRefused, DataError and DependencyError."""
-        url, headers, data = self._url + path, {"content-type": "application/json"}, None
-        if body is not None:
-            data = json.dumps(body).encode()
-            headers |= {"authorization": f"Bearer {self._token}"} if self._token else {}
-        request = urllib.request.Request(url, data, headers)  # noqa: S310 - the user's address
-        try:
-            with opener(self._trust).open(request, timeout=TIMEOUT) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            problem: dict[str, Any] = {"detail": error.reason, "errors": []}
-            with suppress(ValueError):
-                problem |= json.load(error)
-            if error.code == HTTPStatus.UNPROCESSABLE_ENTITY:
-                pointer = problem["errors"][0]["pointer"] if problem["errors"] else ""
-                raise RequestRefused(problem["detail"], pointer) from None
-            raise DataError(f"{url}: {error.code} {problem['detail']}") from None
-        except OSError as error:
-            raise DependencyError(f"the service at {url}: {failure_reason(error)}") from None
-        except (http.client.HTTPException, ValueError) as error:
-            raise DependencyError(f"the service at {url}: the answer is not HTTP with JSON: {error}") from None
+    Raises Rejected, DataError, DependencyError, and ConfigurationError for a bad URL.
+    """
+    url, http_settings = _service_url(settings, address) + path, settings.http
+    headers, data = {"content-type": "application/json"}, None
+    if body is not None:
+        data = json.dumps(body).encode()
+        if token := http_settings.token:
+            headers["authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(url, data, headers)  # noqa: S310 - the user's address
+    # A service at the settings' address must show the settings' certificate; any other, one that the system trusts.
+    trust = trust_only(http_settings.ssl_certfile) if http_settings.ssl_certfile and not address else None
+    try:
+        with opener(trust).open(request, timeout=TIMEOUT) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        problem: dict[str, Any] = {"detail": error.reason, "errors": []}
+        with suppress(ValueError):
+            problem |= json.load(error)
+        if error.code == HTTPStatus.UNPROCESSABLE_ENTITY:
+            fault = problem["errors"][0] if problem["errors"] else {"reason": "", "pointer": ""}
+            raise Rejected(fault["reason"], problem["detail"], fault["pointer"]) from None
+        raise DataError(f"{url}: {error.code} {problem['detail']}") from None
+    except OSError as error:
+        raise DependencyError(f"the service at {url}: {failure_reason(error)}") from None
+    except (http.client.HTTPException, ValueError) as error:
+        raise DependencyError(f"the service at {url}: the answer is not HTTP with JSON: {error}") from None
 
 
 def check_health(settings: Settings, url: str | None, ready: bool) -> None:
     """Ask a service whether it is alive, or ready; raises PerceptronError, which is exit 1, when it is not."""
     try:
-        Client(settings, url).request_json("/readyz" if ready else "/livez")
+        request_json(settings, url, "/readyz" if ready else "/livez")
     except DependencyError as error:
         raise PerceptronError(str(error)) from None
     typer.echo("ready" if ready else "alive")

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import typer
 
-from service.errors import DataError
+from service.errors import DataError, Rejected
 from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
 from service.text import printable, quantity
-from service.tools.client import Client, RequestRefused
+from service.tools.client import request_json
 from service.tools.formats.formats import Events, in_batches, raise_bad_line
 from service.tools.formats.readers import JsonLines
 
@@ -28,20 +28,19 @@ def predict_lines(
     features, each line is a whole record of its topic.
     """
     events = Events(file, JsonLines(Identity(), None), Identity(), check=False)
-    parameters = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
-    query = f"?{'&'.join(parameters)}" if parameters else ""
-    path = f"/v1/models/{model}/predict{query}"
+    path = f"/v1/models/{model}/predict?explain={str(explain).lower()}{f'&top={top}' if top else ''}"
     whole = settings.model_settings(model).identity().event.features != Places().features
-    number, client = 0, Client(settings, url)
 
     def predictions_of(values: list[Any]) -> Any:
-        request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
-        return client.request_json(path, request)["predictions"]
+        instances = [{"features": each.get("features", each) if isinstance(each, dict) else each} for each in values]
+        request = {"events": values} if whole else {"instances": instances}
+        return request_json(settings, url, path, request)["predictions"]
 
+    number = 0
     for batch in in_batches(_values(events), min(REQUEST_LINES, settings.http.max_instances)):
         for prediction in _answers(batch, predictions_of, events.name):
             number += 1
-            _show(prediction, explain, top is not None, as_json)
+            _show(prediction, top is not None, as_json)
     if not number:
         raise DataError(f"{events.name}: no line to predict")
 
@@ -50,7 +49,7 @@ def _answers(batch: list[tuple[int, Any]], predictions_of: Callable[[list[Any]],
     """The predictions for these lines. If a line is refused: those for the lines before it, then DataError."""
     try:
         predictions = predictions_of([value for _, value in batch])
-    except RequestRefused as refused:
+    except Rejected as refused:
         # The pointer of the problem names the line.
         parts = refused.pointer.split("/")
         bad = int(parts[2]) if len(parts) > 2 and parts[2].isdigit() else 0
@@ -60,10 +59,9 @@ def _answers(batch: list[tuple[int, Any]], predictions_of: Callable[[list[Any]],
     yield from predictions
 
 
-def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool) -> None:
+def _show(prediction: dict[str, Any], ranked: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(prediction, ensure_ascii=False))
-        return
+        return typer.echo(json.dumps(prediction, ensure_ascii=False))
     unknown = prediction["unknown_features"]
     note = f"\t({quantity(unknown, 'unknown feature')})" if unknown else ""
     probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
@@ -72,13 +70,9 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
         typer.echo(f"\t{as_text(each['label'])}\t{each['score']:zg}")
     if "runner_up" in prediction:
         typer.echo(f"\tahead of {as_text(prediction['runner_up'])}:")
-    for c in prediction["contributions"] if explain else ():
+    for c in prediction.get("contributions", ()):
         scaled = f" (scaled {c['scaled']:zg})" if c.get("scaled", c["value"]) != c["value"] else ""
         typer.echo(f"\t{c['product']:+zg}\t{printable(c['name'])}\t{c['value']:zg}{scaled} x {c['weight']:zg}")
-
-
-def _instance(value: Any) -> Any:
-    return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
 
 
 def _values(events: Events) -> Iterator[tuple[int, Any]]:
