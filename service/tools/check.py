@@ -17,7 +17,6 @@ from service.learning.columns.columns import columns_for
 from service.learning.evaluation.advice import repeated_ids
 from service.learning.events.event_reader import EventReader
 from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import ValueFormat
 from service.learning.identity import JoinRules
 from service.settings.load import Settings
 from service.settings.model import ModelSettings
@@ -29,7 +28,7 @@ from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.resume_check import same_settings
 from service.text import quantity
-from service.tools.suggest.sample import newest_of
+from service.tools.suggest.sample import join_values, newest_of
 
 MAX_AHEAD_SECONDS = 3600
 NEWEST_RECORDS = 100
@@ -66,10 +65,8 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     report, cluster, group = _Report(), settings.kafka.cluster, settings.kafka.group_id
     with report.failing():
         settings.check_work()
-        report.say(
-            "ok",
-            f"settings: {quantity(len({*settings.topics, *chain(*settings.model_topics.values())}), 'topic')}",
-        )
+        named = {*settings.topics, *chain(*settings.model_topics.values())}
+        report.say("ok", f"settings: {quantity(len(named), 'topic')}")
     report.say("warn", *settings.warnings)
     reached, topics = False, None
     with report.failing():
@@ -92,8 +89,8 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         for name, right in (*((topic, "Read") for topic in own), (dead_letter_topic(model), "Write")):
             with report.failing():
                 await _check_topic(report, settings, name, right, name in topics)
-    named = {model: own for model, own in settings.model_topics.items() if topics.issuperset(own)}
-    learned = named | {topic: [topic] for topic in topics if settings.requests_topic(topic)}
+    learned = {model: own for model, own in settings.model_topics.items() if topics.issuperset(own)}
+    learned |= {topic: [topic] for topic in topics if settings.requests_topic(topic)}
     if reached:
         await _check_stored(report, settings, sorted(learned))
     for model, own in sorted(learned.items()):
@@ -112,13 +109,12 @@ async def _check_topic(report: _Report, settings: Settings, name: str, right: st
     if not (listed or await cluster.partitions(name, right)):
         if not settings.create_topics:
             raise PerceptronError(f"topic {name} does not exist: create it, or run with --create-topics")
-        report.say("ok", f"topic {name} will be created")
-        return
+        return report.say("ok", f"topic {name} will be created")
     lacking = await cluster.lacking(name, right, "DescribeConfigs")
     if right in lacking:
         raise Unauthorised(f"{cluster}: {missing_right(right, f'topic {name}')}", "kafka")
     report.say("ok", f"topic {name}")
-    report.say("warn", *(f"{cluster}: {missing_right(each, f'topic {name}')}" for each in lacking))
+    return report.say("warn", *(f"{cluster}: {missing_right(each, f'topic {name}')}" for each in lacking))
 
 
 async def _check_stored(report: _Report, settings: Settings, models: Iterable[str]) -> None:
@@ -140,18 +136,11 @@ async def _check_records(
     Raises DependencyError, and DataError if a record cannot be read, or if some are rejected and none is accepted.
     """
     identity = settings.identity()
-    places, values, formats = list[str](), list[bytes | None](), list[ValueFormat]()
-    times = list[NDArray[np.int64]]()
-    missing = DataError(f"topic {topic} does not exist")
-    async for partition, newest in newest_of(cluster, topic, missing, NEWEST_RECORDS):
-        places += [f"offset {record.offset} of partition {partition}" for record in newest]
-        values += newest.values
-        times.append(newest.timestamps)
-        formats += map(newest.values.format_at, range(len(newest)))
+    parts = await newest_of(cluster, topic, NEWEST_RECORDS)
+    values = join_values(parts)
     if not values:
         return report.say("ok", f"topic {topic}: no records yet")
-    buffer = ValueBuffer.from_values(values, formats)
-    events = EventReader(identity, labels).read(buffer)
+    events = EventReader(identity, labels).read(values)
     rejects, skipped = events.rejects, len(events.skipped)
     accepted = len(values) - len(rejects) - skipped
     text = f"topic {topic}: {accepted} of the last {len(values)} records would be accepted"
@@ -159,17 +148,20 @@ async def _check_records(
     for reason, count in Counter(reject.reason for reject in rejects).most_common():
         text += f", {count} rejected as {reason}"
     if rejects:
-        text += f", such as: {rejects[-1].detail} ({places[rejects[-1].record]})"
+        places = [place for part in parts for place in map(part.place, range(len(part)))]
+        partition, offset = places[rejects[-1].record]
+        text += f", such as: {rejects[-1].detail} (offset {offset} of partition {partition})"
     if rejects and not accepted:
         raise DataError(text)
     report.say("warn" if rejects or not accepted else "ok", text)
     if identity.join:
+        times = [part.timestamps for part in parts]
         report.say("warn", *(f"topic {topic}: {line}" for line in _time_warnings(times, identity.join)))
     if labels:
         return None
     if not identity.needs_ids and (line := repeated_ids(events.ids)):
         report.say("warn", f"topic {topic}: {line}")
-    report.say("warn", *(f"models.{model}.{line}" for line in unmatched_settings(settings, buffer)))
+    return report.say("warn", *(f"models.{model}.{line}" for line in unmatched_settings(settings, values)))
 
 
 def _time_warnings(times: Sequence[NDArray[np.int64]], join: JoinRules) -> Iterator[str]:

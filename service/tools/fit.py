@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,8 +17,6 @@ import typer
 from service.errors import ConfigurationError, DataError
 from service.learning import weights_file
 from service.learning.evaluation import mistake_bound
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import ValueFormat
 from service.learning.finite import batch_training
 from service.learning.finite.batch_training import BoundCheck, Data, Pass
 from service.learning.finite.separability import ZERO_TOLERANCE, Certificate, separate
@@ -29,6 +28,7 @@ from service.streaming.kafka.cluster import Cluster
 from service.text import printable, quantity, short_json
 from service.tools.formats.atomic_write import check_output, write_atomically
 from service.tools.formats.formats import Events, FormatName, format_of, raise_bad_line
+from service.tools.suggest.sample import join_values
 
 MAX_LISTED = 10
 """Weights, labels, and terms of a combination that are printed; --json has all."""
@@ -90,12 +90,9 @@ def file_source(file: str, identity: Identity, form: FormatName | None, label: s
 async def topic_source(cluster: Cluster, topic: str) -> TrainingFile:
     """All records that a topic has now; raises ConfigurationError if there is no such topic, and DependencyError."""
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
-    places, values, formats = list[str](), list[bytes | None](), list[ValueFormat]()
-    async for partition, records in cluster.read_whole(topic, missing):
-        places.extend(f"{partition}-{offset}" for offset in records.offsets.tolist())
-        values += records.values
-        formats += map(records.values.format_at, range(len(records)))
-    return TrainingFile(f"topic {topic}", places, ValueBuffer.from_values(values, formats))
+    parts = [records async for _, records in cluster.read_whole(topic, missing)]
+    places = [f"{part.partitions[0]}-{offset}" for part in parts for offset in part.offsets.tolist()]
+    return TrainingFile(f"topic {topic}", places, join_values(parts))
 
 
 def fit_events(file: TrainingFile, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> None:
@@ -123,20 +120,15 @@ def fit_events(file: TrainingFile, own: ModelSettings, options: FitOptions, outp
         write_atomically(output, msgspec.json.encode(fitted) + b"\n")
         typer.echo(f"weights written to {output}", err=True)
     if as_json:
-        typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
-    else:
-        aside = f", {quantity(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
-        typer.echo("\n".join(_lines(result, options, aside)))
+        return typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
+    aside = f", {quantity(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
+    return typer.echo("\n".join(_lines(result, options, aside)))
 
 
 def _learn(identity: Identity, data: Data, places: list[str], options: FitOptions) -> Result:
-    w, tolerance, limit, trace = data.start.copy(), options.tolerance, options.max_passes, options.trace
-    if options.batch:
-        running = batch_training.descend(identity, data.batch, w, max_passes=limit, trace=trace)
-    else:
-        running = batch_training.train(identity, data.batch, w, tolerance=tolerance, max_passes=limit, trace=trace)
-    passes = list[Pass]()
-    for last in running:
+    w, passes = data.start.copy(), list[Pass]()
+    train = batch_training.descend if options.batch else partial(batch_training.train, tolerance=options.tolerance)
+    for last in train(identity, data.batch, w, max_passes=options.max_passes, trace=options.trace):
         passes.append(last)
         if last.number <= MAX_PRINTED_PASSES or not last.number % 100:
             loss = f"  loss {last.loss:.6g}" if last.loss else ""
@@ -167,17 +159,16 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
     yield _ending(r, options)
     of = f" of {len(r.labels):,} labels" if r.labels else ""
     yield f"data     {quantity(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
-    for label, row in zip(r.labels[:MAX_LISTED], r.w.T, strict=False):
-        yield f"weights  {short_json(label)}: {_largest(row, r.data)}"
-    if not r.labels:
-        yield f"weights  {_largest(r.w, r.data)}"
+    names = [f"{short_json(label)}: " for label in r.labels[:MAX_LISTED]] or [""]
+    for name, row in zip(names, np.atleast_2d(r.w.T), strict=False):
+        yield f"weights  {name}{_largest(row, r.data)}"
     if len(r.labels) > MAX_LISTED:
         yield f"         and {len(r.labels) - MAX_LISTED:,} more labels: -o and --json have them all"
     if r.evidence.combination:
-        terms = [
-            f"{part:.6g}·z({place}{'' if other is None else f', {short_json(other)}'})"
-            for place, other, part in _combination(r)
-        ]
+        terms = list[str]()
+        for each in _combination(r):
+            against = f", {short_json(each['against'])}" if r.labels else ""
+            terms.append(f"{each['coefficient']:.6g}·z({each['event']}{against})")
         if len(terms) > MAX_LISTED:
             terms[MAX_LISTED:] = [f"{len(terms) - MAX_LISTED} more"]
         z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if r.labels else "z = y·(1, x)"
@@ -232,14 +223,15 @@ def _largest(w: Vector, data: Data) -> str:
     return f"{', '.join(parts)}{more}"
 
 
-def _combination(r: Result) -> Iterator[tuple[str, Label | None, float]]:
-    """The vectors of the evidence: the place of the event, the label that it is set against, the coefficient."""
-    for i, part in r.evidence.combination or ():
+def _combination(r: Result) -> Iterator[dict[str, Any]]:
+    """The vectors of the evidence: the event's place, the coefficient, and the label `against` it if there are more."""
+    for i, coefficient in r.evidence.combination or ():
         if r.labels:
             event, other = divmod(i, len(r.labels) - 1)
-            yield r.places[event], r.labels[other + (other >= r.data.batch.labels[event])], part
+            against = r.labels[other + (other >= r.data.batch.labels[event])]
+            yield {"event": r.places[event], "coefficient": coefficient, "against": against}
         else:
-            yield r.places[i], None, part
+            yield {"event": r.places[i], "coefficient": coefficient}
 
 
 def _radius(r: Result, b: BoundCheck) -> float:
@@ -267,10 +259,7 @@ def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:
     """The whole result; with three labels and more each vector has a row for each label, bias first."""
     evidence, b = r.evidence, r.bounded
     separable = True if b is not None or evidence.vector is not None or not r.passes[-1].errors else None
-    combination = [
-        {"event": place, "coefficient": part} | ({} if other is None else {"against": other})
-        for place, other, part in _combination(r)
-    ]
+    combination = [*_combination(r)]
     return {
         "ended": r.ended,
         "separable": False if combination else separable,

@@ -1,6 +1,7 @@
 """The settings of a join that two samples suggest: one of events, one of labels that come later."""
 
 import json
+from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -54,27 +55,19 @@ def propose_join(events: Sample, labels: Sample) -> JoinProposal:
         Choice("join.id", to_pointer(label_path), "it has the ids of the events"),
         Choice("join.window", window, f"of the labels came {within}"),
     ]
-    path = _label_path(labels, label_path)
-    if path is None:
+    path: Path | None = None
+    with suppress(DataError):
+        path, _, _ = find_label(labels, (), None, is_own_form=True)
+    if path in (None, label_path):
+        label_of, silent_label = dict.fromkeys(joined, 1), 0
         choices.append(Choice("join.label_value", 1, "no member tells labels apart: each record says 1"))
         choices.append(Choice("join.default_label", 0, "labels say only 1, so silence must mean 0"))
     else:
+        label_of, silent_label = {event: at(label_rows[label], path) for event, label in joined.items()}, None
         choices.append(Choice("join.label", to_pointer(path), "its values are those of a label"))
-    values = []
-    for i, row in enumerate(rows):
-        label = 1 if path is None and i in joined else at(label_rows[joined[i]], path) if path and i in joined else None
-        if row is not None and (label is not None or path is None):
-            values.append(json.dumps(row | {LABEL: 0 if label is None else label}).encode())
+    labelled = ((row, label_of.get(i, silent_label)) for i, row in enumerate(rows) if row is not None)
+    values = [json.dumps(row | {LABEL: label}).encode() for row, label in labelled if label is not None]
     return JoinProposal(events._replace(values=ValueBuffer.from_values(values)), event_path, choices, shares)
-
-
-def _label_path(labels: Sample, id_path: Path) -> Path | None:
-    """The member that is the label; None if there is none."""
-    try:
-        path, _, _ = find_label(labels, (), None, is_own_form=True)
-    except DataError:
-        return None
-    return None if path == id_path else path
 
 
 def _texts(rows: list[dict[str, Any] | None]) -> dict[Path, dict[str, int]]:

@@ -122,8 +122,7 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
             merit = (f1 if is_rare else served.recent) or 0.0
             is_shown = is_rare or ("last" if trial is model else trial.name) in better
             beats = is_shown and merit > baseline.merit + MIN_GAIN
-            result = trial._replace(accuracy=served.all, later=served.recent, f1=f1)
-            trials.append(result._replace(merit=merit, beats_baseline=beats))
+            trials.append(Trial(*trial[:4], served.all, served.recent, f1, merit, beats))
     reasons = dict(Counter(reject.reason for reject in rejects))
     return SampleComparison(trials, baseline, len(events), reasons, example, repeated_ids(read.ids))
 

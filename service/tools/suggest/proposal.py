@@ -4,7 +4,6 @@ import glob
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from service.errors import DataError
@@ -75,10 +74,8 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
     values = [at(record, outer) for record in sample.objects()]
     is_list = 2 * sum(isinstance(value, list) for value in values) > len(values)
     events = [value for value in values if isinstance(value, list if is_list else dict)]
-    members = {(*outer, *inner): member for inner, member in profile_fields(events).items()}
-    members.pop(path, None)
-    if id_path is not None:
-        members.pop(id_path, None)
+    profiles = profile_fields(events).items()
+    members = [member for inner, member in profiles if (*outer, *inner) not in (path, id_path)]
     choices = [
         Choice("labels", labels, labels_why),
         Choice("event.features", pointer, features_why),
@@ -90,15 +87,21 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
         choices.append(Choice("event.weight", False, "each event counts the same, unless a pointer says its weight"))
     if form not in ("own", "cloud"):
         choices.append(Choice("event.id", False, "no member is sure to name a record"))
-    marks = {} if is_list else {each.name: mark for each in members.values() if (mark := each.mark(len(events)))}
-    if all(member.name in marks for member in members.values()):
+    marks = {} if is_list else {each.name: mark for each in members if (mark := each.mark(len(events)))}
+    if all(member.name in marks for member in members):
         why = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
         raise DataError(f"{sample.name}: no member besides the label {called} is a feature: {why}")
-    choices += _feature_mode(events)
+    if is_list:
+        [(length, count)] = Counter(map(len, events)).most_common(1)
+        choices.append(Choice("features", "positional", "features are lists of numbers"))
+        why = f"{count:,} of {len(events):,} lists have this many numbers"
+        choices.append(Choice("dimension", length, why))
+    else:
+        choices.append(Choice("features", "named", "weights can be read by name"))
     if marks:
         why = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
         choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
-    rows = [(label, "label"), *((x, marks[x.name].name if x.name in marks else "") for x in members.values())]
+    rows = [(label, "label"), *((x, marks[x.name].name if x.name in marks else "") for x in members)]
     return EventChoices(sample.values, choices, labels, label, rows)
 
 
@@ -145,14 +148,3 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
 
     matching = [i for i, record in enumerate(parse_objects(sample.values)) if match(record)]
     return sample._replace(values=sample.values[matching])
-
-
-def _feature_mode(events: Sequence[Any]) -> list[Choice]:
-    """Positional features for lists, else named ones."""
-    if isinstance(events[0], list):
-        (length, count), *_ = Counter(map(len, events)).most_common(1)
-        return [
-            Choice("features", "positional", "features are lists of numbers"),
-            Choice("dimension", length, f"{count:,} of {len(events):,} lists have this many numbers"),
-        ]
-    return [Choice("features", "named", "weights can be read by name")]

@@ -1,16 +1,15 @@
 """A sample of records: the newest of a topic, or the first of a file."""
 
 import struct
-from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import islice
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from service.errors import ConfigurationError, DataError, PerceptronError
+import numpy as np
+
+from service.errors import ConfigurationError
 from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import ValueFormat
 from service.learning.identity import Identity
-from service.learning.records import PartitionId
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords
 from service.text import quantity
@@ -34,14 +33,6 @@ class Sample(NamedTuple):
     def objects(self) -> Iterator[dict[str, Any]]:
         """The values that are objects, parsed."""
         return (value for value in parse_objects(self.values) if value is not None)
-
-    def check(self) -> None:
-        """Raise DataError if there is no object among the values."""
-        if not self.values:
-            raise DataError(f"{self.name}: there is no record to look at")
-        if next(self.objects(), None) is None:
-            count = quantity(len(self.values), "record")
-            raise DataError(f"{self.name}: none of {count} is a JSON object; Avro and Protobuf cannot be read")
 
 
 def parse_objects(values: ValueBuffer) -> Iterator[dict[str, Any] | None]:
@@ -68,29 +59,30 @@ async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
 
     Raises ConfigurationError if there is no such topic, DataError and DependencyError.
     """
-    records = list[tuple[int, bytes | None, ValueFormat]]()
-    missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
-    async for _, newest in newest_of(cluster, topic, missing, count):
-        formats = map(newest.values.format_at, range(len(newest)))
-        records += zip(newest.timestamps.tolist(), newest.values, formats, strict=True)
-    records.sort(key=itemgetter(0))
-    values = ValueBuffer.from_values([value for _, value, _ in records], [each for *_, each in records])
+    parts = await newest_of(cluster, topic, count)
+    times = [*chain.from_iterable(part.timestamps.tolist() for part in parts)]
+    order = np.argsort(times, kind="stable").tolist()
+    values = join_values(parts)[order]
     description = f"the newest {quantity(len(values), 'record')} of topic {topic}"
-    return Sample(f"topic {topic}", description, values, times=[time for time, *_ in records])
+    return Sample(f"topic {topic}", description, values, times=[times[i] for i in order])
 
 
-async def newest_of(
-    cluster: Cluster, topic: str, missing: PerceptronError, count: int
-) -> AsyncIterator[tuple[PartitionId, KafkaRecords]]:
+async def newest_of(cluster: Cluster, topic: str, count: int) -> list[KafkaRecords]:
     """The newest `count` records of a topic by partition: equally many of each, or all that it has.
 
-    Raises `missing` if there is no such topic, DependencyError, and DataError if a record cannot be read.
+    Raises ConfigurationError if there is no such topic, DependencyError, and DataError if a record cannot be read.
     """
+    parts, missing = list[KafkaRecords](), ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
     async with cluster.reader(topic, [topic], missing) as reader:
-        bounds = {partition: pair for partition, pair in reader.bounds.items() if pair[0] < pair[1]}
-        smallest_first = sorted(bounds.items(), key=lambda item: item[1][1] - item[1][0])
+        smallest_first = sorted(reader.bounds.items(), key=lambda item: item[1][1] - item[1][0])
         for place, (partition, (begin, end)) in enumerate(smallest_first):
-            share = min(end - begin, max(1, count // (len(bounds) - place)))
+            share = min(end - begin, max(1, count // (len(smallest_first) - place)))
             count -= share
-            async for records in reader.read(partition, end - share, end):
-                yield partition, records
+            parts += [records async for records in reader.read(partition, end - share, end)]
+    return parts
+
+
+def join_values(parts: Sequence[KafkaRecords]) -> ValueBuffer:
+    """The values of all these records, with their formats."""
+    formats = [part.values.format_at(i) for part in parts for i in range(len(part))]
+    return ValueBuffer.from_values([*chain.from_iterable(part.values for part in parts)], formats)

@@ -6,6 +6,7 @@ It sends and stores nothing. The suggestion goes to standard output, cautions go
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,11 @@ def suggest_settings(
 ) -> None:
     """Look at a sample, compare settings on it, print and write the best for this topic; `bootstrap` is its Kafka.
 
-    `labels` is a sample of the topic of labels that come later.
+    `labels` is a sample of the topic of labels that come later. Raises DataError if no record is an object.
     """
-    sample.check()
+    if next(sample.objects(), None) is None:
+        total = quantity(len(sample.values), "record")
+        raise DataError(f"{sample.name}: none of {total} is a JSON object; Avro and Protobuf cannot be read")
     join = propose_join(sample, labels) if labels is not None else None
     if join is not None:
         sample, label = join.sample, f"/{LABEL}"
@@ -56,7 +59,7 @@ def suggest_settings(
         own = {choice.setting for choice in join.choices} | {"event.label"}
         choices = [*(choice for choice in choices if choice.setting not in own), *join.choices]
     verdict = _verdict(chosen, comparison)
-    notes = _notes(event, comparison)
+    notes = [*_notes(event, comparison)]
     text = _toml(topic, bootstrap, sample, verdict, choices)
     count = len(event.values)
     if as_json:
@@ -83,7 +86,14 @@ def suggest_settings(
         print_tables(
             {
                 ("member", "kind", "present", "distinct", "example", "note"): [
-                    (each.name, each.kind, f"{each.present / count:.0%}", each.distinct, short_json(each.example), mark)
+                    (
+                        each.name,
+                        each.kind,
+                        f"{each.present / count:.0%}",
+                        each.distinct,
+                        short_json(each.example),
+                        mark,
+                    )
                     for each, mark in event.members[:MAX_ROWS]
                 ],
                 ("rule", "scale", "weights", "margin", "right", "later half", "F1"): [
@@ -121,15 +131,13 @@ def _compare(name: str, event: EventChoices) -> SampleComparison:
         raise DataError(f"{name}: no settings fit it: {printable(reason)}") from None
 
 
-def _model_choices(chosen: Trial, comparison: SampleComparison) -> list[Choice]:
+def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choice]:
     """Scale, rule, average and margin, each with the best trial that has another value of it."""
-    choices = []
     for setting, value in {"scale": chosen.scale, **chosen.candidate}.items():
         part = "weights" if setting in ("average", "serve") else setting
         other = best_trial([trial for trial in comparison.trials if getattr(trial, part) != getattr(chosen, part)])
         why = f"{_figure(chosen)} in the later half; {part} {getattr(other, part)} has {_figure(other)} at best"
-        choices.append(Choice(setting, value, why))
-    return choices
+        yield Choice(setting, value, why)
 
 
 def _figure(trial: Trial) -> str:
@@ -140,29 +148,26 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
     best = "Best" if chosen.beats_baseline else "Nothing is shown to beat the baseline"
     margin = f", margin {chosen.margin:g}" if chosen.margin else ""
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
-    figure, always = "right", "most frequent label"
-    if comparison.baseline.f1 is not None:  # accuracy says little
-        figure, always = "F1", "positive label, which is rare"
+    is_rare = comparison.baseline.f1 is not None  # then accuracy says little
+    figure, always = ("F1", "positive label, which is rare") if is_rare else ("right", "most frequent label")
     baseline = f"always the {always}: {_figure(comparison.baseline)}"
     return f"{best}: {name}: {_figure(chosen)} {figure} in the later half; {baseline}"
 
 
-def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
+def _notes(event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
     """Cautions about the label and the figures."""
-    notes = []
     if is_amount(event.label):
         values = f"{event.label.distinct:,} different values in {quantity(event.label.present, 'record')}"
-        notes.append(f"{event.label.name} has {values}: a number to be predicted is not a class")
+        yield f"{event.label.name} has {values}: a number to be predicted is not a class"
     if comparison.rejected:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
         total = quantity(sum(comparison.rejected.values()), "record")
-        notes.append(f"{total} would be dead letters ({reasons}), such as: {comparison.example}")
+        yield f"{total} would be dead letters ({reasons}), such as: {comparison.example}"
     if comparison.repeated:
-        notes.append(comparison.repeated)
+        yield comparison.repeated
     if comparison.events < MIN_EVENTS:
         chance = min(1.0, 1.0 / math.sqrt(comparison.events / 2))  # two standard errors of a share, at most
-        notes.append(f"only {comparison.events:,} events: accuracies that differ by {chance:.0%} may do so by chance")
-    return notes
+        yield f"only {comparison.events:,} events: accuracies that differ by {chance:.0%} may do so by chance"
 
 
 def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
