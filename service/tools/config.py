@@ -17,8 +17,7 @@ def show_config(settings: Settings, as_json: bool) -> None:
         for path, value in _flat(settings.model_dump(mode="json", exclude={"model"}))
     ]
     if as_json:
-        typer.echo(json.dumps({path: {"value": value, "origin": origin} for path, value, origin in rows}))
-        return
+        return typer.echo(json.dumps({path: {"value": value, "origin": origin} for path, value, origin in rows}))
     print_tables({("setting", "value", "origin"): [(path, _text(value), origin) for path, value, origin in rows]})
 
 

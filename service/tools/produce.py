@@ -123,14 +123,13 @@ async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, events:
 
 async def _wait_for_topic(cluster: Cluster, topic: str) -> None:
     """Wait a little for the topic: a process that was started just before may be about to create it."""
-    until, is_told = time.monotonic() + TOPIC_SECONDS, False
-    missing = f"topic {topic} does not exist at {cluster.bootstrap}"
+    until, missing = 0.0, f"topic {topic} does not exist at {cluster.bootstrap}"
     while not await cluster.partitions(topic, "Write"):
-        if not is_told:
+        if not until:
             typer.echo(f"{missing}: waiting {TOPIC_SECONDS:g} seconds for it", err=True)
+            until = time.monotonic() + TOPIC_SECONDS
         if time.monotonic() > until:
             raise ConfigurationError(f"{missing}: create it, or start `perceptron run -t {topic} --create-topics`")
-        is_told = True
         await asyncio.sleep(0.2)
 
 

@@ -78,11 +78,9 @@ class Events:
                         try:
                             if isinstance(event, BadLine):
                                 raise event
-                            value, key = self._write(event), self._form.key(row)
+                            yield Line(self._write(event), self._form.key(row), number)
                         except BadLine as error:
                             bad(f"{self.name}, line {number}: {error}")
-                            continue
-                        yield Line(value, key, number)
         except BadLine as error:
             raise DataError(f"{self.name}, line 1: {error}") from None  # no row can be read without the header
         except csv.Error as error:  # it has the line

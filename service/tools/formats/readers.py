@@ -46,8 +46,7 @@ class JsonLines:
             event = msgspec.json.decode(row)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadLine(f"--key {self._key}: the line is not JSON: {error}") from None
-        features = at(event, self._features)
-        for members in (event, features):
+        for members in (event, at(event, self._features)):
             if isinstance(members, dict) and self._key in members:
                 return _key(self._key, members[self._key])
         raise BadLine(f"--key {self._key}: the event has no member and no feature of this name")
@@ -74,13 +73,10 @@ class Csv:
         with io.TextIOWrapper(plain, "utf-8", newline="") as text:
             reader, begin = csv.reader(text, strict=True), 1
             try:
-                names = next(reader, None)
-                if names is None:
-                    return
-                self._header = self._checked([name.strip() for name in names])
-                begin = reader.line_num + 1
                 for row in reader:
-                    if row:
+                    if not self._header:
+                        self._header = self._checked([name.strip() for name in row])
+                    elif row:
                         yield reader.line_num, row
                     begin = reader.line_num + 1
             except csv.Error as error:  # the line where the row begins: a quote may span many lines

@@ -32,8 +32,7 @@ async def amend_model(settings: Settings, name: str, yes: bool) -> None:
             raise ConfigurationError(f"this changes model {name} from now on ({changes}): say --yes to do it")
         return f"is amended ({changes}); restart each learner that has the old settings"
 
-    if not await _change(settings, name, amend):
-        typer.echo(f"model {name} has these settings already: there is nothing to amend")
+    await _change(settings, name, amend, "has these settings already: there is nothing to amend")
 
 
 async def resume_closing(settings: Settings, name: str, _: bool) -> None:
@@ -46,8 +45,7 @@ async def resume_closing(settings: Settings, name: str, _: bool) -> None:
         silent = ", ".join(map(str, learner.join.resume())) if learner.join else ""
         return silent and f"goes on without labels of partition {silent}, until their next one"
 
-    if not await _change(settings, name, resume):
-        typer.echo(f"model {name}: no partition of labels is silent")
+    await _change(settings, name, resume, "has no silent partition of labels")
 
 
 async def drop_held(settings: Settings, name: str, yes: bool) -> None:
@@ -65,10 +63,10 @@ async def drop_held(settings: Settings, name: str, yes: bool) -> None:
     await _change(settings, name, drop)
 
 
-async def _change(settings: Settings, name: str, change: Callable[[Learner], str]) -> bool:
-    """Save a model after `change`, as the child of its newest snapshot, and keep this version.
+async def _change(settings: Settings, name: str, change: Callable[[Learner], str], no_change: str = "") -> None:
+    """Save a model after `change`, as the child of its newest snapshot, and keep this version; print the outcome.
 
-    `change` returns what happened to the model; if that is empty, nothing is saved, and the result is False. Raises
+    `change` returns what happened to the model. If that is empty, nothing is saved, and `no_change` is printed. Raises
     DataError if a learner saves in between, TRIES times.
     """
     options, keep = settings.model_settings(name).options(), settings.snapshots.keep
@@ -79,12 +77,11 @@ async def _change(settings: Settings, name: str, change: Callable[[Learner], str
             if learner is None or keeper.head is None:
                 raise await not_stored(store, name)
             if not (outcome := change(learner)):
-                return False
+                return typer.echo(f"model {name} {no_change}")
             if saved := await keeper.save(learner, {}, keeper.head.source):
                 following = ", ".join(f"{partition}:{offset}" for partition, offset in learner.next.items())
-                typer.echo(
+                return typer.echo(
                     f"model {name} {outcome}: this is version {saved.head.version} now, and learning goes on at "
                     f"{following}"
                 )
-                return True
     raise DataError(f"model {name} moved on meanwhile, {TRIES} times: try again")

@@ -48,9 +48,8 @@ async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
     description = msgspec.to_builtins(Description.from_model(Model(name), served))
     about = description | msgspec.to_builtins(only_here) | _largest_weights(learner, served.classifier(None)[1].served)
     if as_json:
-        typer.echo(msgspec.json.encode(about))
-    else:
-        print_tables(_tables(about, learner.identity))
+        return typer.echo(msgspec.json.encode(about))
+    return print_tables(_tables(about, learner.identity))
 
 
 def _largest_weights(learner: Learner, w: Vector) -> dict[str, Any]:
@@ -97,6 +96,8 @@ def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tupl
     facts["lag"] = f"{sum(lag.values()):,} records" if lag else f"unknown: {about['lag_reason']}"
     facts["advice"] = "; ".join(about["advice"])
     covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about["covered"].items()}
+    candidate = itemgetter("name", "answers", "events", "accuracy", "verdict", "settings", "since")
+    version = itemgetter("version", "saved_at", "events", "mistakes")
     return {
         ("figure", "value"): figures(facts),
         ("comparison", "difference", "better (95 %)"): [
@@ -104,17 +105,13 @@ def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tupl
             for pair in about["comparisons"]
         ],
         ("candidate", "answers", "events", "accuracy", "verdict", "settings", "since"): [
-            *map(
-                itemgetter("name", "answers", "events", "accuracy", "verdict", "settings", "since"), about["candidates"]
-            )
+            *map(candidate, about["candidates"])
         ],
         ("partition", "covered", "lag"): [
             (p, covered.get(p) or "nothing", lag.get(p, "unknown"))
             for p in sorted({*covered, *lag}, key=PartitionId.from_text)
         ],
-        ("kept version", "saved at", "events", "mistakes"): [
-            *map(itemgetter("version", "saved_at", "events", "mistakes"), about["versions"])
-        ],
+        ("kept version", "saved at", "events", "mistakes"): [*map(version, about["versions"])],
         ("largest weights", "weight"): [
             (row["name"], f"{row['weight']:+g}") for row in about["largest_weights"] if row["weight"]
         ],

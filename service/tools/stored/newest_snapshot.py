@@ -11,8 +11,7 @@ from service.snapshots.ports import Store
 
 async def newest_snapshot(store: Store, name: str, options: Options) -> ServedModel:
     """A model's newest snapshot; raises DataError if there is none."""
-    snapshot = await fetch_newest(store, name, asyncio.to_thread, options)
-    if snapshot is None:
+    if (snapshot := await fetch_newest(store, name, asyncio.to_thread, options)) is None:
         raise await not_stored(store, name)
     return ServedModel(snapshot.learner, snapshot.head, snapshot.digest)
 

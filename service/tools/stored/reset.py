@@ -27,15 +27,13 @@ async def reset_model(settings: Settings, name: str, yes: bool, keep_answering: 
             raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")
         if keep_answering and alias not in {None, before_reset(name)}:
             raise ConfigurationError(f"--keep-answering: model {alias} answers for {name}, whatever {name} has learned")
+        differences = ""
         try:
-            stored = await current_head(store, name)
-        except DataError:
+            if (stored := await current_head(store, name)) and settings.mentions(name):
+                differences = "; ".join(identity.differences(stored[0].identity))
+        except DataError:  # a damaged model can be forgotten
             if keep_answering:
                 raise
-            stored = None  # a damaged model can be forgotten
-        differences = ""
-        if stored and settings.mentions(name):
-            differences = "; ".join(identity.differences(stored[0].identity))
         if alias == before_reset(name) and not keep_answering:
             await store.set_alias(name, name)
         await store.reset(name, msgspec.json.encode(identity) if differences else b"", keep_answering and not alias)

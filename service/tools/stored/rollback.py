@@ -20,8 +20,7 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
     """Restore version `to` of a model, if `yes`. `resume_at` is P:OFFSET,…: the records before it are never learned."""
     offsets = _parse_offsets(resume_at)
     async with settings.redis.store() as store:
-        newest = await current_head(store, name)
-        if newest is None:
+        if (newest := await current_head(store, name)) is None:
             raise await not_stored(store, name)
         current, digest = newest
         kept = await kept_snapshot(store, name, current, digest, to, asyncio.to_thread, Options())
@@ -41,8 +40,7 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
 
 def _parse_offsets(text: str | None) -> dict[PartitionId, int]:
     with suppress(ValueError):
-        offsets = parse_start_at(text) or {}
-        if isinstance(offsets, dict):
+        if isinstance(offsets := parse_start_at(text) or {}, dict):
             return offsets
     raise ConfigurationError(f"--resume-at {text}: expected PARTITION:OFFSET,…")
 
@@ -59,11 +57,10 @@ async def _check_offsets(cluster: Cluster, topics: list[str], version: Head, res
             )
     topic = " and ".join(topics)
     async with cluster.reader(version.model, topics, DataError(f"{cluster} has no topic {topic}")) as reader:
-        bounds = reader.bounds
-    for partition, offset in (learned | resume_at).items():
-        begin, end = bounds.get(partition, (0, 0))
-        if not begin <= offset <= end:
-            raise DataError(
-                f"topic {topic}: partition {partition} has the offsets {begin} to {end}: learning cannot go on at "
-                f"{offset}; name another offset with --resume-at"
-            )
+        for partition, offset in (learned | resume_at).items():
+            begin, end = reader.bounds.get(partition, (0, 0))
+            if not begin <= offset <= end:
+                raise DataError(
+                    f"topic {topic}: partition {partition} has the offsets {begin} to {end}: learning cannot go on at "
+                    f"{offset}; name another offset with --resume-at"
+                )
