@@ -29,23 +29,19 @@ class BearerTokens:
 
     def accept(self, token: str) -> bool:
         """Whether this token is valid. The time that this takes does not depend on the tokens."""
-        digest, accepted = _digest(token), False
-        for valid in self._digests.now:
-            accepted |= hmac.compare_digest(digest, valid)
-        return accepted
+        digest = _digest(token)
+        matches = [hmac.compare_digest(digest, valid) for valid in self._digests.now]
+        return any(matches)
 
     def _read(self) -> Sequence[str]:
-        tokens = []
-        for number, line in enumerate(read_text(self._file).splitlines(), 1):
-            if token := line.strip():
-                if not _TOKEN.fullmatch(token):
-                    raise ConfigurationError(
-                        f"{self._file}, line {number}: expected a token of 16 to 512 letters, digits and -._~+/"
-                    )
-                tokens.append(token)
-        if not tokens:
+        lines = [line.strip() for line in read_text(self._file).splitlines()]
+        for number, line in enumerate(lines, 1):
+            if line and not _TOKEN.fullmatch(line):
+                where, expected = f"{self._file}, line {number}", "16 to 512 letters, digits and -._~+/"
+                raise ConfigurationError(f"{where}: expected a token of {expected}")
+        if not any(lines):
             raise ConfigurationError(f"{self._file}: expected a token a line, found none")
-        return tokens
+        return [line for line in lines if line]
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:

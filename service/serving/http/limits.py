@@ -8,7 +8,7 @@ import asyncio
 import resource
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import httptools
 from starlette.types import Send
@@ -156,13 +156,9 @@ class Connection(HttpToolsProtocol):
                 head = held.pop()
                 cycle.keep_alive &= not self._connections.stopping()
                 headers = head["headers"]
-                if (
-                    len(body) <= PIECE_BYTES
-                    and headers
-                    and headers[0][0] == b"content-length"
-                    and cycle.keep_alive
-                    and not (more or cycle.disconnected or self.flow.write_paused or cycle.scope["method"] == "HEAD")
-                ):
+                is_small = len(body) <= PIECE_BYTES and headers and headers[0][0] == b"content-length"
+                by_uvicorn = more or cycle.disconnected or self.flow.write_paused or cycle.scope["method"] == "HEAD"
+                if is_small and cycle.keep_alive and not by_uvicorn:
                     cycle.response_started = cycle.response_complete = True
                     self._write(head["status"], headers, body)
                     cycle.message_event.set()
@@ -182,28 +178,19 @@ class Connection(HttpToolsProtocol):
     def _in_head(self) -> bool:
         return self.scope is not None and (self.cycle is None or self.scope is not self.cycle.scope)
 
+    def _fail(self, cause: str, status: int, detail: str) -> NoReturn:
+        """Stop parsing: `data_received` refuses the request for this reason."""
+        self._fault = cause, status, detail
+        raise httptools.HttpParserError
+
     def _check_head(self, size: int) -> None:
         """Raise httptools.HttpParserError for a large head, trailer or chunk extension, or for too many requests."""
         if len(self.headers) > MAX_HEADERS:
-            self._fault = "large-headers", 431, f"the request has more than {MAX_HEADERS} headers"
+            self._fail("large-headers", 431, f"the request has more than {MAX_HEADERS} headers")
         elif size > MAX_HEAD_BYTES:
-            self._fault = "large-headers", 431, f"the request's headers are larger than {MAX_HEAD_BYTES} bytes"
+            self._fail("large-headers", 431, f"the request's headers are larger than {MAX_HEAD_BYTES} bytes")
         elif len(self.pipeline) >= MAX_PIPELINED:
-            self._fault = "pipelined", 503, "too many requests at a time on this connection"
-        else:
-            return
-        raise httptools.HttpParserError
-
-    def _check_protocol(self) -> None:
-        """Raise httptools.HttpParserError for another version than HTTP/1, and unless there is one Host (RFC 9112)."""
-        version, hosts = self.parser.get_http_version(), [name for name, _ in self.headers].count(b"host")
-        if version not in ("1.0", "1.1"):
-            self._fault = "no-request", 505, f"this is HTTP/{version}: send HTTP/1.1"
-        elif hosts > 1 or (version == "1.1" and not hosts):
-            self._fault = "no-request", 400, f"the request has {hosts or 'no'} Host headers: send one"
-        else:
-            return
-        raise httptools.HttpParserError
+            self._fail("pipelined", 503, "too many requests at a time on this connection")
 
     def _head_without_upgrade(self) -> bytes:
         """The head of the newest request, without its `Upgrade`."""
@@ -259,7 +246,11 @@ class Connection(HttpToolsProtocol):
         if self._received > MAX_HEAD_BYTES:  # most of it may be body
             self._received = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         self._check_head(self._received)
-        self._check_protocol()
+        version, hosts = self.parser.get_http_version(), [name for name, _ in self.headers].count(b"host")
+        if version not in ("1.0", "1.1"):
+            self._fail("no-request", 505, f"this is HTTP/{version}: send HTTP/1.1")
+        if hosts > 1 or (version == "1.1" and not hosts):  # RFC 9112
+            self._fail("no-request", 400, f"the request has {hosts or 'no'} Host headers: send one")
         super().on_headers_complete()
         self.unanswered.append(self.cycle)
         self.headers, self._received = [], 0  # headers of a trailer are not headers of the request

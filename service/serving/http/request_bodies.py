@@ -20,7 +20,7 @@ class InFlight:
     """Requests in flight: the bytes of their bodies, and a number of places for requests that are being answered."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits, self._free_places, self._held_bytes = limits, limits.max_in_flight, 0
+        self.limits, self._free_places, self._held_bytes = limits, limits.max_in_flight, 0
         self._arriving: dict[asyncio.Timeout, int] = {}  # bytes so far
 
     def take(self, body_bytes: int = 0) -> None:
@@ -41,7 +41,7 @@ class InFlight:
             body: bytes = (await receive()).get("body", b"")
             self._check_size(len(body))
             return body
-        parts, more, seconds = list[bytes](), True, self._limits.body_timeout
+        parts, more, seconds = list[bytes](), True, self.limits.body_timeout
         timeout = asyncio.timeout(seconds)
         self._arriving[timeout] = 0
         try:
@@ -62,8 +62,8 @@ class InFlight:
         return b"".join(parts)
 
     def _check_size(self, size: int) -> None:
-        if size > self._limits.max_body_bytes:
-            raise HTTPException(413, f"the body is larger than {self._limits.max_body_bytes} bytes")
+        if size > self.limits.max_body_bytes:
+            raise HTTPException(413, f"the body is larger than {self.limits.max_body_bytes} bytes")
 
     def _count(self, timeout: asyncio.Timeout, size: int) -> None:
         """Count a part of a body. If all bodies together are too large, the largest one that arrives is refused."""
@@ -71,11 +71,8 @@ class InFlight:
             self._arriving[timeout] += size
             self._check_size(self._arriving[timeout])
             largest = max(self._arriving, key=self._arriving.__getitem__)
-            held_bytes = self._held_bytes + sum(self._arriving.values())
-            if (
-                held_bytes > MAX_LARGE_BODIES * self._limits.max_body_bytes
-                and self._arriving[largest] > SMALL_BODY_BYTES
-            ):
+            excess = self._held_bytes + sum(self._arriving.values()) - MAX_LARGE_BODIES * self.limits.max_body_bytes
+            if excess > 0 and self._arriving[largest] > SMALL_BODY_BYTES:
                 del self._arriving[largest]
                 largest.reschedule(0)
         if timeout not in self._arriving:
@@ -84,17 +81,12 @@ class InFlight:
 
 def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a body is gzip; raises HTTPException if its headers say that it is not JSON, or has another encoding."""
-    media: bytes | None = None
-    codings: list[bytes] = []
-    for name, value in headers:
-        if name == b"content-type" and media is None:
-            media = value
-        elif name == b"content-encoding":
-            codings += [coding for part in value.lower().split(b",") if (coding := part.strip()) != b"identity"]
-    if media is not None and media != b"application/json":
-        media = media.partition(b";")[0].strip().lower()
-        if media != b"application/json" and not media.endswith(b"+json"):
-            raise HTTPException(415, "send the body as JSON, with the header content-type: application/json")
+    media = next((value for name, value in headers if name == b"content-type"), b"application/json")
+    media = media.partition(b";")[0].strip().lower()
+    if media != b"application/json" and not media.endswith(b"+json"):
+        raise HTTPException(415, "send the body as JSON, with the header content-type: application/json")
+    lists = [value.lower().split(b",") for name, value in headers if name == b"content-encoding"]
+    codings = [coding for parts in lists for part in parts if (coding := part.strip()) != b"identity"]
     if codings and codings not in ([b"gzip"], [b"x-gzip"]):
         raise HTTPException(415, "the body's content-encoding is unknown: send it as gzip, or uncompressed")
     return bool(codings)

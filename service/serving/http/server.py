@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -78,15 +78,12 @@ class HttpServer(uvicorn.Server):
             for connection in list(self._connections.open):
                 connection.check(now)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._stopping.wait()
+                await asyncio.wait_for(self._stopping.wait(), 1.0)
 
     def stop(self) -> None:
         """Answer the requests in flight, and end."""
         self.should_exit = True
         self._stopping.set()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process."""
-        yield
+    capture_signals = contextlib.nullcontext  # type: ignore[assignment]
+    """Signals are left to the process."""
