@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from fastapi_offline import FastAPIOffline
-from prometheus_client import CONTENT_TYPE_LATEST, Histogram
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -73,9 +74,9 @@ class Application:
         stopping: Callable[[], bool],
         options: HttpOptions,
     ) -> None:
-        self._metrics, self._stopping, self._root_path = metrics, stopping, options.root_path
+        self._stopping, self._root_path = stopping, options.root_path
         self._tokens, self._metrics_tokens = options.tokens, options.metrics_tokens or options.tokens
-        self._timed: dict[tuple[str, str, str], Histogram] = {}  # faster than `labels`
+        self._timer = cache(metrics.requests.labels)  # faster than `labels`
         self.api = FastAPIOffline(
             title="Perceptron Service",
             summary="A linear classifier that learns from a Kafka topic while it answers.",
@@ -92,9 +93,7 @@ class Application:
         swagger_ui.install_swagger_ui(self.api)
         routes.install_page(self.api, PageState(models, history, options.version, metrics.missing))
         in_flight, predictor = InFlight(options.limits), Predictor(models, metrics)
-        self._direct_routes = [
-            v1.install_v1(self.api, models, store, in_flight, predictor, options.limits.max_instances)
-        ]
+        self._direct_routes = [v1.install_v1(self.api, models, store, in_flight, predictor)]
         """Routes whose requests do not go through FastAPI, which costs more than a prediction."""
         _install_process(self.api, metrics)
         document = openapi.with_schemas(self.api.openapi(), [*v1.ANSWERS, Live, Ready])
@@ -121,27 +120,25 @@ class Application:
                 status = str(message["status"])
             return send(message)
 
+        app: ASGIApp = self.api
         tokens = self._metrics_tokens if path == METRICS_PATH else self._tokens
         try:
             if tokens and path not in OPEN_PATHS and not tokens.accept(bearer_token(scope["headers"])):
-                detail = "send a token, with the header authorization: Bearer TOKEN"
-                await problems.response(401, detail)(scope, receive, send_answer)
+                app = problems.response(401, "send a token, with the header authorization: Bearer TOKEN")
             elif path == self._root_path:  # the pages' links are relative to a path that ends with a slash
-                await RedirectResponse(f"{path}/")(scope, receive, send_answer)
+                app = RedirectResponse(f"{path}/")
             elif max(map(scope["query_string"].count, (b"&", b",", b"%2C", b"%2c"))) >= MAX_PARAMETERS:
                 detail = f"a query may have at most {MAX_PARAMETERS:,} parameters, and as many names"
-                fault = problems.Fault("?", "too-large")
-                await problems.response(422, detail, fault)(scope, receive, send_answer)
+                app = problems.response(422, detail, problems.Fault("?", "too-large"))
             elif b"%2f" in scope.get("raw_path", b"").lower():  # no name has a slash
-                await problems.response(404, problems.NOTHING_SERVED)(scope, receive, send_answer)
+                app = problems.response(404, problems.NOTHING_SERVED)
             else:
-                app: ASGIApp = self.api
                 for direct in self._direct_routes:
                     if method in (direct.methods or ()) and (match := direct.path_regex.match(path)):
                         scope["route"], scope["path_params"], app = direct, match.groupdict(), direct.app
-                if method == "HEAD":  # the answer to GET, of which uvicorn sends only the head
-                    scope = {**scope, "method": "GET"}
-                await app(scope, receive, send_answer)
+            if method == "HEAD":  # the answer to GET, of which uvicorn sends only the head
+                scope = {**scope, "method": "GET"}
+            await app(scope, receive, send_answer)
         except asyncio.CancelledError:
             if not self._stopping():
                 raise
@@ -150,10 +147,8 @@ class Application:
                 await problems.response(503, "the service is shutting down")(scope, receive, send_answer)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
-            key = route, method if route != "unknown" else "any", status
-            if key not in self._timed:
-                self._timed[key] = self._metrics.requests.labels(*key)
-            self._timed[key].observe(time.perf_counter() - started)
+            timer = self._timer(route, method if route != "unknown" else "any", status)
+            timer.observe(time.perf_counter() - started)
 
 
 def _install_process(api: FastAPI, metrics: Metrics) -> None:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from service.errors import Rejected, Unanswerable, UnknownCandidate, UnknownModel
+from service.errors import Rejected, SnapshotDamaged, Unanswerable, UnknownCandidate, UnknownModel
 from service.text import format_error
 
 
@@ -34,8 +34,11 @@ class Problem(msgspec.Struct, forbid_unknown_fields=True):
 
 ENDING = 408, 413
 """Statuses after which the connection ends, since the rest of the body is not read."""
-HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
+CLOSE = {"connection": "close"}
+HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}, 408: CLOSE, 413: CLOSE}
 NOTHING_SERVED = "nothing is served at this path; /docs lists the paths"
+STATUSES: dict[type, int] = {UnknownModel: 404, UnknownCandidate: 404, Unanswerable: 503, SnapshotDamaged: 503}
+"""The status of an error whose message is the detail."""
 REASONS = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
 """The reason of a bad parameter, by the first word of pydantic's error; any other is a wrong type."""
 
@@ -43,8 +46,6 @@ REASONS = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-
 def response(status: int, detail: str, *faults: Fault, headers: Mapping[str, str] | None = None) -> Response:
     """A response with a problem document."""
     headers = dict(headers or {}) | HEADERS.get(status, {})
-    if status in ENDING:
-        headers["connection"] = "close"
     problem = Problem("about:blank", HTTPStatus(status).phrase, status, detail, list(faults))
     return Response(msgspec.json.encode(problem), status, headers, media_type="application/problem+json")
 
@@ -66,13 +67,10 @@ async def answer_to(_request: Any, error: Exception) -> Response:
         return response(422, f"{where}: {detail}", Fault(where, reason))
     if isinstance(error, Rejected):
         return response(422, str(error), Fault(error.pointer, error.reason))
-    if isinstance(error, UnknownModel | UnknownCandidate):
-        return response(404, str(error))
-    if isinstance(error, Unanswerable):
-        return response(503, str(error))
+    if status := STATUSES.get(type(error)):
+        return response(status, str(error))
     return response(500, "the service failed on this request; its log says why")
 
 
-EXPECTED = HTTPException, RequestValidationError, Rejected, UnknownModel, UnknownCandidate, Unanswerable
-HANDLERS: Any = dict.fromkeys((*EXPECTED, Exception), answer_to)
+HANDLERS: Any = dict.fromkeys((HTTPException, RequestValidationError, Rejected, *STATUSES, Exception), answer_to)
 """FastAPI's handlers of errors. An error that only `Exception` matches is answered, then raised again and logged."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from service.errors import DependencyError, Rejected, SnapshotDamaged
+from service.errors import DependencyError, Rejected
 from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
 from service.learning.learner import Learner
@@ -106,7 +106,7 @@ class WeightsParameters(BaseModel, extra="forbid"):
     candidate: str | None = Field(None, description="the candidate that has the weights")
 
 
-def predict_route(name: str, parameters: Annotated[PredictParameters, Query()]) -> None:
+def predict(name: str, parameters: Annotated[PredictParameters, Query()]) -> None:
     """Predict one (`features`, `event`) or many (`instances`, `events`); `?explain=true` adds each contribution.
 
     With `?candidate=NAME` that candidate answers. Before its first event a model answers with its first weights, as
@@ -114,20 +114,16 @@ def predict_route(name: str, parameters: Annotated[PredictParameters, Query()]) 
     """
 
 
-def install_v1(
-    app: FastAPI, models: Models, store: Store, in_flight: InFlight, predictor: Predictor, max_instances: int
-) -> APIRoute:
+def install_v1(app: FastAPI, models: Models, store: Store, in_flight: InFlight, predictor: Predictor) -> APIRoute:
     """Add the routes of this protocol to `app`; returns the route of predictions, which needs nothing of FastAPI."""
-    page_at_a_time = asyncio.Lock()
-    # FastAPI documents `predict_route`, and `Predict` answers the requests.
+    page_at_a_time, max_instances = asyncio.Lock(), in_flight.limits.max_instances
+    # FastAPI documents `predict`, and `Predict` answers the requests.
     app.post(
         PREDICT_PATH,
-        name="predict",
         tags=["predictions"],
-        response_model=None,
         responses=responses(PREDICT_PROBLEMS, PredictionResponse, BatchPredictionResponse),
         openapi_extra=request_of(max_instances),
-    )(predict_route)
+    )(predict)
     (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT_PATH]
     route.app = Predict(predictor, in_flight, partial(V1Request, max_instances=max_instances))
 
@@ -173,8 +169,6 @@ def install_v1(
         try:
             stored = await store.kept(model.name, [v.version for v in served.head.kept])
             kept = codec.kept_versions(served.head, served.digest, stored)
-        except SnapshotDamaged as error:
-            raise HTTPException(503, str(error)) from None
         except DependencyError:
             raise HTTPException(503, "the snapshot store does not answer") from None
         finally:
