@@ -109,17 +109,17 @@ class Metrics(Collector):
         """`missing` gives, for each dependency, since when it does not answer (seconds since 1970), or 0."""
         # Otherwise each counter has a series of start times too, which nothing here reads.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = prometheus_client.CollectorRegistry()
-        prometheus_client.ProcessCollector(registry=self.registry)
-        prometheus_client.PlatformCollector(registry=self.registry)
+        self.registry = registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=registry)
+        prometheus_client.PlatformCollector(registry=registry)
         self._models, self.ready, self.missing = models, ready, missing
         self._scraping = asyncio.Lock()
         self._rows: list[ModelFigures] = []
         self._highest: dict[tuple[str, ...], int] = {}
-        self.registry.register(self)
+        registry.register(self)
 
-        shared: dict[str, Any] = {"namespace": "perceptron", "registry": self.registry}
-        counter: Callable[..., prometheus_client.Counter] = partial(prometheus_client.Counter, **shared)
+        counter = partial(prometheus_client.Counter, namespace="perceptron", registry=registry)
+        gauge = partial(prometheus_client.Gauge, namespace="perceptron", registry=registry)
         self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", ["model", "label"])
         self.snapshots = counter("snapshots", "Saves, by result.", ["model", "result"])
         self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", ["model"])
@@ -130,18 +130,14 @@ class Metrics(Collector):
         self.ignored_partitions = counter("ignored_partitions", "Partitions in responses that were not asked for.")
         self.dropped_lines = counter("log_lines_dropped", "Log lines that could not be written at once.")
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", ["cause"])
-        histogram: Callable[..., prometheus_client.Histogram] = partial(
-            prometheus_client.Histogram, buckets=FAST_BUCKETS, **shared
-        )
-        self.requests = histogram("http_request_duration_seconds", "Requests, by route.", ["route", "method", "code"])
-        self.saving = histogram("snapshot_duration_seconds", "Accepted saves.", ["model"], buckets=SAVE_BUCKETS)
-        self.slices = histogram("slice_duration_seconds", "Slices: records learned in one turn.", ["model"])
+        timer = partial(prometheus_client.Histogram, namespace="perceptron", registry=registry, buckets=FAST_BUCKETS)
+        self.requests = timer("http_request_duration_seconds", "Requests, by route.", ["route", "method", "code"])
+        self.saving = timer("snapshot_duration_seconds", "Accepted saves.", ["model"], buckets=SAVE_BUCKETS)
+        self.slices = timer("slice_duration_seconds", "Slices: records learned in one turn.", ["model"])
         delay = "From the timestamp to learning, for the last record of each slice."
-        self.delays = histogram("event_delay_seconds", delay, ["model"], buckets=DELAY_BUCKETS)
-        self.loop_lag = prometheus_client.Gauge(
-            "event_loop_lag_seconds", "How late the event loop last woke up.", **shared
-        )
-        prometheus_client.Gauge("build_info", "The running release.", ["version"], **shared).labels(version).set(1)
+        self.delays = timer("event_delay_seconds", delay, ["model"], buckets=DELAY_BUCKETS)
+        self.loop_lag = gauge("event_loop_lag_seconds", "How late the event loop last woke up.")
+        gauge("build_info", "The running release.", ["version"]).labels(version).set(1)
 
     async def render(self) -> bytes:
         """All metrics in Prometheus' text format (`CONTENT_TYPE`).

@@ -28,6 +28,8 @@ Saved = Annotated[str, Meta(examples=["2030-01-01T12:00:00.000+00:00"])]
 Offsets = Annotated[dict[str, int], Meta(examples=[{"0": 1234}], description="the next offset, by partition")]
 Digest = Annotated[str, Meta(examples=["9d55c0e5…"])]
 Interval = tuple[float, float]
+COUNTS = "events", "mistakes", "wrong_predictions", "updates"
+"""The counts that models and candidates show."""
 
 
 class Share(msgspec.Struct, forbid_unknown_fields=True):
@@ -144,7 +146,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             accuracy=Accuracy.from_classifier(candidate, candidate.averaged),
             against_the_model=Comparison.from_pair(pair) if pair else None,
             diverged=candidate.diverged,
-            **_counted(candidate),
+            **_members(candidate.counts, *COUNTS),
             **_shares(_confusion(candidate), candidate.observations.recent.confusion(candidate.averaged)),
         )
 
@@ -247,9 +249,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return cls(
             model=model.name,
             identity=identity,
-            version=head.version,
             ahead=served.ahead,
-            order=head.order,
             next=by_text(learner.next),
             covered=by_text(learner.covered),
             accuracy=accuracy["last"],
@@ -268,14 +268,14 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             bound=bound,
             bound_reason=bound_reason,
             digest=served.digest,
-            state_digest=head.state_digest,
             saved_at=iso(head.saved_at),
             learning_here=model.learning_here,
             stopped=model.status.stopped or model.status.unusable,
             **_join_figures(learner, head),
             join_waits=model.status.waits if learner.join else None,
             **(array_figures or _array_figures(learner)),
-            **_counted(learner.main, "confusion", "rejected", "ignored_features", "skipped"),
+            **_members(head, "version", "order", "state_digest"),
+            **_members(learner.main.counts, *COUNTS, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
         )
 
@@ -363,10 +363,9 @@ def _join_figures(learner: Learner, head: Head) -> dict[str, Any]:
     }
 
 
-def _counted(classifier: Classifier, *more: str) -> dict[str, Any]:
-    """The counts that models and candidates have, and `more` of them, by name."""
-    names = "events", "mistakes", "wrong_predictions", "updates", *more
-    return {name: getattr(classifier.counts, name) for name in names}
+def _members(source: object, *names: str) -> dict[str, Any]:
+    """These members of an object, by name."""
+    return {name: getattr(source, name) for name in names}
 
 
 def _shares(overall: Confusion, recent: Confusion, *more: str) -> dict[str, Any]:

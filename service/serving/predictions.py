@@ -9,8 +9,9 @@ from msgspec import UNSET, Meta, UnsetType
 from service.errors import Rejected
 from service.learning.events.flatten import Features, Flattener
 from service.learning.events.read_events import FeatureRows
+from service.learning.identity import Label
 
-PredictedLabel = Annotated[bool | int | float | str, Meta(examples=[1])]
+PredictedLabel = Annotated[Label, Meta(examples=[1])]
 Score = Annotated[float, Meta(examples=[3.45])]
 UnknownFeatures = Annotated[int, Meta(examples=[0])]
 Probability = Annotated[float, Meta(examples=[0.93], description="of the positive label, with rule logistic-delta")]
@@ -42,9 +43,7 @@ Contributions = Annotated[
     ),
 ]
 Ranking = Annotated[list[LabelScore], Meta(description="with three labels or more: the ?top=10 largest, largest first")]
-RunnerUp = Annotated[
-    bool | int | float | str, Meta(examples=[2], description="with ?explain=true: the label with the next score")
-]
+RunnerUp = Annotated[Label, Meta(examples=[2], description="with ?explain=true: the label with the next score")]
 
 
 class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -68,11 +67,6 @@ class Instances(msgspec.Struct, gc=False):
     features: Sequence[Features] | FeatureRows
     pointer: str
     """The JSON pointer of an instance, with `{}` in place of its index if the request has a list of instances."""
-
-    @property
-    def list_pointer(self) -> str:
-        """The JSON pointer of the request's list of instances, or of its only instance."""
-        return self.pointer.partition("/{}")[0]
 
 
 class PredictionRequest(Protocol):

@@ -55,8 +55,7 @@ class Predictor:
         _, served = self._models.answering(name)
         if served.learner.main.diverged:
             raise Unanswerable(str(Diverged(served.head.model, served.learner.main.diverged)))
-        answered_by, classifier = served.classifier(candidate)
-        return served, answered_by, classifier
+        return served, *served.classifier(candidate)
 
     async def predict(
         self, name: str, request: PredictionRequest, explain: bool, top: int, candidate: str | None
@@ -126,9 +125,7 @@ def freeze(learner: Learner, classifier: Classifier) -> FrozenModel:
     return FrozenModel(learner, classifier, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
 
 
-def answer(
-    learner: Learner, classifier: Classifier, features: Features, explain: bool = False, top: int = DEFAULT_TOP
-) -> Prediction:
+def answer(learner: Learner, classifier: Classifier, features: Features, explain: bool, top: int) -> Prediction:
     """The prediction for checked features, with `top` scores of three labels or more; `explain` adds the terms of s."""
     score, unknown = learner.score(features, classifier)
     prediction = _prediction(classifier, score, unknown, top)
@@ -181,11 +178,11 @@ def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, t
     explained = 0
     shown_scores = min(top, classifier.identity.classes) if classifier.identity.multiclass else 0
     for instances in request.read_pieces(learner.flattener, by_rows=not explain):
-        features = instances.features
+        features, list_pointer = instances.features, instances.pointer.partition("/{}")[0]
         batch = columns.assign_columns(features)
         if (len(answers) + len(batch.starts) - 1) * shown_scores > MAX_SCORES:
             why = f"at most {MAX_SCORES:,} scores fit one request: send fewer instances, or a smaller ?top="
-            raise Rejected("too-large", why, instances.list_pointer)
+            raise Rejected("too-large", why, list_pointer)
         batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
         predictions = _predictions(classifier, scores, unknown, top)
@@ -194,7 +191,7 @@ def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, t
             explained += sum(map(len, features))
             if explained > MAX_EXPLAINED:
                 why = f"at most {MAX_EXPLAINED:,} features can be explained in one request: send fewer instances"
-                raise Rejected("too-large", why, instances.list_pointer)
+                raise Rejected("too-large", why, list_pointer)
             each = scores if w.ndim == 2 else scores.tolist()
             for prediction, instance, s in zip(predictions, features, each, strict=True):
                 _explain(prediction, now, instance, s)

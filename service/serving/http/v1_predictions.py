@@ -118,9 +118,8 @@ class V1Request(msgspec.Struct, gc=False):
         if self.input_field in LIST_FIELDS:
             many = _encoded(predictions)
             return msgspec.json.encode(BatchPredictionResponse(model, version, ahead, many, answered_by))
-        (p,) = predictions
-        figures = p.label, p.score, p.unknown_features, p.probability, p.scores, p.runner_up, p.contributions
-        return msgspec.json.encode(PredictionResponse(model, version, ahead, *figures, answered_by))
+        members = model, version, ahead, *msgspec.structs.astuple(predictions[0]), answered_by
+        return msgspec.json.encode(PredictionResponse(*members))
 
     def fault(self, rejected: Rejected) -> Rejected:
         """The fault of a request. If its body is not JSON, the message speaks of the body."""
@@ -254,14 +253,13 @@ def read_pieces(
     members = dict(zip(_INPUT_FIELDS, spans, strict=True))
     name, many = next(((name, members[name]) for name in LIST_FIELDS if members[name]), ("", None))
     listed = many and many.items and repeated_path is None and _LIST.fullmatch(body, many.begin, many.end)
-    if many is None or not listed:
-        _check_size(len(body), identity, "")
-        yield _read_carefully(body, flattener, max_instances)
-        return
-    begin, end = listed.span(1)
+    begin, end = listed.span(1) if listed else (0, 0)
     rest = body[:begin] + body[end:]
     _check_size(len(rest), identity, "")
-    _read_carefully(rest, flattener, max_instances)
+    instances = _read_carefully(rest, flattener, max_instances)
+    if many is None or not listed:
+        yield instances
+        return
     _check_count(many, name, max_instances)
     begins, ends = _edges(body, many, commas)
     largest = int(np.argmax(ends - begins))
