@@ -5,11 +5,12 @@ from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from pydantic import BaseModel, Field
 
 from service.errors import Rejected
 from service.learning.events.flatten import Features, Flattener
 from service.learning.events.read_events import FeatureRows
-from service.learning.identity import Label
+from service.learning.identity import MAX_CLASSES, Label
 
 PredictedLabel = Annotated[Label, Meta(examples=[1])]
 Score = Annotated[float, Meta(examples=[3.45])]
@@ -69,6 +70,14 @@ class Instances(msgspec.Struct, gc=False):
     """The JSON pointer of an instance, with `{}` in place of its index if the request has a list of instances."""
 
 
+class PredictParameters(BaseModel, extra="forbid"):
+    """How a request wants its predictions: the query parameters of `/v1`."""
+
+    explain: bool = Field(False, description="add what each feature contributes to the score")
+    top: int = Field(10, ge=1, le=MAX_CLASSES, description="the number of scores, with three labels and more")
+    candidate: str | None = Field(None, description="the candidate that answers")
+
+
 class PredictionRequest(Protocol):
     """A request for predictions in some protocol, and the answer to it."""
 
@@ -77,7 +86,7 @@ class PredictionRequest(Protocol):
         """Whether a thread reads and answers it."""
 
     def read(self, flattener: Flattener) -> Instances:
-        """All instances; raises Rejected."""
+        """All instances of a request that is not large, without compiled rows; raises Rejected."""
 
     def read_pieces(self, flattener: Flattener, by_rows: bool) -> Iterator[Instances]:
         """The instances in pieces, for a thread; `by_rows` allows compiled rows. Raises Rejected."""

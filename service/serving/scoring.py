@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import prometheus_client
@@ -24,7 +24,7 @@ from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving.models import Models, ServedModel, read_all
-from service.serving.predictions import Contribution, Instances, LabelScore, Prediction, PredictionRequest
+from service.serving.predictions import Contribution, LabelScore, Prediction, PredictionRequest, PredictParameters
 
 MAX_EXPLAINED = 20_000
 """Features that one answer explains."""
@@ -37,8 +37,6 @@ MAX_TURN_EXPLAINED = 500
 PAUSE_SECONDS = 0.0001
 """The pause of a thread after each piece of a large request. Its many short calls of compiled code let go of the
 interpreter for so short a time that the event loop would not get it (measured: for 0.3 s)."""
-DEFAULT_TOP = 10
-"""Labels in `scores`, if a request does not say how many."""
 
 
 class Predictor:
@@ -57,40 +55,33 @@ class Predictor:
             raise Unanswerable(str(Diverged(served.head.model, served.learner.main.diverged)))
         return served, *served.classifier(candidate)
 
-    async def predict(
-        self, name: str, request: PredictionRequest, explain: bool, top: int, candidate: str | None
-    ) -> bytes:
-        """The body that answers a request; with three labels or more, each prediction has its `top` scores.
+    async def predict(self, name: str, request: PredictionRequest, query: PredictParameters) -> bytes:
+        """The body that answers a request.
 
         A thread answers a large request. Raises Rejected, and what `answering` raises.
         """
-        served, answered_by, classifier = self.answering(name, candidate)
+        served, answered_by, classifier = self.answering(name, query.candidate)
         if not request.is_large:
-            instances = request.read(served.learner.flattener)
-            features = instances.features
-            if (
-                not isinstance(features, FeatureRows)
-                and len(features) * classifier.identity.classes <= MAX_TURN_SCORES
-                and not (explain and sum(map(len, features)) > MAX_TURN_EXPLAINED)
-            ):
+            instances, explain, top = request.read(served.learner.flattener), query.explain, query.top
+            features = cast("Sequence[Features]", instances.features)
+            explained = sum(map(len, features)) if explain else 0
+            if len(features) * classifier.identity.classes <= MAX_TURN_SCORES and explained <= MAX_TURN_EXPLAINED:
                 # The state cannot change, as the loop does not turn.
                 predictions = [answer(served.learner, classifier, each, explain, top) for each in features]
-                _check_finite(predictions, instances)
+                _check_finite(predictions, instances.pointer)
                 self._count(served.head.model, classifier.identity, predictions)
                 return request.answer(predictions, served.head.model, served.head.version, served.ahead, answered_by)
-        return await self._predict_large(name, request, explain, top, candidate)
+        return await self._predict_large(name, request, query)
 
-    async def _predict_large(
-        self, name: str, request: PredictionRequest, explain: bool, top: int, candidate: str | None
-    ) -> bytes:
+    async def _predict_large(self, name: str, request: PredictionRequest, query: PredictParameters) -> bytes:
         """The result of `predict`, from a thread."""
         async with self._thread:
-            served, answered_by, classifier = self.answering(name, candidate)
+            served, answered_by, classifier = self.answering(name, query.candidate)
             head, ahead = served.head, served.ahead
             frozen = await read_all(served.learner, partial(freeze, served.learner, classifier))
 
             def predict_and_answer() -> bytes:
-                predictions = predict_large(frozen, request, explain, top)
+                predictions = predict_large(frozen, request, query.explain, query.top)
                 self._count(head.model, frozen.classifier.identity, predictions)
                 return request.answer(predictions, head.model, head.version, ahead, answered_by)
 
@@ -186,7 +177,7 @@ def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, t
         batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
         predictions = _predictions(classifier, scores, unknown, top)
-        _check_finite(predictions, instances, len(answers))
+        _check_finite(predictions, instances.pointer, len(answers))
         if not isinstance(features, FeatureRows) and explain:
             explained += sum(map(len, features))
             if explained > MAX_EXPLAINED:
@@ -229,8 +220,11 @@ def _predictions(
     return [Prediction(labels[k], s, n, UNSET if probability is None else probability(s)) for k, s, n in each]
 
 
-def _check_finite(predictions: Sequence[Prediction], instances: Instances, first: int = 0) -> None:
-    """Raise Rejected if a score overflows. `first` is the index of the first instance in the request."""
+def _check_finite(predictions: Sequence[Prediction], pointer: str, first: int = 0) -> None:
+    """Raise Rejected if a score overflows. `first` is the index of the first instance in the request.
+
+    `pointer` is that of `Instances`.
+    """
     for i, prediction in enumerate(predictions, first):
         if not math.isfinite(prediction.score):
-            raise Rejected("not-finite", "the score is beyond what a number can hold", instances.pointer.format(i))
+            raise Rejected("not-finite", "the score is beyond what a number can hold", pointer.format(i))

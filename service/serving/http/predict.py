@@ -4,27 +4,16 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from pydantic import BaseModel, Field
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.errors import Rejected
-from service.learning.identity import MAX_CLASSES
 from service.serving.http import problems
 from service.serving.http.limits import LINGER_SECONDS, WHOLE
 from service.serving.http.request_bodies import InFlight, is_gzip, unpacked
-from service.serving.predictions import PredictionRequest
-from service.serving.scoring import DEFAULT_TOP, Predictor
-
-
-class PredictParameters(BaseModel, extra="forbid"):
-    """The query parameters of a prediction."""
-
-    explain: bool = Field(False, description="add what each feature contributes to the score")
-    top: int = Field(DEFAULT_TOP, ge=1, le=MAX_CLASSES, description="the number of scores, with three labels and more")
-    candidate: str | None = Field(None, description="the candidate that answers")
-
+from service.serving.predictions import PredictionRequest, PredictParameters
+from service.serving.scoring import Predictor
 
 DEFAULTS = PredictParameters()
 
@@ -62,7 +51,7 @@ class Predict:
         self._in_flight.take(len(body))
         request = self._parse(body)
         try:
-            return await self._predictor.predict(name, request, query.explain, query.top, query.candidate)
+            return await self._predictor.predict(name, request, query)
         except Rejected as rejected:
             raise request.fault(rejected) from None
         finally:

@@ -23,12 +23,12 @@ from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
 from service.learning.learner import Learner
 from service.serving.http.openapi import request_of, responses
-from service.serving.http.predict import Predict, PredictParameters
+from service.serving.http.predict import Predict
 from service.serving.http.request_bodies import InFlight
 from service.serving.http.v1_predictions import BatchPredictionResponse, PredictionResponse, V1Request
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
 from service.serving.models import Model, Models, read_all
-from service.serving.predictions import Prediction
+from service.serving.predictions import Prediction, PredictParameters
 from service.serving.scoring import Predictor
 from service.snapshots import codec
 from service.snapshots.ports import Store
@@ -142,8 +142,7 @@ def install_v1(app: FastAPI, models: Models, store: Store, in_flight: InFlight, 
     @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses(MODEL_PROBLEMS, Candidates))
     async def candidates(name: str) -> Response:
         """The candidates that learn side by side with the model: how each predicts, and which one answers."""
-        model, served = models.answering(name)
-        learner = served.learner
+        model, (learner, _, _) = models.answering(name)
         described = [CandidateInfo.from_learner(learner, candidate) for candidate in learner.candidates]
         return encoded(Candidates(model.name, learner.answering, described))
 

@@ -28,7 +28,7 @@ from service.learning.events.json_values import MAX_DEPTH, WHITE, type_name
 from service.learning.events.read_events import Event, FeatureRows
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import ParsedValues, text_values
-from service.learning.identity import MAX_VALUE, Identity, Mode
+from service.learning.identity import MAX_VALUE, Mode
 from service.learning.learner import Learner
 from service.serving import predictions as shapes
 from service.serving.predictions import Instances
@@ -246,7 +246,7 @@ def read_pieces(
     body: bytes, flattener: Flattener, max_instances: int, by_rows: bool
 ) -> Iterator[tuple[FeatureRows | Sequence[Features], str]]:
     """The result of `read_instances` for a large body, in pieces; `by_rows` allows compiled rows. Raises Rejected."""
-    identity, commas = flattener.identity, np.empty(max_instances, np.int64)
+    commas, max_bytes = np.empty(max_instances, np.int64), max(MAX_INSTANCE_BYTES, flattener.identity.max_record_bytes)
     scan_end, spans, repeated_path = scan(body, _PATHS, commas)
     if scan_end == TOO_DEEP:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
@@ -255,7 +255,7 @@ def read_pieces(
     listed = many and many.items and repeated_path is None and _LIST.fullmatch(body, many.begin, many.end)
     begin, end = listed.span(1) if listed else (0, 0)
     rest = body[:begin] + body[end:]
-    _check_size(len(rest), identity, "")
+    _check_size(len(rest), max_bytes, "")
     instances = _read_carefully(rest, flattener, max_instances)
     if many is None or not listed:
         yield instances
@@ -263,13 +263,16 @@ def read_pieces(
     _check_count(many, name, max_instances)
     begins, ends = _edges(body, many, commas)
     largest = int(np.argmax(ends - begins))
-    _check_size(int(ends[largest] - begins[largest]), identity, f"/{name}/{largest}")
+    _check_size(int(ends[largest] - begins[largest]), max_bytes, f"/{name}/{largest}")
 
     def careful(i: int) -> Features:
         return _element(body[begins[i] : ends[i]], name, i, flattener)
 
     idle = _IDLE_READERS.setdefault(flattener, {})
-    reader = (idle.pop(name, None) or _row_reader(name, flattener)) if by_rows else None
+    reader = idle.pop(name, None) if by_rows else None
+    if by_rows and reader is None and EventReader.compiled:
+        with suppress(UnsupportedError):
+            reader = RowReader.for_instances(flattener, _path_in(name, flattener), max_bytes)
     data = np.frombuffer(body, np.uint8)
     first = 0
     while first < many.items:
@@ -285,20 +288,7 @@ def read_pieces(
         idle[name] = reader
 
 
-def _row_reader(name: str, flattener: Flattener) -> RowReader | None:
-    """A compiled reader of a list's elements; None if it is not ready, or cannot read them."""
-    if EventReader.compiled:
-        with suppress(UnsupportedError):
-            return RowReader.for_instances(flattener, _path_in(name, flattener), _max_bytes(flattener.identity))
-    return None
-
-
-def _max_bytes(identity: Identity) -> int:
-    return max(MAX_INSTANCE_BYTES, identity.max_record_bytes)
-
-
-def _check_size(size: int, identity: Identity, pointer: str) -> None:
-    limit = _max_bytes(identity)
+def _check_size(size: int, limit: int, pointer: str) -> None:
     if size > limit:
         raise Rejected("too-large", f"{size} bytes in one piece; the limit is {limit}", pointer)
 
