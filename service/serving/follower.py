@@ -125,8 +125,7 @@ class Follower:
     async def _swap_in(self, snapshot: Snapshot) -> None:
         diverged, instead = snapshot.learner.main.diverged, snapshot
         if diverged:
-            kept = await before_growth(self._store, self._name, snapshot, self._offload, self._options)
-            instead = kept or snapshot
+            instead = await before_growth(self._store, self._name, snapshot, self._offload, self._options) or snapshot
         if self.model.learning_here or self.is_paused:
             return
         if diverged:

@@ -345,8 +345,7 @@ def baseline(learner: Learner) -> Share:
 
 def _array_figures(learner: Learner) -> dict[str, Any]:
     """The figures for which all weights are read, by name."""
-    used = learner.scaler.used if learner.scaler else None
-    return {"squared_norm": learner.main.squared_norm, "scaled_columns": used}
+    return {"squared_norm": learner.main.squared_norm, "scaled_columns": learner.scaler and learner.scaler.used}
 
 
 def _join_figures(learner: Learner, head: Head) -> dict[str, Any]:

@@ -96,8 +96,7 @@ class Application:
         self._direct_routes = [v1.install_v1(self.api, models, store, in_flight, predictor)]
         """Routes whose requests do not go through FastAPI, which costs more than a prediction."""
         _install_process(self.api, metrics)
-        document = openapi.with_schemas(self.api.openapi(), [*v1.ANSWERS, Live, Ready])
-        self.api.openapi = lambda: document  # type: ignore[method-assign]
+        self.api.openapi_schema = openapi.with_schemas(self.api.openapi(), [*v1.ANSWERS, Live, Ready])
         self._entry: ASGIApp = self._answer
         if options.allowed_origins:
             headers = ("authorization", "content-type", "content-encoding")

@@ -37,8 +37,8 @@ class BearerTokens:
         lines = [line.strip() for line in read_text(self._file).splitlines()]
         for number, line in enumerate(lines, 1):
             if line and not _TOKEN.fullmatch(line):
-                where, expected = f"{self._file}, line {number}", "16 to 512 letters, digits and -._~+/"
-                raise ConfigurationError(f"{where}: expected a token of {expected}")
+                where = f"{self._file}, line {number}"
+                raise ConfigurationError(f"{where}: expected a token of 16 to 512 letters, digits and -._~+/")
         if not any(lines):
             raise ConfigurationError(f"{self._file}: expected a token a line, found none")
         return [line for line in lines if line]

@@ -121,9 +121,9 @@ class Connection(HttpToolsProtocol):
             current.disconnected = True
             current.message_event.set()
 
-    def check(self, now: float) -> None:
+    def check(self) -> None:
         """End the connection if it has waited too long for its client."""
-        waited, limits = now - self.since, self._connections.limits
+        waited, limits = self.loop.time() - self.since, self._connections.limits
         if self.flow.write_paused or self.transport.is_closing():
             if waited > limits.answer_timeout:
                 self.end("unread")

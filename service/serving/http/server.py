@@ -46,12 +46,8 @@ class HttpServer(uvicorn.Server):
         loop, config = asyncio.get_running_loop(), self.config
         protocol = partial(Connection, self._connections, config=config, server_state=self.server_state, app_state={})
         seconds = self._connections.limits.header_timeout if config.ssl else None
-        self.servers = [
-            await loop.create_server(
-                protocol, sock=listening, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=seconds
-            )
-            for listening in sockets or []
-        ]
+        listen = partial(loop.create_server, protocol, ssl=config.ssl, backlog=config.backlog)
+        self.servers = [await listen(sock=each, ssl_handshake_timeout=seconds) for each in sockets or []]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -74,9 +70,8 @@ class HttpServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Check once a second how long connections have waited, until `stop`. uvicorn wakes up ten times a second."""
         while not await self.on_tick(0):
-            now = asyncio.get_running_loop().time()
             for connection in list(self._connections.open):
-                connection.check(now)
+                connection.check()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 1.0)
 

@@ -109,8 +109,7 @@ class History:
         if model.answering is None:
             return
         learner, points, lag = model.answering.learner, self.points(model.name), self.lag(model)
-        is_known = self._learners.get(model.name) is learner
-        if is_known and points.all[-1].events == learner.main.counts.events:
+        if self._learners.get(model.name) is learner and points.all[-1].events == learner.main.counts.events:
             # Only these change. To compute all figures would cost a hundred idle models 1 % of a core (measured).
             points.add(replace(points.all[-1], time=round(now, 1), lag=lag))
         else:
