@@ -36,13 +36,11 @@ class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     score: Score
 
 
-Contributions = Annotated[
-    list[Contribution],
-    Meta(
-        description="with ?explain=true, largest first; with three labels and more each weight is the label's less the "
-        "runner-up's; a hashed feature's weight has the sign of its hash"
-    ),
-]
+_CONTRIBUTIONS = (
+    "with ?explain=true, largest first; with three labels and more each weight is the label's less the runner-up's; "
+    "a hashed feature's weight has the sign of its hash"
+)
+Contributions = Annotated[list[Contribution], Meta(description=_CONTRIBUTIONS)]
 Ranking = Annotated[list[LabelScore], Meta(description="with three labels or more: the ?top=10 largest, largest first")]
 RunnerUp = Annotated[Label, Meta(examples=[2], description="with ?explain=true: the label with the next score")]
 

@@ -146,8 +146,7 @@ class Application:
                 await problems.response(503, "the service is shutting down")(scope, receive, send_answer)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
-            timer = self._timer(route, method if route != "unknown" else "any", status)
-            timer.observe(time.perf_counter() - started)
+            self._timer(route, method if route != "unknown" else "any", status).observe(time.perf_counter() - started)
 
 
 def _install_process(api: FastAPI, metrics: Metrics) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
@@ -79,14 +79,18 @@ class InFlight:
             raise HTTPException(503, "too many bytes of request bodies at a time")
 
 
-def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def is_gzip(headers: Sequence[tuple[bytes, bytes]]) -> bool:
     """Whether a body is gzip; raises HTTPException if its headers say that it is not JSON, or has another encoding."""
-    media = next((value for name, value in headers if name == b"content-type"), b"application/json")
-    media = media.partition(b";")[0].strip().lower()
-    if media != b"application/json" and not media.endswith(b"+json"):
-        raise HTTPException(415, "send the body as JSON, with the header content-type: application/json")
-    lists = [value.lower().split(b",") for name, value in headers if name == b"content-encoding"]
-    codings = [coding for parts in lists for part in parts if (coding := part.strip()) != b"identity"]
+    media, codings = b"application/json", list[bytes]()
+    for name, value in reversed(headers):  # the first content-type counts
+        if name == b"content-type":
+            media = value
+        elif name == b"content-encoding":
+            codings += [coding for part in value.lower().split(b",") if (coding := part.strip()) != b"identity"]
+    if media != b"application/json":
+        media = media.partition(b";")[0].strip().lower()
+        if media != b"application/json" and not media.endswith(b"+json"):
+            raise HTTPException(415, "send the body as JSON, with the header content-type: application/json")
     if codings and codings not in ([b"gzip"], [b"x-gzip"]):
         raise HTTPException(415, "the body's content-encoding is unknown: send it as gzip, or uncompressed")
     return bool(codings)
