@@ -1,10 +1,7 @@
 """Labels and predictions compared: if one label is rare, accuracy alone says little."""
 
 import math
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 RARE = 0.05
 """A share of the events: accuracy says little about a label that is rarer."""
@@ -27,12 +24,6 @@ class Confusion(NamedTuple):
 
     events: list[int]
     right: list[int]
-
-    @classmethod
-    def from_events(cls, truth: NDArray[Any], wrong: NDArray[np.bool_], classes: int) -> "Confusion":
-        """Count events by the index of the label, and whether it was predicted wrongly."""
-        events, right = (np.bincount(indices, minlength=classes).tolist() for indices in (truth, truth[~wrong]))
-        return cls(events, right)
 
     @property
     def recalls(self) -> list[float | None]:

@@ -192,9 +192,3 @@ def no_bound_reason(identity: Identity, enabled: bool) -> str | None:
     if not RULES[identity.rule].mistake_driven:
         return f"rule {identity.rule} does not only update at mistakes (y·s <= 0), so the theorem does not apply"
     return None if enabled else "bound = false"
-
-
-def inverse_norm(vector: Vector | Reference) -> float:
-    """1 / ‖vector‖, or 0 if ‖vector‖² underflows or overflows."""
-    squared = squared_norm(vector.astype(np.float64, copy=False))
-    return 1.0 / math.sqrt(squared) if MIN_GAMMA**2 < squared < math.inf else 0.0

@@ -3,12 +3,13 @@
 They are no part of the state, since learning does not need them. A snapshot has them next to the state.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from service.learning.columns.columns import Batch
-from service.learning.evaluation.mistake_bound import BoundSegment, SegmentSums, inverse_norm, no_bound_reason
+from service.learning.evaluation.mistake_bound import MIN_GAMMA, BoundSegment, SegmentSums, no_bound_reason
 from service.learning.evaluation.prequential import PrequentialWindow
 from service.learning.identity import Identity
 from service.learning.jit.jit import compiled
@@ -98,8 +99,9 @@ class ModelObservations:
 
     def _begin_segment(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
         """`vector` has the parts of the `whole` one for which there are columns."""
-        reference, scale = vector.astype(np.float32), inverse_norm(whole.astype(np.float32))
-        if no_bound_reason(self._identity, self.options.bound) is None and scale > 0.0:
+        reference, squared = vector.astype(np.float32), squared_norm(whole.astype(np.float32).astype(np.float64))
+        if no_bound_reason(self._identity, self.options.bound) is None and MIN_GAMMA**2 < squared < math.inf:
+            scale = 1.0 / math.sqrt(squared)
             along = scale * float(np.dot(w.ravel(), reference.ravel()))
             self.bound_segment = BoundSegment(reference, SegmentSums(name, scale, updates, squared_norm(w), along))
 

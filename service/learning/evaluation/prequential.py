@@ -119,7 +119,8 @@ class PrequentialWindow:
         """Labels and predictions in the window, by the weights or their average, for events that have both."""
         truth, wrong = self.truth.values, (self.averaged_wrong if averaged else self.wrong).values
         count = min(len(wrong), len(truth))
-        return Confusion.from_events(truth[len(truth) - count :], wrong[len(wrong) - count :], self.classes)
+        truth, wrong = truth[len(truth) - count :], wrong[len(wrong) - count :]
+        return Confusion(*(np.bincount(part, minlength=self.classes).tolist() for part in (truth, truth[~wrong])))
 
     @property
     def margins(self) -> Margins | None:
