@@ -217,9 +217,8 @@ class _Numbered(Columns):
         return str(column - 1)
 
     def column_of(self, name: str) -> int | None:
-        if not (name.isascii() and name.isdigit() and len(name) < 10) or int(name) >= self._count:
-            return None
-        return int(name) + 1
+        is_number = name.isascii() and name.isdigit() and len(name) < 10
+        return int(name) + 1 if is_number and int(name) < self._count else None
 
     def extend(self, names: Sequence[str]) -> None:
         """No column has a name."""

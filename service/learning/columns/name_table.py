@@ -284,12 +284,8 @@ def number_each(
                     slots[index] = upper << _UPPER | np.uint64(count)
                 break
             new = np.int64(slot & _NUMBER) - 1
-            j = firsts[new]
-            if (
-                slot >> _UPPER == upper
-                and names[j, 1] == size
-                and same_bytes(address, begin, address, names[j, 0], size)
-            ):
+            start, length = names[firsts[new], 0], names[firsts[new], 1]
+            if slot >> _UPPER == upper and length == size and same_bytes(address, begin, address, start, size):
                 into[i] = number + new
                 break
             index = (index + _ONE) & mask

@@ -46,9 +46,7 @@ class CarefulReader:
         self.skips_unlabelled = identity.unlabelled == "skip" and not labels
         self.may_lack_label = (join is not None and not labels) or self.skips_unlabelled
         required = (FEATURES, True), (ID, identity.needs_ids), (LABEL, not self.may_lack_label)
-        self._required = [
-            (part, place) for part, needed in required if needed and (place := pointers[part]) is not None
-        ]
+        self._required = [part for part, needed in required if needed and pointers[part] is not None]
         self._null_label = self.may_lack_label or labels
         self._where = list(enumerate(self.where.values(), WHERE))
 
@@ -64,8 +62,9 @@ class CarefulReader:
         values, event = value_format.parse(raw, self.paths, self.identity), None
         is_ours = all(any(same_value(values.scalar(i), v) for v in allowed) for i, allowed in self._where)
         if is_ours and not self._skips(values):
-            for part, place in self._required:
+            for part in self._required:
                 if values.scalar(part) is UNSET:
+                    place = pointers[part] or ""
                     raise Rejected("missing-field", f"{quoted_name(place)} is missing", place)
             features: Features = ()
             if (pointer := pointers[FEATURES]) is not None:

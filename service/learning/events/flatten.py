@@ -92,7 +92,6 @@ class Flattener:
             raise Rejected("wrong-type", f"objects are nested more than {MAX_OBJECT_DEPTH} deep", pointer)
         text, patterns = self.identity.text, self.patterns
         own_names = set[str]()
-        feature: float
         for own, value in pairs:
             name, kind = prefix + own, value.__class__
             # Checked before the value is read: a long name must not be copied for each inner name.
@@ -102,22 +101,19 @@ class Flattener:
             own_names.add(own)
             if kind is Pairs:
                 self._add_object(value, name + ".", features, pointer + to_pointer([own]), depth + 1)
-                continue
-            if kind is list:
+            elif kind is list:
                 self._add_list(value, name, features, pointer + to_pointer([own]))
-                continue
-            if value is None or (patterns is not None and not patterns.select(name)):
-                continue
-            if kind is str and text == "ignore":
-                continue
-            if kind is str and text == "category":
-                name, feature = f"{name}={value}", 1
-                _check_length(name, self.identity, prefix + own, pointer)
-            else:
-                feature = int(value) if kind is bool else _number(value, name, pointer, own)
-            if name in features:
-                raise _duplicate(name, pointer + to_pointer([own]))
-            features[name] = feature
+            elif value is not None and (patterns is None or patterns.select(name)):
+                if kind is not str or text == "reject":
+                    feature = int(value) if kind is bool else _number(value, name, pointer, own)
+                elif text == "ignore":
+                    continue
+                else:
+                    name, feature = f"{name}={value}", 1
+                    _check_length(name, self.identity, prefix + own, pointer)
+                if name in features:
+                    raise _duplicate(name, pointer + to_pointer([own]))
+                features[name] = feature
 
     def _add_list(self, values: list[Any], name: str, features: dict[str, float], pointer: str) -> None:
         """Add the features of a list: the count of each string, or each number or boolean by its position."""

@@ -152,12 +152,10 @@ def _is_name(raw: bytes, i: int, last: int, names: Any, j: int, end: int) -> boo
                 if code >= 0x80:
                     following = 1 if code < 0x800 else 2 if code < 0x10000 else 3
         # An escaped character as UTF-8: its first byte, then six bits in each following byte.
-        byte = code if following == 0 else (0xF0 << 3 - following) & 0xFF | code >> 6 * following
-        if j == end or names[j] != byte:
-            return False
-        j += 1
-        for k in range(following - 1, -1, -1):
-            if j == end or names[j] != 0x80 | (code >> 6 * k) & 0x3F:
+        first = code if following == 0 else (0xF0 << 3 - following) & 0xFF | code >> 6 * following
+        for k in range(following, -1, -1):
+            byte = first if k == following else 0x80 | (code >> 6 * k) & 0x3F
+            if j == end or names[j] != byte:
                 return False
             j += 1
     return bool(j == end)

@@ -31,9 +31,7 @@ _ONES, _SPACES, _QUOTES, _BACKSLASHES = (np.uint64(int(byte * 8, 16)) for byte i
 _PAIRS = np.uint64(0x000000FF000000FF)
 _FOURTH, _SECOND = np.uint64(100 + (1_000_000 << 32)), np.uint64(1 + (10_000 << 32))
 _FOUR, _FIVE = np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
-_NULL_WORD, _TRUE_WORD, _FALSE_WORD = (
-    np.uint64(int.from_bytes(text, "little")) for text in (b"null", b"true", b"false")
-)
+_NULL_WORD, _TRUE_WORD, _FALSE_WORD = np.array([b"null", b"true", b"false"], "S8").view("<u8")
 
 
 @compiled
@@ -65,11 +63,8 @@ def parse_string(data: int, i: int, plain: bool) -> int:
         elif byte_at(data, i + 1) == _U:
             code = 0
             for j in range(i + 2, i + 6):
-                digit = HEX[byte_at(data, j)]
-                if digit < 0:
-                    return -1
-                code = 16 * code + digit
-            if 0xD800 <= code < 0xE000:  # half of a surrogate pair
+                code = code << 4 | HEX[byte_at(data, j)]  # it stays below 0 after a character that is no digit
+            if code < 0 or 0xD800 <= code < 0xE000:  # half of a surrogate pair
                 return -1
             i += 6
         elif ESCAPES[byte_at(data, i + 1)]:
@@ -82,16 +77,15 @@ def parse_string(data: int, i: int, plain: bool) -> int:
 def _utf8(data: int, i: int) -> int:
     """The length in bytes of the UTF-8 character at i; 0 if it is not valid."""
     c = byte_at(data, i)
-    size = 2 if 0xC2 <= c < 0xE0 else 3 if 0xE0 <= c < 0xF0 else 4 if 0xF0 <= c < 0xF5 else 0
+    size = 2 if 0xC2 <= c < 0xE0 else 3 if 0xE0 <= c < 0xF0 else 4
     for j in range(i + 1, i + size):
         if byte_at(data, j) & 0xC0 != 0x80:
             return 0
-    second = byte_at(data, i + 1)
-    if (c == 0xE0 and second < 0xA0) or (c == 0xED and second >= 0xA0):
-        return 0
-    if (c == 0xF0 and second < 0x90) or (c == 0xF4 and second >= 0x90):
-        return 0
-    return size
+    begin = c << 8 | byte_at(data, i + 1)
+    is_surrogate = 0xEDA0 <= begin < 0xEE00
+    # Other bytes continue a character, or begin one that has a shorter form or that Unicode does not have.
+    is_valid = 0xC280 <= begin < 0xE000 or 0xE0A0 <= begin < 0xF000 or 0xF090 <= begin < 0xF490
+    return size if is_valid and not is_surrogate else 0
 
 
 @compiled

@@ -76,9 +76,8 @@ class RowReader:
         rules = not reads_labels, identity.needs_ids, careful.skips_others, careful.skips_unlabelled
         if careful.paths[LABEL] is None:
             label = IGNORED
-        return cls(
-            careful.flattener, careful.paths, [{}, labels, {}, {}, *allowed], identity.max_record_bytes, label, rules
-        )
+        expected = [{}, labels, {}, {}, *allowed]
+        return cls(careful.flattener, careful.paths, expected, identity.max_record_bytes, label, rules)
 
     @classmethod
     def for_instances(cls, flattener: Flattener, path: Path, max_bytes: int) -> Self:
@@ -127,15 +126,12 @@ class RowReader:
         if self._min_label < REQUIRED:
             labels[labels < REQUIRED] = math.nan
         names, hashes, features, is_number = (part[:end] for part in self._features)
-        feature_rows = FeatureRows(
-            address, buffers, names, hashes, features, is_number, starts[: n + 1].astype(np.uint64)
-        )
+        event_starts = starts[: n + 1].astype(np.uint64)
+        rows = FeatureRows(address, buffers, names, hashes, features, is_number, event_starts)
         ids = EventIds(address, buffers, events[1][3:, :n])
         if len(self._features[0]) > MAX_KEPT_FEATURES:
             self._features, self._scratch = _NO_FEATURES, NO_BYTES
-        return ReadEvents(
-            feature_rows, labels[:n], weights[:n], ids, records[:n].tolist(), passed_over[:skipped].tolist(), []
-        )
+        return ReadEvents(rows, labels[:n], weights[:n], ids, records[:n].tolist(), passed_over[:skipped].tolist(), [])
 
     def _remember(self, key: bytes) -> None:
         """Remember whether the patterns select a name."""

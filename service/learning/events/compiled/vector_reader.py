@@ -33,10 +33,8 @@ class VectorReader:
             read_carefully(i)
         starts, no_names = np.arange(count + 1, dtype=np.uint64) * np.uint64(width), np.empty((0, 2), np.int64)
         values_, is_number = features[:count].ravel(), np.ones(count * width, np.bool_)
-        feature_rows = FeatureRows(0, (), no_names, np.empty(0, np.uint64), values_, is_number, starts)
-        return ReadEvents(
-            feature_rows, labels[:count], np.ones(count), [None] * count, records[:count].tolist(), [], []
-        )
+        rows = FeatureRows(0, (), no_names, np.empty(0, np.uint64), values_, is_number, starts)
+        return ReadEvents(rows, labels[:count], np.ones(count), [None] * count, records[:count].tolist(), [], [])
 
 
 def _is_double(label: Any) -> bool:
