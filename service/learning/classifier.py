@@ -120,13 +120,9 @@ class Classifier:
         """The state as `kernel.learn` changes it, with spare columns for later events."""
 
     @property
-    def _w(self) -> NDArray[np.float64]:
-        return self._state[:, 0]
-
-    @property
     def weights(self) -> NDArray[np.float64]:
         """w, bias first: a view of the live state with len(columns) rows; each of three labels or more has a column."""
-        return self._w[: len(self.columns)]
+        return self._state[: len(self.columns), 0]
 
     @property
     def average(self) -> NDArray[np.float64] | None:
@@ -146,11 +142,11 @@ class Classifier:
     def served_at(self, columns: NDArray[np.intp] | slice, label: int | None = None) -> NDArray[np.float64]:
         """A copy of these columns' weights that answer; with three labels or more, `label` may choose one."""
         at: Any = columns if label is None else (columns, label)
-        return self._average_at(at) if self.averaged else np.array(self._w[at])
+        return self._average_at(at) if self.averaged else np.array(self._state[:, 0][at])
 
     def _average_at(self, at: Any) -> NDArray[np.float64]:
         away: NDArray[np.float64] = self._state[:, 1][at] * self._part
-        w: NDArray[np.float64] = self._w[at]
+        w: NDArray[np.float64] = self._state[:, 0][at]
         return np.subtract(w, away, out=away)  # in place: with a million columns, memory takes most of the time
 
     @property
@@ -270,7 +266,7 @@ class Classifier:
                 own = state[column]
                 scores += (own[0] - own[1] * part if averaged else own[0]) * value
             return scores
-        w = memoryview(self._w)  # type: ignore[arg-type]
+        w = memoryview(self._state[:, 0])  # type: ignore[arg-type]
         s: float = w[0]
         if not averaged:
             for column, value in pairs:

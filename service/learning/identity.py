@@ -188,10 +188,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
 
     def label_index(self, text: str) -> int | None:
         """The index of the label with this text, as JSON or as a string; None if there is no such label."""
-        for write in (label_as_json, as_text):
-            if text in (texts := [write(label) for label in self.labels or (-1, 1)]):
-                return texts.index(text)
-        return None
+        texts = [write(label) for write in (label_as_json, as_text) for label in self.labels or (-1, 1)]
+        return texts.index(text) % self.classes if text in texts else None
 
     def decide(self, s: Any) -> Any:
         """Whether a score, or each of an array, predicts the positive label."""

@@ -158,7 +158,7 @@ async def test_verify_finds_errors_that_digests_do_not_show(
     await tool.verify()
 
     def change_weight(learner: Learner) -> None:
-        learner.main._w[3] += 2.0**-40
+        learner.main._state[:, 0][3] += 2.0**-40
 
     await save_altered_state(store, topic, change_weight)
     report = await tool.verify(4)
