@@ -28,13 +28,7 @@ from service.errors import DependencyError, Stuck
 from service.streaming.kafka.clients import KafkaClients
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
 from service.streaming.kafka.failures import kafka_failure
-from service.streaming.kafka.fetching.fetcher import (
-    MIN_PARTITION_BYTES,
-    WAIT_MS,
-    Fetcher,
-    ModelPartition,
-    unreadable,
-)
+from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, WAIT_MS, Fetcher, ModelPartition, unreadable
 from service.streaming.kafka.log_queries import LATEST, fetch, leader_of, list_offsets, refresh_unknown_leaders
 from service.streaming.kafka.membership.assignor import NAME
 from service.streaming.kafka.model_log import ModelLog
@@ -91,8 +85,7 @@ class Health:
                 self._silent_since = None
             except DependencyError as error:
                 missing = error
-                self.missing_since = self.missing_since or time.time()
-                self._warn_once(str(error))
+                self._note_missing(error)
                 await self._watch_silence(partitions)
             for log in logs.values():
                 log.ends = ends
@@ -103,14 +96,16 @@ class Health:
                 outside = time.monotonic()
             elif (seconds := time.monotonic() - outside) > OUTSIDE_SECONDS:
                 missing = await self._why_outside(seconds)
-            if missing:
-                self.missing_since = self.missing_since or time.time()
-            elif self.missing_since:
+            if self.missing_since and not missing:
                 self.logger.warning("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
                 self.missing_since = 0.0
             for each in assigned:
                 await self._watch_partition(each, ends.get(each.tp, 0))
             await asyncio.sleep(CHECK_SECONDS)
+
+    def _note_missing(self, error: DependencyError) -> None:
+        self.missing_since = self.missing_since or time.time()
+        self._warn_once(str(error))
 
     async def _ends(self, client: AIOKafkaClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The ends of the partitions that have an answer; raises DependencyError if none has, or Kafka is away."""
@@ -133,7 +128,7 @@ class Health:
         try:
             broker, state = await find_coordinator(self.clients.cluster, self.group, self.session_timeout)
         except DependencyError as error:
-            self._warn_once(str(error))
+            self._note_missing(error)
             return error
         if seconds > 1.5 * self.session_timeout:  # the group waits as long for a member that was killed
             self._warn_once(
@@ -146,18 +141,13 @@ class Health:
         """Raise Stuck if our questions have failed for a long time, and fresh clients got answers all that time."""
         try:
             async with self.clients.cluster.connected() as client:
-                if partitions:
-                    await client.set_topics({tp.topic for tp in partitions})
                 await self._ends(client, partitions)
         except DependencyError:
             self._silent_since = None
             return
         self._silent_since = self._silent_since or time.monotonic()
         if (seconds := time.monotonic() - self._silent_since) > self.watchdog:
-            raise Stuck(
-                f"{self.clients.cluster} answers a fresh connection, but not the client's own for "
-                f"{seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues"
-            )
+            raise _stuck(f"{self.clients.cluster} answers a fresh connection, but not the client's own", seconds)
 
     async def _watch_partition(self, partition: ModelPartition, end: int) -> None:
         """Raise Stuck if fetches have brought nothing for a long time, and a fresh client gets records.
@@ -170,7 +160,6 @@ class Health:
         offset = buffer.sequence.fetch_offset
         try:
             async with self.clients.cluster.connected() as client:
-                await client.set_topics([tp.topic])
                 await refresh_unknown_leaders(client, [tp])
                 if (leader := leader_of(client, tp)) is None:
                     return
@@ -178,14 +167,16 @@ class Health:
         except DependencyError:
             return
         if response.data:
-            raise Stuck(
-                f"topic {tp.topic}: {self.clients.cluster} answers and has more records, but none came for "
-                f"{seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues"
-            )
+            what = f"topic {tp.topic}: {self.clients.cluster} answers and has more records, but none came"
+            raise _stuck(what, seconds)
         if response.error == 0 and (stable := response.last_stable_offset) > offset:
             reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
             buffer.error = unreadable(partition, offset, reason)
-            buffer.wake()
+            buffer.arrived.set()
+
+
+def _stuck(what: str, seconds: float) -> Stuck:
+    return Stuck(f"{what} for {seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues")
 
 
 async def find_coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
@@ -196,8 +187,7 @@ async def find_coordinator(cluster: Cluster, group: str, session_timeout: float)
     Returns the number of the coordinator's broker, and Kafka's name of the group's state, such as Stable.
     """
     session, deadline = int(session_timeout * 1000), time.monotonic() + ANSWER_SECONDS
-    protocols = [(NAME, b"")]
-    join = JoinGroupRequest(group, session, session, PROBE_MEMBER, None, ConsumerProtocol.PROTOCOL_TYPE, protocols)
+    join = JoinGroupRequest(group, session, session, PROBE_MEMBER, None, ConsumerProtocol.PROTOCOL_TYPE, [(NAME, b"")])
     async with cluster.connected() as client:
         while True:
             where = f"{cluster}: group {group} cannot be joined"

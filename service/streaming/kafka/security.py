@@ -46,8 +46,7 @@ class TokenSource(AbstractTokenProvider):
     async def token(self) -> str:
         """A valid token; raises NoTokenError."""
         async with self._lock:
-            if time.monotonic() >= self._renew_at:
-                start = time.monotonic()
+            if (start := time.monotonic()) >= self._renew_at:
                 try:
                     async with asyncio.timeout(TOKEN_SECONDS):
                         self._token, seconds = await asyncio.to_thread(self.get)

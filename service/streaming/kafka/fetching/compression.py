@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import cramjam
 
@@ -34,42 +35,35 @@ def _too_large(max_bytes: int) -> DamagedBatch:
     return DamagedBatch(f"unpacks to more than {max_bytes:,} bytes (kafka.max_batch_bytes can be raised)")
 
 
-def _into(decompress_into: Callable[[memoryview, bytearray], int]) -> Decompress:
-    """A bounded decoder, made from one that raises if its output buffer is too small."""
-
-    def unpack(packed: memoryview, max_bytes: int) -> bytearray:
-        size = min(max_bytes, max(FIRST_OUTPUT_BYTES, 8 * len(packed)))
-        while True:
-            out = bytearray(size)
-            try:
-                del out[decompress_into(packed, out) :]
-                return out
-            except (cramjam.DecompressionError, ValueError) as error:
-                if "write whole buffer" not in str(error):
-                    raise
-            if size == max_bytes:
-                raise _too_large(max_bytes)
-            size = min(max_bytes, 4 * size)
-
-    return unpack
+def _unpack(decompress_into: Callable[[memoryview, bytearray], int], packed: memoryview, max_bytes: int) -> bytearray:
+    """Decompress by a decoder that raises if its output buffer is too small."""
+    size = min(max_bytes, max(FIRST_OUTPUT_BYTES, 8 * len(packed)))
+    while True:
+        out = bytearray(size)
+        try:
+            del out[decompress_into(packed, out) :]
+            return out
+        except (cramjam.DecompressionError, ValueError) as error:
+            if "write whole buffer" not in str(error):
+                raise
+        if size == max_bytes:
+            raise _too_large(max_bytes)
+        size = min(max_bytes, 4 * size)
 
 
 def _snappy(packed: memoryview, max_bytes: int) -> bytes:
-    blocks = list(_snappy_blocks(packed))
+    blocks = list(_java_blocks(packed)) if packed[: len(XERIAL_MAGIC)] == XERIAL_MAGIC else [packed]
     # The decoder refuses a block that is longer than it declares.
     if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > max_bytes:
         raise _too_large(max_bytes)
     return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
 
 
-def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
-    """The only block of raw snappy, or the blocks of a Java stream, which follow their lengths."""
-    if bytes(packed[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-        yield packed
-        return
+def _java_blocks(packed: memoryview) -> Iterator[memoryview]:
+    """The blocks of a Java stream, which follow their lengths."""
     start = 0
     while start < len(packed):
-        if bytes(packed[start : start + len(XERIAL_MAGIC)]) == XERIAL_MAGIC:  # another stream follows
+        if packed[start : start + len(XERIAL_MAGIC)] == XERIAL_MAGIC:  # a stream begins, perhaps after another one
             start += XERIAL_HEADER_BYTES
         end = start + 4 + int.from_bytes(packed[start : start + 4], "big")
         if end > len(packed):
@@ -78,12 +72,9 @@ def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
         start = end
 
 
-_gunzip, _unlz4 = _into(cramjam.gzip.decompress_into), _into(cramjam.lz4.decompress_into)
-
-
 def _gzip(packed: memoryview, max_bytes: int) -> bytes | bytearray:
     try:
-        return _gunzip(packed, max_bytes)
+        return _unpack(cramjam.gzip.decompress_into, packed, max_bytes)
     except (cramjam.DecompressionError, ValueError):
         decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
         out = decoder.decompress(packed, max_bytes)
@@ -98,13 +89,13 @@ def _lz4(packed: memoryview, max_bytes: int) -> bytes | bytearray:
     end = 7 + 8 * (flags >> 3 & 1) + 4 * (flags & 1)
     while size := int.from_bytes(packed[end : end + 4], "little"):
         end += 4 + (size & 0x7FFFFFFF) + 4 * (flags >> 4 & 1)
-    return _unlz4(packed[: end + 4 + 4 * (flags >> 2 & 1)], max_bytes)
+    return _unpack(cramjam.lz4.decompress_into, packed[: end + 4 + 4 * (flags >> 2 & 1)], max_bytes)
 
 
 CODECS: dict[int, tuple[str, Decompress]] = {
     1: ("gzip", _gzip),
     2: ("snappy", _snappy),
     3: ("lz4", _lz4),
-    4: ("zstd", _into(cramjam.zstd.decompress_into)),
+    4: ("zstd", partial(_unpack, cramjam.zstd.decompress_into)),
 }
 """Name and bounded decoder of each codec, by Kafka's number."""

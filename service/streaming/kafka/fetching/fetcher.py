@@ -79,7 +79,8 @@ class PartitionBuffer:
         """More than a share, if the next batch needs it: the next request then asks for this partition alone."""
         self.polled_at = self.due_since = time.monotonic()
         """When it was last polled, and since when it has been starving, see `starving_seconds`."""
-        self.waiter: asyncio.Event | None = None
+        self.arrived = asyncio.Event()
+        """Set if there may be something for the poll that waits."""
         self._max_batch_bytes = max_batch_bytes
         self._batches = deque[RecordBatch]()
         self._open: OpenBatch | None = None
@@ -129,12 +130,7 @@ class PartitionBuffer:
         except OffsetDamage as damage:
             kind = DataError if isinstance(damage, BatchDamage) else LogGap
             self.error = unreadable(self.of, self.sequence.position, str(damage), kind)
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake the waiting poll if there is something for it."""
-        if self.waiter is not None and (self.has_data or self.error is not None):
-            self.waiter.set()
+        self.arrived.set()
 
     def _buffer(self, response: log_queries.PartitionResponse, share: int, alone: bool) -> None:
         fetched, fetch_offset = parse_batches(response.data, response.aborted), self.sequence.fetch_offset
@@ -169,11 +165,9 @@ class PartitionBuffer:
                         self.position = batch.end
                         continue
                     self._open = OpenBatch(batch, self._max_batch_bytes)
-                last = builder.add(self._open, self.position, max_records - builder.count)
-                if self._open.remaining > 0:
-                    self.position = self.position if last is None else last + 1
-                else:
-                    self.position, self._open = self._open.batch.end, None
+                self.position = builder.add(self._open, self.position, max_records - builder.count)
+                if self._open.remaining <= 0:
+                    self._open = None
         except DamagedBatch as error:
             damaged = self._open.batch if self._open is not None else batch
             self.error = unreadable(self.of, damaged.start, f"its batch {error}", resume_at=damaged.end)
@@ -253,7 +247,7 @@ class Fetcher:
         model = partitions[0].model
         self.release(model)
         for state in states:
-            state.waiter, state.polled_at = arrived, time.monotonic()
+            state.arrived, state.polled_at = arrived, time.monotonic()
         while not any(state.has_data or state.error for state in states):
             await arrived.wait()
             arrived.clear()
@@ -272,8 +266,7 @@ class Fetcher:
         polled, moved, remaining = dict[PartitionId, KafkaRecords](), False, max_records
         for state in sorted(states, key=lambda state: state.taken_at):
             builder, before = RecordsBuilder(), state.position
-            if remaining > 0:
-                state.take(builder, remaining)
+            state.take(builder, remaining)
             if builder.count:
                 polled[state.of.partition] = builder.build(state.of.partition)
                 remaining -= builder.count
@@ -316,9 +309,7 @@ class Fetcher:
             self._requests += 1
             first = self._requests % len(states)
             states = states[first:] + states[:first]
-            wanting = next((state for state in states if state.wanted_bytes), None)
-            if wanting is not None:
-                states = [wanting]
+            states = [state for state in states if state.wanted_bytes][:1] or states
             share = min(max(log_queries.FETCH_BYTES // len(states), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
             share = max(share, states[0].wanted_bytes)
             offsets, readers = dict[TopicPartition, int](), dict[TopicPartition, list[PartitionBuffer]]()

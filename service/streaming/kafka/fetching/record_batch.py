@@ -83,9 +83,8 @@ def parse_batches(data: bytes | memoryview, aborted: Sequence[tuple[int, int]] =
 
     A response lists aborted transactions by producer id and first offset: their batches are marked.
     """
-    view, position, fetched = memoryview(data), 0, FetchedBatches([])
-    while position < len(view):
-        rest = view[position:]
+    rest, fetched = memoryview(data), FetchedBatches([])
+    while rest:
         if len(rest) < LENGTH.size:
             fetched.cut_size = HEAD.size
             break
@@ -99,7 +98,7 @@ def parse_batches(data: bytes | memoryview, aborted: Sequence[tuple[int, int]] =
         except DamagedBatch as error:
             fetched.damage = str(error)
             break
-        position += size
+        rest = rest[size:]
     _mark_aborted(fetched.batches, aborted)
     return fetched
 
@@ -166,22 +165,23 @@ class RecordsBuilder:
     def __init__(self) -> None:
         self.bytes = 0
         self.count = 0
-        self._parts, self._tables = list[memoryview](), list[NDArray[np.int64]]()
+        self._parts, self._tables = list[memoryview](), [np.empty((TABLE_ROWS, 0), np.int64)]
 
-    def add(self, batch: OpenBatch, start: int, count: int) -> int | None:
+    def add(self, batch: OpenBatch, start: int, count: int) -> int:
         """Add at most the next `count` records of the batch, from the offset `start` on.
 
-        Returns the offset of the last record, or None if all are before `start`. Raises DamagedBatch.
+        Returns the offset after them, which is the batch's end if it has no more. Raises DamagedBatch.
         """
         data, record_table = batch.frame(start, count, self.bytes)
         self._parts.append(data)
         self._tables.append(record_table)
         self.bytes, self.count = self.bytes + len(data), self.count + record_table.shape[1]
-        return int(record_table[OFFSET, -1]) if record_table.shape[1] else None
+        if batch.remaining <= 0:
+            return batch.batch.end
+        return int(record_table[OFFSET, -1]) + 1 if record_table.shape[1] else start
 
     def build(self, partition: PartitionId) -> KafkaRecords:
         """All records that were added, of this partition. Do not use the builder afterwards."""
         data = np.frombuffer(b"".join((*self._parts, bytes(SPARE_BYTES))), np.uint8)
-        record_table = np.concatenate(self._tables, 1) if self._tables else np.empty((TABLE_ROWS, 0), np.int64)
-        record_table = np.ascontiguousarray(record_table)  # loops are compiled for this layout
+        record_table = np.ascontiguousarray(np.concatenate(self._tables, 1))  # loops are compiled for this layout
         return KafkaRecords(data, record_table, find_formats(data, record_table), [partition])

@@ -127,8 +127,7 @@ def _find_text(data: int, begin: int, size: int, texts: int, ends: NDArray[np.in
     """The number of the text that these bytes have up to their end or a `;`; 0 if there is none."""
     for k in range(1, len(ends) - 1):
         n = ends[k + 1] - ends[k]
-        if (size == n or (size > n and byte_at(data, begin + n) == SEMICOLON)) and same_bytes(
-            data, begin, texts, ends[k], n
-        ):
+        ends_after_text = size == n or (size > n and byte_at(data, begin + n) == SEMICOLON)
+        if ends_after_text and same_bytes(data, begin, texts, ends[k], n):
             return k
     return 0

@@ -43,11 +43,10 @@ def spread(units: Iterable[Unit], members: Mapping[str, set[Unit]], held: Mappin
     share, extra = divmod(len(requested), len(members) or 1)
     for unit in requested:
         holder = next((m for m in load if unit in members[m] and not held.get(m, set()).isdisjoint(unit)), None)
-        if holder is None or load[holder] >= share + (extra > 0):
-            continue
-        extra -= load[holder] == share
-        load[holder] += 1
-        chosen[unit] = holder
+        if holder is not None and load[holder] < share + (extra > 0):
+            extra -= load[holder] == share
+            load[holder] += 1
+            chosen[unit] = holder
     for unit in requested:
         if unit not in chosen:
             member = min((m for m in load if unit in members[m]), key=lambda m: (load[m], m))

@@ -96,8 +96,7 @@ class GroupMember(ConsumerRebalanceListener):
 
         Raises DependencyError.
         """
-        clients = self._consumer, self._fetch_client
-        async with self.clients.cluster.open_clients(*clients, close_seconds=LEAVE_SECONDS):
+        async with self.clients.cluster.open_clients(self._consumer, self._fetch_client, close_seconds=LEAVE_SECONDS):
             try:
                 yield self
             finally:
