@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from functools import cache
+from functools import cache, partial
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -125,12 +125,12 @@ class Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
         # While Kafka does not answer, the end of its log is not known.
-        history = History(self._models, lambda model: None if self._kafka_missing_since else self._lag(model))
+        history = History(self._models, lambda model: None if self._missing().get("kafka") else self._lag(model))
         server = self._server(history)
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         try:
-            async with SupervisedTasks() as tasks:
+            async with self._connections, SupervisedTasks() as tasks:
                 tasks.create_task(server.serve(sockets=[listening]))
                 background = [*map(tasks.create_task, (self._measure_loop(), history.run(), self._work(tasks)))]
                 await self._stop.wait()
@@ -146,8 +146,6 @@ class Process:
         except BaseExceptionGroup as errors:
             _, others = errors.split(PerceptronError)
             raise others or _first(errors) from None
-        finally:
-            await self._connections.aclose()
         self._log.info("stopped")
         return self._signal
 
@@ -225,23 +223,21 @@ class Process:
         settings, connect = self._settings, self._connections.enter_async_context
         self._connecting_since = time.time()
         clients = await self._insist(lambda: connect(connected_clients(settings.kafka.cluster)), settings.fail_fast)
-
-        def member() -> GroupMember:
-            return GroupMember(
-                clients,
-                settings.kafka.group_id,
-                settings.model_topics,
-                self._log,
-                self._stop,
-                create=settings.create_topics,
-                session_timeout=settings.kafka.session_timeout,
-                watchdog=settings.kafka.watchdog,
-                matches=settings.requests_topic if settings.patterns else None,
-                predictions_wait=self._clock.is_busy,
-                count_ignored=self._metrics.ignored_partitions.inc,
-            )
-
-        return await self._insist(lambda: connect(member().connected()), settings.fail_fast)
+        new_member = partial(
+            GroupMember,
+            clients,
+            settings.kafka.group_id,
+            settings.model_topics,
+            self._log,
+            self._stop,
+            create=settings.create_topics,
+            session_timeout=settings.kafka.session_timeout,
+            watchdog=settings.kafka.watchdog,
+            matches=settings.requests_topic if settings.patterns else None,
+            predictions_wait=self._clock.is_busy,
+            count_ignored=self._metrics.ignored_partitions.inc,
+        )
+        return await self._insist(lambda: connect(new_member().connected()), settings.fail_fast)
 
     async def _note_aliases(self, aliases: Mapping[str, str]) -> None:
         """Use these aliases, and follow their models."""
@@ -270,9 +266,8 @@ class Process:
         if model is None or (served := model.answering) is None or not model.learning_here or self._member is None:
             return False
         lag = self._member.logs[name].lag({p: position.offset for p, position in served.head.next.items()})
-        if not lag or any(lag.values()):
-            return False
-        return await self._store.digest(name) == served.digest  # it differs until the reset is noticed
+        # The digest differs until the reset is noticed.
+        return bool(lag) and not any(lag.values()) and await self._store.digest(name) == served.digest
 
     async def _find_stored(self, add_model: Callable[[str], Model]) -> None:
         """Find the models in the store whose names match a pattern. A replica does so, since it needs no Kafka."""
@@ -368,14 +363,10 @@ class Process:
             return None
         return self._member.logs[model.name].lag(model.answering.learner.next)
 
-    @property
-    def _kafka_missing_since(self) -> float:
-        return self._member.health.missing_since if self._member else self._connecting_since
-
     def _missing(self) -> dict[str, float]:
         """Since when each dependency does not answer, or 0."""
-        kafka = {"kafka": self._kafka_missing_since} if self._settings.learn else {}
-        return {**kafka, "redis": self._store.missing_since}
+        kafka = self._member.health.missing_since if self._member else self._connecting_since
+        return ({"kafka": kafka} if self._settings.learn else {}) | {"redis": self._store.missing_since}
 
 
 Kinds = Iterable[tuple[int, Literal["none", "standard"]]]
@@ -399,20 +390,22 @@ def warm_up(kinds: Kinds = ALL_KINDS, joins: bool = True) -> None:
     names.find({"name": 1.0})
     event = b'{"features":[1],"label":1,"more":1}'
     if joins:
-        joined = Learner(Identity(once=1))
-        joined.begin({P0: 0})
-        joined.apply(Records.from_values(0, [b'{"features":{},"label":1,"id":"a"}']))
+        _learn_event(Identity(once=1), b'{"features":{},"label":1,"id":"a"}')
     for labels, scale in kinds:
-        learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
-        learner.begin({P0: 0})
-        learner.apply(Records.from_values(0, [event]))
+        identity = Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale)
+        learner = _learn_event(identity, event)
         learner.main.begin_segment()
         learner.apply(Records.from_values(1, [event]))
         warm_up_predictions(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
-            hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
-            hashed.begin({P0: 0})
-            hashed.apply(Records.from_values(0, [b'{"features":{"a":1},"label":1}']))
+            _learn_event(Identity(features="hashed", bits=1, scale=scale), b'{"features":{"a":1},"label":1}')
+
+
+def _learn_event(identity: Identity, event: bytes) -> Learner:
+    learner = Learner(identity)
+    learner.begin({P0: 0})
+    learner.apply(Records.from_values(0, [event]))
+    return learner
 
 
 def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:
