@@ -135,7 +135,7 @@ def _wait(condition: Callable[[], Any], what: str) -> Any:
 async def _stream(say: Callable[[str], None], services: Sequence[Server], address: str, events: int, rate: int) -> Any:
     """Produce `rate` events a second, kill the learner on the way, until all is learned and saved; return the model."""
     sent, turn, turned = 0, int(TURNS_AT * events), False
-    stream, line = visits(DEMO_SEED, events, turn), ""
+    stream = visits(DEMO_SEED, events, turn)
     killed: Server | None = None
     back: asyncio.Task[None] | None = None
     _, state = _look(services)
@@ -173,10 +173,9 @@ async def _stream(say: Callable[[str], None], services: Sequence[Server], addres
                 )
                 back = asyncio.create_task(asyncio.to_thread(killed.start))
             all_learned = state["events"] >= events and not state["ahead"]
-            due = learner and state["events"] < events and time.monotonic() > printed + LINE_SECONDS
-            if due and line != (line := _line(state)):
+            if learner and state["events"] < events and time.monotonic() > printed + LINE_SECONDS:
                 printed = time.monotonic()
-                say(line)
+                say(_line(state))
             if back and all_learned and all(_get(service, "/readyz") for service in services):
                 say(f"[bold]{_line(state)}[/]")
                 return state

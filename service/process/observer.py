@@ -59,8 +59,7 @@ class ModelObserver:
         if self._model.learning_here:
             # From here on the newest snapshot answers, even if our own state was dropped.
             self._model.learning_here = False
-            head = self._model.answering.head if self._model.answering else None
-            self._log.info("no longer learning", version=head and head.version)
+            self._log.info("no longer learning", version=self._model.answering and self._model.answering.head.version)
 
     def learned(self, records: int, seconds: float, delay: float) -> None:
         self._recovered("kafka")

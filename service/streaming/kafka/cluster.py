@@ -83,19 +83,15 @@ class Cluster:
     def __str__(self) -> str:
         return f"Kafka at {self.bootstrap}"
 
-    def group_consumer(self, session_timeout: float, **options: Any) -> AIOKafkaConsumer:
-        """A consumer with these options, not started. A JoinGroup may take as long as the session timeout."""
-        return AIOKafkaConsumer(**self._options(session_timeout + 15.0), **options)
-
     def producer(self, **options: Any) -> AIOKafkaProducer:
         """A producer with these options, not started. A record is acknowledged once all in-sync replicas have it."""
-        return AIOKafkaProducer(**self._options(REQUEST_SECONDS), acks="all", **options)
+        return AIOKafkaProducer(**self.options(REQUEST_SECONDS), acks="all", **options)
 
     def client(self, request_seconds: float = REQUEST_SECONDS) -> AIOKafkaClient:
         """A client for single requests, not bootstrapped."""
-        return AIOKafkaClient(**self._options(request_seconds))
+        return AIOKafkaClient(**self.options(request_seconds))
 
-    def _options(self, request_seconds: float) -> dict[str, Any]:
+    def options(self, request_seconds: float) -> dict[str, Any]:
         """The options of every client."""
         # aiokafka logs each retry and rebalance as a warning or error; we log ourselves what matters.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

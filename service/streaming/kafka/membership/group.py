@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Self
 
-from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from service.errors import DependencyError, Unauthorised
@@ -63,8 +63,8 @@ class GroupMember(ConsumerRebalanceListener):
         self.requested = RequestedTopics(clients, dict(self.models), self.matches, self.create, self.logger)
         self._assignor: Any = whole_topics(self.requested.models)
         self._new_consumer = partial(
-            cluster.group_consumer,
-            self.session_timeout,
+            AIOKafkaConsumer,
+            **cluster.options(self.session_timeout + 15.0),  # a JoinGroup may take as long as the session timeout
             group_id=self.group,
             partition_assignment_strategy=(self._assignor,),
             enable_auto_commit=False,
