@@ -147,7 +147,7 @@ class Health:
             return
         self._silent_since = self._silent_since or time.monotonic()
         if (seconds := time.monotonic() - self._silent_since) > self.watchdog:
-            raise _stuck(f"{self.clients.cluster} answers a fresh connection, but not the client's own", seconds)
+            raise _stuck(f"{self.clients.cluster} answers a fresh connection, but not the client's own for", seconds)
 
     async def _watch_partition(self, partition: ModelPartition, end: int) -> None:
         """Raise Stuck if fetches have brought nothing for a long time, and a fresh client gets records.
@@ -167,7 +167,7 @@ class Health:
         except DependencyError:
             return
         if response.data:
-            what = f"topic {tp.topic}: {self.clients.cluster} answers and has more records, but none came"
+            what = f"topic {tp.topic}: {self.clients.cluster} answers and has more records, but none came for"
             raise _stuck(what, seconds)
         if response.error == 0 and (stable := response.last_stable_offset) > offset:
             reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
@@ -176,7 +176,7 @@ class Health:
 
 
 def _stuck(what: str, seconds: float) -> Stuck:
-    return Stuck(f"{what} for {seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues")
+    return Stuck(f"{what} {seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues")
 
 
 async def find_coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
