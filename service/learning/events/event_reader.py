@@ -95,6 +95,8 @@ class EventReader:
                 self._slices_without = UNUSUAL_SLICES if read_count > len(buffer) / 2 else 0
                 if self._careful.label_value is not None:
                     read.labels[:] = self._careful.label_value
+                if not (skipped or rejects):
+                    return read
                 return read._replace(skipped=sorted([*read.skipped, *skipped]), rejects=rejects)
             self._slices_without -= 1
         for i in range(len(buffer)):

@@ -21,6 +21,7 @@ from service.errors import DependencyError, PerceptronError, Unauthorised
 from service.learning.records import PartitionId
 from service.streaming.kafka.failures import MALFORMED, UNAUTHORISED, connection_failure, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, partitions_of
+from service.streaming.kafka.fetching.record_batch import RecordsBuilder
 from service.streaming.kafka.log_queries import log_bounds
 from service.streaming.kafka.metadata import UNSUPPORTED
 from service.streaming.kafka.metadata import MetadataRequest as MetadataWithRights
@@ -55,21 +56,28 @@ class LogReader:
         self.bounds = {each.partition: pair for each, pair in bounds.items()}
         """The first offset and the last stable offset of each partition, when the reader was opened."""
         self._partitions, self._fetcher = {each.partition: each for each in bounds}, fetcher
+        self._rest: dict[PartitionId, KafkaRecords] = {}
+        """Records that were polled but not returned yet, by partition."""
 
     async def read(self, partition: PartitionId, start: int, end: int) -> AsyncIterator[KafkaRecords]:
         """The records from offset `start` to before `end`; raises DataError if the log is damaged.
 
-        A read that starts where the previous one ended fetches nothing twice, unless offsets are missing there.
+        A read that starts where the previous one ended fetches nothing twice.
         """
-        own = self._partitions[partition]
-        buffer = self._fetcher.partitions.get(own)
-        if buffer is None or buffer.position != start:
+        own, rest = self._partitions[partition], self._rest.get(partition) or RecordsBuilder().build(partition)
+        rest, buffer = rest[rest.find(start) :], self._fetcher.partitions.get(own)
+        if not len(rest) and (buffer is None or buffer.position != start):
             self._fetcher.seek({own: start})
-        while (position := self._fetcher.partitions[own].position) < end:
+        while True:
+            count = rest.find(end)
+            self._rest[partition] = rest[count:]
+            if count:
+                yield rest[:count]
+            if len(self._rest[partition]) or self._fetcher.partitions[own].position >= end:
+                return
             async with asyncio.timeout(SILENCE_SECONDS):
-                polled = await self._fetcher.poll([own], min(POLL_RECORDS, end - position))
-            if (records := polled.get(partition)) and (count := records.find(end)):
-                yield records[:count]
+                polled = await self._fetcher.poll([own], POLL_RECORDS)
+            rest = polled.get(partition, self._rest[partition])
 
 
 @dataclass(frozen=True)
@@ -225,6 +233,7 @@ class Cluster:
                 raise missing
             tps += [TopicPartition(topic, number) for number in numbers]
         async with self.connected() as client:
+            await client.set_topics(topics)
             bounds = await log_bounds(client, tps)
             fetcher = Fetcher(client, self.max_batch_bytes)
             fetching = asyncio.create_task(fetcher.run())

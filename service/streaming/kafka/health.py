@@ -141,6 +141,8 @@ class Health:
         """Raise Stuck if our questions have failed for a long time, and fresh clients got answers all that time."""
         try:
             async with self.clients.cluster.connected() as client:
+                if partitions:
+                    await client.set_topics({tp.topic for tp in partitions})
                 await self._ends(client, partitions)
         except DependencyError:
             self._silent_since = None
@@ -160,6 +162,7 @@ class Health:
         offset = buffer.sequence.fetch_offset
         try:
             async with self.clients.cluster.connected() as client:
+                await client.set_topics([tp.topic])
                 await refresh_unknown_leaders(client, [tp])
                 if (leader := leader_of(client, tp)) is None:
                     return

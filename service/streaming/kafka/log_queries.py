@@ -71,10 +71,8 @@ def leader_of(client: AIOKafkaClient, tp: TopicPartition) -> int | None:
 
 
 async def refresh_unknown_leaders(client: AIOKafkaClient, partitions: Partitions) -> None:
-    """Refresh the metadata once if the leader of a partition is unknown; the client may not know its topic yet."""
+    """Refresh the metadata once if the leader of a partition is unknown."""
     if any(leader_of(client, tp) is None for tp in partitions):
-        for tp in partitions:
-            client.add_topic(tp.topic)
         await refresh_metadata(client)
 
 

@@ -71,6 +71,8 @@ class ModelLog:
         self.fetcher.drop(self.assigned.values())
         own = partitions_of(self.model, self.topics, partitions)
         whole = {each.tp.topic for each in own} == set(self.topics)
+        for topic in self.topics if whole else ():
+            self.clients.query_client.add_topic(topic)
         self.assigned = {each.partition: each for each in own} if whole else {}
         self._assignment += 1
         self.wake()
@@ -146,8 +148,10 @@ class ModelLog:
         try:
             async with asyncio.timeout(seconds) as self._polling, self.clients.cluster.errors():
                 polled = await self.fetcher.poll(polled_partitions, max_records)
-        except (TimeoutError, DependencyError) as error:
-            if isinstance(error, DependencyError) and self.held:
+        except TimeoutError:
+            return {}
+        except DependencyError:
+            if self.held:
                 raise
             return {}
         for _ in range(YIELDS_AFTER_POLL if polled else 0):
