@@ -199,12 +199,13 @@ class Learner:
 
         Raises OutOfOrder if they are covered and others too.
         """
-        start, end = self.covered[partition][-1]
+        ranges = self.covered[partition]
+        start, end = ranges[-1]
         if offset < end:
             raise OutOfOrder(f"partition {partition}: offset {offset} would be next, after {end}")
         if offset == end:
             return
-        self.covered[partition][-1] = (start, offset)
+        ranges[-1] = (start, offset)
         # The order across partitions is this learner's own, so it is recorded; one partition stays a single run.
         index = list(self.covered).index(partition)
         begin = self.runs.pop()[1] if self.runs and self.runs[-1][::2] == (index, end) else end
@@ -235,7 +236,8 @@ class Learner:
             return Outcome(0, [], None)
         main = self.main
         for partition, first in records.starts():
-            if partition not in self.covered or first < self.covered[partition][-1][1]:
+            ranges = self.covered.get(partition)
+            if ranges is None or first < ranges[-1][1]:
                 raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         events, labels, consumed = self._read(records, enough)
         due, learned = events, 0

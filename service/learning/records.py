@@ -43,10 +43,10 @@ class PartitionId:
         return f"PartitionId({self.number}{f', {self.topic!r}' if self.topic else ''})"
 
     def __hash__(self) -> int:
-        return hash((self.topic, self.number))
+        return hash(self.number)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PartitionId) and (self.topic, self.number) == (other.topic, other.number)
+        return isinstance(other, PartitionId) and self.number == other.number and self.topic == other.topic
 
     def __lt__(self, other: "PartitionId") -> bool:
         return (self.topic, self.number) < (other.topic, other.number)
