@@ -5,6 +5,8 @@ A memory has several: `m.heaps[heap]` has the entries of one, and `m.state[heap]
 
 from typing import Any
 
+import numpy as np
+
 from service.learning.jit.jit import compiled
 
 
@@ -37,7 +39,7 @@ def pop(m: Any, heap: int) -> Any:
     """Remove the first slot of a heap; returns it."""
     m.state[heap] -= 1
     entries, size, i = m.heaps[heap], m.state[heap], 0
-    first, time, slot = entries[0].slot, entries[size].time, entries[size].slot
+    first, time, slot = np.int64(entries[0].slot), entries[size].time, np.int64(entries[size].slot)
     while True:
         child = 2 * i + 1
         if child >= size:

@@ -21,7 +21,8 @@ from service.learning.records import PartitionId, Place, Records
 MIN_CLOSED_EVENTS, MAX_CLOSED_EVENTS = 50, 4000
 """Bounds of the number of events that leave the memory at once: more of them would hold the event loop."""
 _DAY = 86_400_000
-_FIRST_SLOTS = 1024
+_FEWEST_SLOTS = 1 << 14
+"""Items for which there is room at least, and which room grows by at least."""
 _KEPT_TIMES = [memory.STREAM_TIME, memory.CLOSED, memory.DROPPED_UNTIL]
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SEED = secrets.randbits(32)
@@ -96,7 +97,7 @@ class Join:
         self._memory = Memory(
             np.array(numbers, np.int64), state, np.zeros(len(memory.COUNTS), np.int64),
             np.zeros((0, memory.TAIL + 2), np.int64), np.recarray(0, memory.PARTITION), np.recarray(0, memory.ITEM),
-            np.full(16, -1), np.recarray((3, 0), memory.ENTRY), np.recarray(0, memory.LEFT),
+            np.full(16, -1, np.int32), np.recarray((3, 0), memory.ENTRY), np.recarray(0, memory.LEFT),
         )  # fmt: skip
         self._values = np.empty(0, object)
         self._formats = np.zeros(0, np.int8)
@@ -274,16 +275,16 @@ class Join:
         return JoinedEvents(values, labels[is_learned], lambda i: (own[numbers[i]], int(offsets[i])))
 
     def _grow(self) -> None:
-        """Make room for twice as many items."""
+        """Make room for a quarter more items."""
         old = self._memory
         before = len(old.items)
-        count = max(_FIRST_SLOTS, 2 * before)
+        count = before + max(_FEWEST_SLOTS, before // 4)
         items, heaps = np.recarray(count, memory.ITEM), np.recarray((3, count), memory.ENTRY)
         items[:before], heaps[:, :before] = old.items, old.heaps
         items["next"][before:], items["state"][before:] = np.arange(before + 1, count + 1), memory.FREE
         items["next"][-1] = old.state[memory.UNUSED]
         old.state[memory.UNUSED] = before
-        out, table = np.recarray(count + MAX_CLOSED_EVENTS, memory.LEFT), np.full(2 * count, -1)
+        out, table = np.recarray(count + MAX_CLOSED_EVENTS, memory.LEFT), np.full(1 << count.bit_length(), -1, np.int32)
         self._memory = old._replace(items=items, heaps=heaps, out=out, table=table)
         memory.move_table(old.table, self._memory)
         self._values = np.concatenate([self._values, np.empty(count - before, object)])

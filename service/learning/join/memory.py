@@ -64,15 +64,14 @@ MAX_FORGOTTEN = 10_000
 """Items that are forgotten at once: more of them would hold the event loop."""
 ITEM = np.dtype([
     ("first_hash", np.uint64), ("second_hash", np.uint64), ("time", np.int64), ("offset", np.int64),
-    ("label", np.float64), ("partition", np.int64), ("next", np.int64), ("kind", np.int8), ("state", np.int8),
+    ("label", np.float64), ("partition", np.int32), ("next", np.int32), ("kind", np.int8), ("state", np.int8),
 ])  # fmt: skip
-"""A remembered record. `next` is the next item of its bucket, or the next free slot; -1 for none. Slots are as wide as
-all other numbers, so that each function is compiled once."""
+"""A remembered record. `next` is the next item of its bucket, or the next free slot; -1 for none."""
 PARTITION = np.dtype([("rank", np.int64), ("label_time", np.int64)])
 """A partition: its place in the order of partitions; its label time, NEVER if it had fewer than two labels, FOREVER if
 it is left out."""
-ENTRY = np.dtype([("time", np.int64), ("slot", np.int64)])
-LEFT = np.dtype([("slot", np.int64), ("label", np.float64)])
+ENTRY = np.dtype([("time", np.int64), ("slot", np.int32)])
+LEFT = np.dtype([("slot", np.int32), ("label", np.float64)])
 """An event that is not held any more, and the label to learn, or NaN."""
 
 
@@ -87,7 +86,7 @@ class Memory(NamedTuple):
     """The last TAIL timestamps of each partition, then the last two of its labels; NEVER before the first ones."""
     partitions: Any
     items: Any
-    table: NDArray[np.int64]
+    table: NDArray[np.int32]
     """The first item of each bucket of ids with the same last bits of the first hash; -1 if there is none."""
     heaps: Any
     out: Any
@@ -110,7 +109,7 @@ def is_same_id(m: Any, slot: int, other: int) -> Any:
 @compiled
 def first_of(m: Any, slot: int) -> Any:
     """The first item of the id of this item, which is linked."""
-    at = m.table[bucket_of(m, slot)]
+    at = np.int64(m.table[bucket_of(m, slot)])
     while not is_same_id(m, at, slot):
         at = m.items[at].next
     return at
@@ -119,15 +118,15 @@ def first_of(m: Any, slot: int) -> Any:
 @compiled
 def following(m: Any, slot: int) -> Any:
     """The next item of the same id, -1 after the last one."""
-    after = m.items[slot].next
+    after = np.int64(m.items[slot].next)
     return after if after >= 0 and is_same_id(m, after, slot) else -1
 
 
 @compiled
 def link(m: Any, slot: int) -> None:
     """Put an item into the list of its bucket, in order among the items of its id."""
-    items, bucket, before = m.items, bucket_of(m, slot), -1
-    at = m.table[bucket]
+    items, bucket = m.items, bucket_of(m, slot)
+    at, before = np.int64(m.table[bucket]), np.int64(-1)
     while at >= 0 and not is_same_id(m, at, slot):
         before, at = at, items[at].next
     while at >= 0 and is_same_id(m, at, slot) and comes_before(m, items[at].time, at, items[slot].time, slot):
@@ -142,8 +141,8 @@ def link(m: Any, slot: int) -> None:
 @compiled
 def unlink(m: Any, slot: int) -> None:
     """Remove an item from the list of its bucket."""
-    items, bucket, before = m.items, bucket_of(m, slot), -1
-    at = m.table[bucket]
+    items, bucket = m.items, bucket_of(m, slot)
+    at, before = np.int64(m.table[bucket]), np.int64(-1)
     while at != slot:
         before, at = at, items[at].next
     if before >= 0:
@@ -156,7 +155,7 @@ def unlink(m: Any, slot: int) -> None:
 def move_table(table: Any, m: Any) -> None:
     """Put the items of a table into the empty one of a memory."""
     for first in table:
-        at = first
+        at = np.int64(first)
         while at >= 0:
             slot, at = at, m.items[at].next
             link(m, slot)
@@ -430,7 +429,7 @@ def forget_far(m: Any) -> None:
     """Forget the items that are set aside and older than all others of their partition."""
     oldest, far, m.state[FAR] = oldest_offsets(m, False), m.state[FAR], 0
     for i in range(far):
-        time, slot = m.heaps[FAR, i].time, m.heaps[FAR, i].slot
+        time, slot = m.heaps[FAR, i].time, np.int64(m.heaps[FAR, i].slot)
         if m.items[slot].offset < oldest[m.items[slot].partition]:
             count(m, FORGOTTEN)
             if m.items[slot].kind <= LABELLED:
