@@ -65,7 +65,8 @@ def propose_join(events: Sample, labels: Sample) -> JoinProposal:
     else:
         label_of, silent_label = {event: at(label_rows[label], path) for event, label in joined.items()}, None
         choices.append(Choice("join.label", to_pointer(path), "its values are those of a label"))
-    labelled = ((row, label_of.get(i, silent_label)) for i, row in enumerate(rows) if row is not None)
+    firsts = sorted(event_ids[event_path].values())  # an event that comes again is not another one
+    labelled = ((rows[i] or {}, label_of.get(i, silent_label)) for i in firsts)
     values = [json.dumps(row | {LABEL: label}).encode() for row, label in labelled if label is not None]
     return JoinProposal(events._replace(values=ValueBuffer.from_values(values)), event_path, choices, shares)
 
