@@ -122,7 +122,7 @@ class Records:
     def within(self, max_bytes: int) -> int:
         """How many records from the first on have values of at most `max_bytes` in total; at least 1."""
         begins, ends = self.values.begins, self.values.ends
-        if self.numbers is None and ends[-1] - begins[0] <= max_bytes:  # the bytes between the values included
+        if ends[-1] - begins[0] <= max_bytes:  # the bytes between the values included
             return len(self)
         sizes = np.cumsum(np.where(begins < 0, 0, ends - begins))
         return max(1, int(np.searchsorted(sizes, max_bytes, "right")))

@@ -4,7 +4,7 @@ Also a message, which becomes a record.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -65,25 +65,23 @@ class KafkaRecords(Records):
 
     @classmethod
     def merged(cls, parts: Sequence["KafkaRecords"], keys: NDArray[np.int64]) -> "KafkaRecords":
-        """The records of parts, each of one partition, in the order of their keys, then of the parts."""
+        """The records of parts, each of one partition, in the order of their keys, then of the parts.
+
+        Their bytes are in this order too, as the readers of values require.
+        """
         if len(parts) == 1:
             return parts[0]
-        buffers, formats, shifts, size = list[NDArray[np.uint8]](), list[Any](), list[int](), 0
-        for part in parts:
-            positions = part._record_table[table.KEY : table.HEADER_COUNT]
-            begin, end = min(at for at in positions[:, 0].tolist() if at >= 0), int(positions[-1, -1])
-            buffers.append(part.values.data[begin:end])
-            json = np.zeros(len(part), np.int64)
-            formats.append(json if part.values.format_numbers is None else part.values.format_numbers)
-            shifts.append(size - begin)
-            size += end - begin
-        data = np.concatenate([*buffers, np.zeros(PADDING_BYTES, np.uint8)])
-        order, numbers = np.argsort(keys, kind="stable"), np.repeat(np.arange(len(parts)), [*map(len, parts)])
-        record_table = np.concatenate([part._record_table for part in parts], 1)
+        order, partitions = np.argsort(keys, kind="stable"), [part.partitions[0] for part in parts]
+        numbers = np.repeat(np.arange(len(parts)), [*map(len, parts)])[order]
+        record_table = np.concatenate([part._record_table for part in parts], 1).take(order, 1)
         positions = record_table[table.KEY : table.HEADER_COUNT]
-        positions += np.where(positions < 0, 0, np.array(shifts)[numbers])
-        partitions = [part.partitions[0] for part in parts]
-        return cls(data, record_table.take(order, 1), np.concatenate(formats)[order], partitions, numbers[order])
+        begins, ends = np.where(positions < 0, positions[-1], positions).min(0), positions[-1].copy()
+        cuts = zip(numbers.tolist(), begins.tolist(), ends.tolist(), strict=True)
+        raw = [part.values.data.data for part in parts]
+        joined = b"".join([*(raw[number][begin:end] for number, begin, end in cuts), bytes(PADDING_BYTES)])
+        positions += np.where(positions < 0, 0, np.cumsum(ends - begins) - ends)
+        data = np.frombuffer(joined, np.uint8)
+        return cls(data, record_table, find_formats(data, record_table), partitions, numbers)
 
     def __getitem__(self, part: slice) -> Self:
         formats, numbers = (None if a is None else a[part] for a in (self.values.format_numbers, self.numbers))

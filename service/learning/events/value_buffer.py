@@ -12,7 +12,9 @@ Integers = NDArray[np.int64]
 
 
 class ValueBuffer(Sequence[bytes | None]):
-    """Value i is `data[begins[i]:ends[i]]`, or None if `begins[i]` is below 0. Other bytes may stand between values.
+    """Value i is `data[begins[i]:ends[i]]`, or None if `begins[i]` is below 0.
+
+    The values lie in the buffer in their order, perhaps with other bytes between them.
 
     `format_numbers` has the number of each value's format; None if all values are JSON.
 

@@ -176,7 +176,8 @@ async def _replay(
 
     Raises LogLost if records are missing, and DependencyError.
     """
-    use_compiled_reader(sum(to - start for _, start, to in steps) > LARGE_REPLAY)
+    if sum(to - start for _, start, to in steps) > LARGE_REPLAY:
+        use_compiled_reader(True)
     fingerprints = {p: position.fingerprint for p, position in served.head.next.items()}
     learner.gaps = {}
     topic = " and ".join(topics)

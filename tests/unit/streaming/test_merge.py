@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def test_the_order_depends_on_the_records_alone(seed: int) -> None:
         ends = {partition for partition in ids if have[partition.number] == len(logs[partition.number])}
         for taken in merge.take(ends):
             assert [record.value for record in taken] == [b"%d" % offset for offset in taken.offsets]
+            assert (np.diff(taken.values.begins) > 0).all()  # the readers of values require it
             order += [(partition.number, offset) for partition, offset in map(taken.place, range(len(taken)))]
     assert order == [*merged_one_by_one(logs)]
     assert not merge.waiting
