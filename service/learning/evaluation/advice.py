@@ -17,9 +17,9 @@ def advice(learner: Learner) -> dict[str, str]:
     """A line for each thing that is wrong with the model, by a name that stays the same while the figures change.
 
     >>> from service.learning.identity import Identity
-    >>> from service.learning.records import PartitionId, Records
-    >>> learner, partition = Learner(Identity()), PartitionId(0)
-    >>> learner.begin({partition: 0})
+    >>> from service.learning.records import P0, Records
+    >>> learner = Learner(Identity())
+    >>> learner.begin({P0: 0})
     >>> _ = learner.apply(Records.from_values(0, [b"no event"] * 12))
     >>> advice(learner)["rejected"]
     'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'

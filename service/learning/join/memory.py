@@ -66,7 +66,8 @@ ITEM = np.dtype([
     ("first_hash", np.uint64), ("second_hash", np.uint64), ("time", np.int64), ("offset", np.int64),
     ("label", np.float64), ("partition", np.int32), ("next", np.int32), ("kind", np.int8), ("state", np.int8),
 ])  # fmt: skip
-"""A remembered record. `next` is the next item of its bucket, or the next free slot; -1 for none."""
+"""A remembered record. `next` is the next item of its bucket, or the next free slot; -1 for none. Stored slots have 32
+bits, to save memory; functions get them with 64, so that each is compiled once."""
 PARTITION = np.dtype([("rank", np.int64), ("label_time", np.int64)])
 """A partition: its place in the order of partitions; its label time, NEVER if it had fewer than two labels, FOREVER if
 it is left out."""

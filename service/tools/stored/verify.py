@@ -6,7 +6,8 @@ time. Gaps are skipped. Nothing is written.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -29,7 +30,7 @@ from service.snapshots.content import snapshot_content
 from service.snapshots.head import Fingerprint, Head
 from service.snapshots.ports import Store
 from service.snapshots.rollback import kept_snapshot
-from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster, LogReader
 from service.streaming.records import KafkaRecords
 from service.streaming.resume_check import fingerprint
 from service.text import short_json
@@ -192,17 +193,7 @@ async def _replay(
         for group in _groups(_cut(steps, served.learner), learner, served.learner):
             learner.skip(*group[0][:2])
             _change(learner, served.learner)
-            parts, keys = list[KafkaRecords](), list[NDArray[np.int64]]()
-            for partition in dict.fromkeys(partition for partition, *_ in group):
-                own = np.array([(start, to, i) for i, (p, start, to) in enumerate(group) if p == partition])
-                following, end = int(own[0, 0]), int(own[-1, 1])
-                async for part in reader.read(partition, following, end):
-                    _check_last(topic, part, fingerprints[partition])
-                    parts.append(part)
-                    keys.append(own[np.searchsorted(own[:, 0], part.offsets, "right") - 1, 2])
-                    following = _add_gaps(learner, partition, following, part.offsets)
-                _add_gaps(learner, partition, following, np.array([end]))
-            records = KafkaRecords.merged(parts, np.concatenate(keys)) if parts else None
+            records = await _read_group(reader, group, learner, partial(_check_last, topic, fingerprints))
             while records:
                 outcome = learner.apply(records)
                 if outcome.diverged:
@@ -228,8 +219,26 @@ def _groups(steps: Iterable[Step], learner: Learner, stored: Learner) -> Iterato
         yield group
 
 
-def _check_last(topic: str, records: KafkaRecords, last: Fingerprint | None) -> None:
+async def _read_group(
+    reader: LogReader, group: Sequence[Step], learner: Learner, check: Callable[[KafkaRecords], None]
+) -> KafkaRecords | None:
+    """The records of these steps, in their order, if there are any; counts the gaps in the log."""
+    parts, keys = list[KafkaRecords](), list[NDArray[np.int64]]()
+    for partition in dict.fromkeys(partition for partition, *_ in group):
+        own = np.array([(start, to, i) for i, (p, start, to) in enumerate(group) if p == partition])
+        following, end = int(own[0, 0]), int(own[-1, 1])
+        async for part in reader.read(partition, following, end):
+            check(part)
+            parts.append(part)
+            keys.append(own[np.searchsorted(own[:, 0], part.offsets, "right") - 1, 2])
+            following = _add_gaps(learner, partition, following, part.offsets)
+        _add_gaps(learner, partition, following, np.array([end]))
+    return KafkaRecords.merged(parts, np.concatenate(keys)) if parts else None
+
+
+def _check_last(topic: str, fingerprints: Mapping[PartitionId, Fingerprint | None], records: KafkaRecords) -> None:
     """Raise LogLost if these records have the last one that was learned of their partition, and it is another one."""
+    last = fingerprints[records.partitions[0]]
     for record in records[records.find(last.offset) : records.find(last.offset + 1)] if last else ():
         if fingerprint(record) != last:
             raise LogLost(
