@@ -67,7 +67,7 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
             used, numbers = np.unique(cells, return_counts=True)
         else:
             numbers = np.bincount(cells)
-            used = np.flatnonzero(numbers)
+            (used,) = numbers.nonzero()
             numbers = numbers[used]
         for cell, n in zip(used.tolist(), numbers.tolist(), strict=True):
             self.confusion[cell // classes][cell % classes] += n

@@ -162,6 +162,11 @@ class SentinelTrial(Trial):
         for process in replicas:
             process.send_signal(signal.SIGCONT)
 
+    def kill_primary(self, primary: Server) -> None:
+        """Kill it. The watcher may lag behind by many heads, which would never be reported."""
+        self._watcher.catch_up()
+        primary.kill()
+
     def wait_for_promotion(self) -> None:
         """Wait until another server is the primary, and the third one follows it."""
         old = self.redis

@@ -35,7 +35,7 @@ def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> N
                 old.kill()
             lost_turns += 1
         else:
-            old.kill()
+            trial.kill_primary(old)
         trial.wait_for_promotion()
         trial.progress(500)
         trial.restart(old)

@@ -80,15 +80,16 @@ class PrequentialWindow:
     def add(self, learned: Learned, products: Vector) -> None:
         """Add events; `products` are y·s, or with three labels or more the own score less the largest other."""
         truth = learned.truth
-        averaged_wrong = learned.averaged != truth[: len(learned.averaged)]
-        events, wrong = self.averaged
-        self.averaged = AverageCounts(events + len(averaged_wrong), wrong + int(averaged_wrong.sum()))
-        if self.missed is not None:
-            for label_index in truth[: len(averaged_wrong)][averaged_wrong].tolist():
-                self.missed[label_index] += 1
+        if len(learned.averaged):
+            averaged_wrong = learned.averaged != truth
+            events, wrong = self.averaged
+            self.averaged = AverageCounts(events + len(truth), wrong + int(averaged_wrong.sum()))
+            if self.missed is not None:
+                for label_index in truth[averaged_wrong].tolist():
+                    self.missed[label_index] += 1
+            self.averaged_wrong.add(averaged_wrong)
         self.truth.add(truth)
         self.wrong.add(learned.predicted != truth)
-        self.averaged_wrong.add(averaged_wrong)
         self._products.add(products)
         # Kesler's vector of three labels or more is √2 times as long as x.
         lengths = np.sqrt(learned.squared_norms if self.classes == 2 else 2.0 * learned.squared_norms)

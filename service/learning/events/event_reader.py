@@ -73,7 +73,9 @@ class EventReader:
     def read(self, values: Sequence[bytes | None], time_is_up: TimeBudget = None) -> ReadEvents:
         """The events of a slice of record values. If the time is up, the rest of the slice is left."""
         buffer = ValueBuffer.from_values(values)
-        events, skipped, rejects = dict[int, Event](), list[int](), list[Reject]()
+        events: dict[int, Event] = {}
+        skipped: list[int] = []
+        rejects: list[Reject] = []
 
         def read_carefully(i: int) -> Event | None:
             try:

@@ -121,17 +121,17 @@ class RowReader:
                 self._append(event, record, events, buffers)
             if time_is_up is not None and time_is_up():
                 break
-        n, skipped, end = (int(state[i]) for i in (json_parser.EVENTS, json_parser.SKIPPED, json_parser.VALUES))
-        (labels, weights), (starts, records, passed_over, *_) = events
+        n, skipped, end = (state.item(i) for i in (json_parser.EVENTS, json_parser.SKIPPED, json_parser.VALUES))
+        (labels, weights), positions = events
         if self._min_label < REQUIRED:
             labels[labels < REQUIRED] = math.nan
         names, hashes, features, is_number = (part[:end] for part in self._features)
-        event_starts = starts[: n + 1].astype(np.uint64)
-        rows = FeatureRows(address, buffers, names, hashes, features, is_number, event_starts)
-        ids = EventIds(address, buffers, events[1][3:, :n])
+        starts, records, passed_over = positions[0, : n + 1].astype(np.uint64), positions[1, :n], positions[2, :skipped]
+        rows = FeatureRows(address, buffers, names, hashes, features, is_number, starts)
+        ids = EventIds(address, buffers, positions[3:, :n])
         if len(self._features[0]) > MAX_KEPT_FEATURES:
             self._features, self._scratch = _NO_FEATURES, NO_BYTES
-        return ReadEvents(rows, labels[:n], weights[:n], ids, records[:n].tolist(), passed_over[:skipped].tolist(), [])
+        return ReadEvents(rows, labels[:n], weights[:n], ids, records.tolist(), passed_over.tolist(), [])
 
     def _remember(self, key: bytes) -> None:
         """Remember whether the patterns select a name."""
