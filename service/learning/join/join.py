@@ -284,8 +284,10 @@ class Join:
         items["next"][before:], items["state"][before:] = np.arange(before + 1, count + 1), memory.FREE
         items["next"][-1] = old.state[memory.UNUSED]
         old.state[memory.UNUSED] = before
-        out, table = np.recarray(count + MAX_CLOSED_EVENTS, memory.LEFT), np.full(1 << count.bit_length(), -1, np.int32)
-        self._memory = old._replace(items=items, heaps=heaps, out=out, table=table)
-        memory.move_table(old.table, self._memory)
+        out = np.recarray(count + MAX_CLOSED_EVENTS, memory.LEFT)
+        self._memory = old._replace(items=items, heaps=heaps, out=out)
+        if len(old.table) <= count:
+            self._memory = self._memory._replace(table=np.full(1 << count.bit_length(), -1, np.int32))
+            memory.move_table(old.table, self._memory)
         self._values = np.concatenate([self._values, np.empty(count - before, object)])
         self._formats = np.concatenate([self._formats, np.zeros(count - before, np.int8)])
