@@ -135,6 +135,7 @@ ROWS: dict[str, Row] = {
               "the more frequent label. A model below that baseline is of no use.", "percentunit",
               {"{{model}}": accuracy("last"),
                "{{model}} average": accuracy("average"),
+               "{{model}} answers given": accuracy("answered"),
                "{{model}} baseline": newest("perceptron_baseline_accuracy")}),
         Panel("Accuracy over all events", "Share of right predictions of the last weights since the model began, "
               "between the ends of an interval that holds at all times: what the share estimates is never outside, but "

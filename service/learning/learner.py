@@ -16,6 +16,7 @@ from service.errors import ConfigurationError, OutOfOrder
 from service.learning.candidates import Candidate, stored_as
 from service.learning.classifier import Classifier, Scores, majority_baseline
 from service.learning.columns.columns import columns_for
+from service.learning.evaluation.given_answers import GivenAnswer, GivenAnswers
 from service.learning.evaluation.last_events import KEPT_IDS, LastEvents
 from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Features
@@ -101,6 +102,8 @@ class Learner:
         self._label_reader = EventReader(identity, labels=True) if self.join else self._reader
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
         self.last_events = LastEvents(identity)
+        self.answers = GivenAnswers(options.window, identity.classes)
+        """How often the answers were right that events brought with them."""
         self.readers = 0
         """The number of threads that read all weights. Learning waits for them."""
         if start is not None:
@@ -224,13 +227,15 @@ class Learner:
         else:
             self.gaps[partition] = OffsetGaps(before.count + 1, before.first, gap)
 
-    def apply(self, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
+    def apply(
+        self, records: Records, enough: Callable[[], bool] | None = None, answers: Sequence[GivenAnswer] = ()
+    ) -> Outcome:
         """Learn records in order, and cover the offsets before each that have no record.
 
         Raises OutOfOrder if a record is covered already. `Outcome.consumed` is smaller than the number of records if
         the model diverges, which stops it before that record, or if `enough` returned True; it is called after each
         record that takes time. With a join nothing is consumed if the model diverges, and fewer records are consumed if
-        they close many windows: call again.
+        they close many windows: call again. `answers` are those that were given about some of the records.
         """
         if not len(records):
             return Outcome(0, [], None)
@@ -241,14 +246,15 @@ class Learner:
                 raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         events, labels, consumed = self._read(records, enough)
         due, learned = events, 0
+        codes = self.answers.codes(len(records), answers) if answers else None
         if self.join is None:
-            learned = self._learn(due, records.values, records.place)
+            learned = self._learn(due, records.values, records.place, None if codes is None else codes[due.records])
         else:
-            consumed, joined = self.join.apply(records[:consumed], events, labels)
+            consumed, joined = self.join.apply(records[:consumed], events, labels, codes)
             main.counts.join, due = self.join.counts, NOTHING_READ
             if len(joined.labels):
                 due = self._reader.read(joined.values)._replace(labels=joined.labels)
-                learned = self._learn(due, joined.values, joined.place)
+                learned = self._learn(due, joined.values, joined.place, joined.answers)
         if diverged := learned < len(due.labels):
             consumed = 0 if self.join else due.records[learned]
         rejects = [reject for read in (events, labels) for reject in read.rejects if reject.record < consumed]
@@ -265,13 +271,15 @@ class Learner:
             self.cover(*records.place(consumed))
         return Outcome(consumed, rejects, main.diverged if diverged else None)
 
-    def remember(self, records: Records) -> None:
+    def remember(self, records: Records, answers: Sequence[GivenAnswer] = ()) -> None:
         """Bring back what the join remembered of records, as far as they are covered; each partition's in order."""
+        codes = self.answers.codes(len(records), answers) if answers else None
         assert self.join is not None  # noqa: S101 - only a join remembers
         for start, end in self.covered[records.partitions[0]]:
-            part = records[records.find(start) : records.find(end)]
+            own = slice(records.find(start), records.find(end))
+            part = records[own]
             events, labels, _ = self._read(part)
-            self.join.rebuild(part, events, labels)
+            self.join.rebuild(part, events, labels, None if codes is None else codes[own])
 
     def _read(self, records: Records, enough: Callable[[], bool] | None = None) -> tuple[ReadEvents, ReadEvents, int]:
         """The events and the label records among these records, and how many records were read."""
@@ -289,8 +297,8 @@ class Learner:
         unread = rows[events.size :][:1] + label_rows[labels.size :][:1]
         return events, labels, min(unread, default=len(records))
 
-    def _learn(self, events: ReadEvents, values: ValueBuffer, place: Place) -> int:
-        """Let all classifiers learn events, which were read from these values.
+    def _learn(self, events: ReadEvents, values: ValueBuffer, place: Place, answers: NDArray[np.int32] | None) -> int:
+        """Let all classifiers learn events, which were read from these values. `answers` has the code of each.
 
         Returns how many they learned: fewer than there are if the model diverges.
         """
@@ -317,6 +325,8 @@ class Learner:
                 right[name] = flags
         main.count(batch, learned, columns_before)
         main.observations.recent.compare(right)
+        if answers is not None and (answers >= 0).any():
+            self.answers.add(answers[: len(batch.labels)], learned.truth)
         main.counts.ignored_features += len(batch.ignored)
         return len(batch.labels)
 

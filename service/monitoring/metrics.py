@@ -75,8 +75,13 @@ SHARES = {
     "f1": ("f1", "Harmonic mean of precision and recall"),
 }
 """Shares of the process that learns, by metric: the member of the description, and the help text."""
-WEIGHTS = {"last": "accuracy", "average": "average_accuracy", "served": "served_accuracy"}
-"""The accuracies of a description by the metric label `weights`. Without an average, `average` is None."""
+WEIGHTS = {
+    "last": "accuracy",
+    "average": "average_accuracy",
+    "served": "served_accuracy",
+    "answered": "answered_accuracy",
+}
+"""The accuracies of a description by the metric label `weights`. Some models have no average, or no logged answers."""
 JOIN_COUNTERS = {
     "expired_events": ("expired", "Events whose window ended without a label, or before they came."),
     "repeated_events": ("repeated", "Events whose id was there already."),
@@ -121,6 +126,9 @@ class Metrics(Collector):
         counter = partial(prometheus_client.Counter, namespace="perceptron", registry=registry)
         gauge = partial(prometheus_client.Gauge, namespace="perceptron", registry=registry)
         self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", ["model", "label"])
+        self.logged = counter("predictions_logged", "Predictions for the log, by result.", ["model", "result"])
+        text = "Records that were posted, by result."
+        self.ingested = counter("ingested_records", text, ["model", "kind", "result"])
         self.snapshots = counter("snapshots", "Saves, by result.", ["model", "result"])
         self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", ["model"])
         self.rewinds = counter("rewinds", "Times that state was dropped and restored.", ["model", "cause"])
@@ -249,7 +257,7 @@ def _accuracies(rows: Sequence[ModelFigures]) -> Iterator[Metric]:
     weights = [((m.model, name), getattr(m, member)) for m in models for name, member in WEIGHTS.items()]
     candidates = [((m.model, candidate.name), candidate) for m in models for candidate in m.candidates]
     accuracies = [(series, candidate.accuracy) for series, candidate in candidates]
-    text = "Share of right predictions by these weights (last, average, served), each made before learning"
+    text = "Share of right predictions by these weights (last, average, served), or of right answers (answered)"
     yield from _intervals("prequential_accuracy", text, weights, ["model", "weights"])
     text = "Share of right predictions by the weights that a candidate would answer with, since it began"
     yield from _intervals("candidate_accuracy", text, accuracies, ["model", "candidate"])

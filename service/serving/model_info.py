@@ -15,6 +15,7 @@ from service.learning.classifier import Classifier
 from service.learning.evaluation.advice import advice
 from service.learning.evaluation.confidence_sequences import PairedComparison, interval
 from service.learning.evaluation.confusion import Confusion, share
+from service.learning.evaluation.given_answers import ALL
 from service.learning.evaluation.prequential import QUANTILES
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.join.memory import LABEL_OUTCOMES, NEVER
@@ -52,6 +53,14 @@ class Accuracy(Share, forbid_unknown_fields=True):
         events, wrong = recent.averaged if averaged else (counts.events, counts.wrong_predictions)
         recent_share = recent.average_accuracy if averaged else recent.accuracy
         return cls(share(events - wrong, events), recent_share, interval(events, events - wrong) if events else None)
+
+    @classmethod
+    def from_answers(cls, learner: Learner, given_by: str) -> Self | None:
+        """The accuracy of the answers that were given, in all or by a candidate; None if there are none."""
+        if (tally := learner.answers.tallies.get(given_by)) is None or not tally.events:
+            return None
+        last, bounds = tally.last.values, interval(tally.events, tally.right)
+        return cls(share(tally.right, tally.events), share(int(last.sum()), len(last)), bounds)
 
     @classmethod
     def from_predictors(cls, learner: Learner) -> dict[str, Self]:
@@ -114,6 +123,8 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     updates: Annotated[int, Meta(examples=[230])]
     accuracy: Accuracy
     """Its accuracy since it began, each event predicted before it was learned."""
+    answered_accuracy: Accuracy | None
+    """How often the answers that it gave were right, as the model's."""
     precision: Share
     """The share of its positive predictions that was right; null with three labels and more."""
     recall: Share
@@ -144,6 +155,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             answers=name == learner.answering,
             since=by_text(candidate.since),
             accuracy=Accuracy.from_classifier(candidate, candidate.averaged),
+            answered_accuracy=Accuracy.from_answers(learner, name),
             against_the_model=Comparison.from_pair(pair) if pair else None,
             diverged=candidate.diverged,
             **_members(candidate.counts, *COUNTS),
@@ -225,6 +237,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The weights that answer: last, average, or a candidate's name."""
     served_accuracy: Accuracy
     """The accuracy of the weights that answer."""
+    answered_accuracy: Accuracy | None
+    """How often the answers that the service gave were right, as far as it logged them; null if it logged none."""
     candidates: Annotated[list[CandidateInfo], Meta(examples=[[]])]
     """The candidates: models with other settings that learn side by side with it."""
     bound: Annotated[int | None, Meta(examples=[112])]
@@ -264,6 +278,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
             serve=answering_name(learner),
             served_accuracy=accuracy[answering_name(learner)],
+            answered_accuracy=Accuracy.from_answers(learner, ALL),
             candidates=[CandidateInfo.from_learner(learner, name) for name in learner.candidates],
             bound=bound,
             bound_reason=bound_reason,

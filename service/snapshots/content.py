@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from service.learning.candidates import Candidate
 from service.learning.classifier import Classifier
+from service.learning.evaluation.given_answers import Tally
 from service.learning.learner import Learner
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded
-from service.snapshots.head import Array, CandidateState, Head, StoredObservations
+from service.snapshots.head import Array, CandidateState, Head, StoredObservations, StoredTally
 
 
 class Stored(NamedTuple):
@@ -61,12 +62,13 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
     names, new_names = blobs.encode_name_blobs(learner.columns.names, before.names, before.name_count)
     runs, rest, new_runs = blobs.encode_runs(learner.runs, before.runs)
     stored = Stored(arrays, reference, names, len(learner.columns.names), runs)
+    answers = {name: _tally(tally) for name, tally in learner.answers.tallies.items()}
     head = Head(
         identity=learner.identity,
         order="log" if len(learner.covered) <= 1 else "arrival",
         covered={partition: list(ranges) for partition, ranges in learner.covered.items()},
         counts=learner.main.counts.copy(),
-        observations=replace(observations(learner.main), gaps=learner.gaps.copy()),
+        observations=replace(observations(learner.main), gaps=learner.gaps.copy(), answers=answers),
         runs=rest,
         run_blobs=runs,
         columns=len(learner.columns),
@@ -82,6 +84,11 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
 
 def _named(array: Encoded) -> Array:
     return Array(array.base, [digest for digest, _ in array.deltas])
+
+
+def _tally(tally: Tally) -> StoredTally:
+    last = tally.last.values
+    return StoredTally(tally.events, tally.right, len(last), np.packbits(last).tobytes().hex())
 
 
 def _candidate(candidate: Candidate) -> CandidateState:

@@ -74,6 +74,16 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deltas: list[str] = []
 
 
+class StoredTally(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How many answers were right: see `learning.evaluation.given_answers`."""
+
+    events: int
+    right: int
+    last: int
+    """The number of the last answers, and one bit for each, as in `StoredObservations`."""
+    last_right: str
+
+
 class StoredObservations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Figures that are stored next to the state, and are not part of it."""
 
@@ -99,6 +109,8 @@ class StoredObservations(msgspec.Struct, frozen=True, omit_defaults=True, forbid
     """Why nothing more is learned and the weights do not answer: see `Learner.diverged`."""
     gaps: dict[PartitionId, OffsetGaps] = {}
     """Accepted gaps between batches, by partition."""
+    answers: dict[str, StoredTally] = {}
+    """The answers that were given, in all ("") and by candidate."""
 
 
 class KeptVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

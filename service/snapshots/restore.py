@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from service.errors import SnapshotDamaged
 from service.learning.candidates import Candidate, stored_as
 from service.learning.classifier import state_of
+from service.learning.evaluation.given_answers import GivenAnswers, Tally
 from service.learning.evaluation.mistake_bound import BoundSegment
 from service.learning.evaluation.prequential import PrequentialWindow
 from service.learning.identity import SUMS, Identity
@@ -56,6 +57,14 @@ def _recent(figures: StoredObservations, options: Options, classes: int) -> Preq
     return recent
 
 
+def _answers(figures: StoredObservations, options: Options, classes: int) -> GivenAnswers:
+    answers = GivenAnswers(options.window, classes)
+    for name, tally in figures.answers.items():
+        last = np.unpackbits(np.frombuffer(bytes.fromhex(tally.last_right), np.uint8))[: tally.last].astype(bool)
+        answers.tallies[name] = Tally(options.window, tally.events, tally.right, last)
+    return answers
+
+
 def restore_learner(
     head: Head, parts: blobs.Blobs, options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
@@ -93,6 +102,7 @@ def restore_learner(
                 candidate.stop(*saved.diverged_at)
             learner.candidates[name] = candidate
         learner.scaler, learner.runs, learner.gaps = scaler, runs, figures.gaps.copy()
+        learner.answers = _answers(figures, learner.options, classes)
         learner.amendments = list(head.amendments or ())
         learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
         if learner.join and head.join and head.counts.join:

@@ -28,6 +28,7 @@ from service.snapshots.head import Fingerprint, TopicIdentity
 from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
 from service.streaming import resume_check
+from service.streaming.answers import given_answers
 from service.streaming.dead_letters import dead_letter
 from service.streaming.merge import Merge
 from service.streaming.ports import Bounds, Log, Observer
@@ -349,7 +350,8 @@ class LearnLoop:
             self.observer.rebuilding(total - sum(following[p] - offset for p, offset in left.items()), total)
             for records in (await self.log.poll(partitions=left)).values():
                 for start in range(0, len(records), MAX_SLICE_RECORDS):
-                    learner.remember(records[start : start + MAX_SLICE_RECORDS])
+                    part = records[start : start + MAX_SLICE_RECORDS]
+                    learner.remember(part, [*given_answers(part, self.log.model, learner.identity)])
                     await self.clock.sleep(0)
             if not self.log.held:
                 return False
@@ -376,7 +378,8 @@ class LearnLoop:
         """Learn the first records, up to one slice; returns how many."""
         now, started, counts = self.clock.now, self.clock.now(), model.learner.main.counts
         slice_, events = records[: records.within(SLICE_BYTES)], counts.events
-        outcome = model.learner.apply(slice_, lambda: now() - started >= SLICE_SECONDS)
+        answers = [*given_answers(slice_, self.log.model, model.learner.identity)]
+        outcome = model.learner.apply(slice_, lambda: now() - started >= SLICE_SECONDS, answers)
         took, work = now() - started, outcome.consumed
         if model.learner.join:  # the events that are learned are not these records
             work += counts.events - events

@@ -36,7 +36,7 @@ class KafkaRecord(NamedTuple):
 class Message(NamedTuple):
     """A message to send to a topic, with the headers in order."""
 
-    key: bytes
+    key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
     timestamp: int | None = None
@@ -89,6 +89,11 @@ class KafkaRecords(Records):
 
     def __iter__(self) -> Iterator[KafkaRecord]:
         return map(self.record, range(len(self)))
+
+    def with_headers(self) -> list[int]:
+        """The indices of the records that have headers."""
+        indices: list[int] = np.flatnonzero(self._record_table[table.HEADER_COUNT]).tolist()
+        return indices
 
     def header_count(self, i: int) -> int:
         """The number of headers of the record at index `i`."""

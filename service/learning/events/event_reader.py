@@ -81,7 +81,7 @@ class EventReader:
             try:
                 event = self._careful.read(buffer[i], buffer.format_at(i))
             except Rejected as rejected:
-                rejects.append(Reject(i, rejected.reason, str(rejected)))
+                rejects.append(Reject(i, rejected.reason, str(rejected), rejected.pointer))
                 return None
             if event is None:
                 skipped.append(i)

@@ -23,11 +23,12 @@ TimeBudget = Callable[[], bool] | None
 
 
 class Reject(NamedTuple):
-    """A record that is not learned: its index in the slice, one of REASONS, one line of detail."""
+    """A record that is not learned: its index in the slice, one of REASONS, one line of detail, the member at fault."""
 
     record: int
     reason: str
     detail: str
+    pointer: str = ""
 
 
 class Event(NamedTuple):

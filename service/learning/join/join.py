@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from service.learning.evaluation.given_answers import NOT_ASKED
 from service.learning.events.read_events import EventIds, ReadEvents
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity
@@ -26,6 +27,7 @@ _FEWEST_SLOTS = 1 << 14
 _KEPT_TIMES = [memory.STREAM_TIME, memory.CLOSED, memory.DROPPED_UNTIL]
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SEED = secrets.randbits(32)
+Answers = NDArray[np.int32] | None
 
 
 def step_of(window: int) -> int:
@@ -72,6 +74,8 @@ class JoinedEvents(NamedTuple):
     labels: NDArray[np.float64]
     place: Place
     """Returns the partition and the offset of the event at an index."""
+    answers: NDArray[np.int32]
+    """The code of the answer that was given about each, see `GivenAnswers`."""
 
 
 class Join:
@@ -100,8 +104,8 @@ class Join:
             np.full(16, -1, np.int32), np.recarray((3, 0), memory.ENTRY), np.recarray(0, memory.LEFT),
         )  # fmt: skip
         self._values = np.empty(0, object)
-        self._formats = np.zeros(0, np.int8)
-        """The bytes of each held event and the number of their format, by slot."""
+        self._formats, self._answers = np.zeros(0, np.int8), np.zeros(0, np.int32)
+        """The bytes of each held event, the number of their format and the code of its answer, by slot."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -138,33 +142,39 @@ class Join:
         tails = np.concatenate([m.tails, np.full((1, memory.TAIL + 2), NEVER)])
         self._memory = m._replace(partitions=np.concatenate([m.partitions, own]).view(np.recarray), tails=tails)
 
-    def apply(self, records: Records, events: ReadEvents, labels: ReadEvents) -> tuple[int, JoinedEvents]:
-        """Apply records, which were read as events and as labels.
+    def apply(
+        self, records: Records, events: ReadEvents, labels: ReadEvents, answers: Answers
+    ) -> tuple[int, JoinedEvents]:
+        """Apply records, which were read as events and as labels. `answers` has the code of each record's answer.
 
         Returns how many were applied, and the events that are learned. No more leave at once than records are given, so
         both may be fewer than there are: call again.
         """
         joinable, slots = self._joinable(records, events, labels), np.full(len(records), -1)
         limit = min(max(len(records), MIN_CLOSED_EVENTS), MAX_CLOSED_EVENTS)
-        end = self._apply(joinable, 0, limit, slots, records.values)
+        end = self._apply(joinable, 0, limit, slots, records.values, answers)
         return end, self._take_left()
 
-    def rebuild(self, records: Records, events: ReadEvents, labels: ReadEvents) -> None:
+    def rebuild(self, records: Records, events: ReadEvents, labels: ReadEvents, answers: Answers) -> None:
         """Remember records that were applied before. Those of a partition come in order; partitions in any order."""
         joinable, slots, begin = self._joinable(records, events, labels), np.full(len(records), -1), 0
         self._memory.state[memory.REBUILDING] = 1
         while begin < len(records):
-            begin = self._apply(joinable, begin, MAX_CLOSED_EVENTS, slots, records.values)
+            begin = self._apply(joinable, begin, MAX_CLOSED_EVENTS, slots, records.values, answers)
             self._take_left()
             slots[:begin] = -1
         self._memory.state[memory.REBUILDING] = 0
 
-    def _apply(self, records: Any, begin: int, limit: int, slots: NDArray[np.int64], values: ValueBuffer) -> int:
+    def _apply(
+        self, records: Any, begin: int, limit: int, slots: NDArray[np.int64], values: ValueBuffer, answers: Answers
+    ) -> int:
         while (end := memory.apply_records(self._memory, records, begin, limit, slots)) == begin:
             if self.is_amid_record:
                 break
             self._grow()
         self._keep(slots, values)
+        if answers is not None and len(kept := np.flatnonzero(slots >= 0)):
+            self._answers[slots[kept]] = answers[kept]
         return int(end)
 
     def _joinable(self, records: Records, events: ReadEvents, labels: ReadEvents) -> Any:
@@ -271,8 +281,9 @@ class Join:
         values, formats = ValueBuffer.from_values(self._values[learned].tolist()), self._formats[learned]
         values.format_numbers = formats if formats.any() else None
         own, numbers, offsets = list(self._numbers), items["partition"][learned], items["offset"][learned]
-        self._values[left], self._formats[left] = None, 0
-        return JoinedEvents(values, labels[is_learned], lambda i: (own[numbers[i]], int(offsets[i])))
+        answers = self._answers[learned]
+        self._values[left], self._formats[left], self._answers[left] = None, 0, NOT_ASKED
+        return JoinedEvents(values, labels[is_learned], lambda i: (own[numbers[i]], int(offsets[i])), answers)
 
     def _grow(self) -> None:
         """Make room for a quarter more items."""
@@ -291,3 +302,4 @@ class Join:
             memory.move_table(old.table, self._memory)
         self._values = np.concatenate([self._values, np.empty(count - before, object)])
         self._formats = np.concatenate([self._formats, np.zeros(count - before, np.int8)])
+        self._answers = np.concatenate([self._answers, np.full(count - before, NOT_ASKED, np.int32)])

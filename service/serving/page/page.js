@@ -57,6 +57,7 @@ function accuracy(now) {
   $("accuracy-note").textContent = `Over ${which} events, each predicted before it was learned${all ? "; with the 95\u00a0% interval of the weights that answer" : ""}.`;
   const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one.diverged ?? verdict(one)])];
   rows.sort((a, b) => (b[0] === model.serve) - (a[0] === model.serve));
+  rows.push(["answers given", model.answered_accuracy, "what requests got, as far as it was logged"]);
   rows.push(["baseline", model.baseline, "the most frequent label"]);
   part("predictors", [rows, ...kinds.keys()], () => $("predictors").replaceChildren(
     h("caption", { class: "unseen" }, "Accuracy of all predictors"),
