@@ -37,6 +37,7 @@ MODULES = {
     "memory": ("P9",),
     "topics": ("P10",),
     "joins": ("P11",),
+    "posts": ("P12",),
     PARTS: (PARTS,),
 }
 """The rows of each module. A module has a function `figures`, which returns a list of `Figure`."""

@@ -29,7 +29,7 @@ from service.serving.page.history import History
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings, SnapshotSettings
-from service.settings.model import CandidateSettings, EventSettings, JoinSettings, ModelSettings
+from service.settings.model import CandidateSettings, EventSettings, JoinSettings, ModelSettings, PredictionSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import Section, TlsSection
 from service.snapshots.ports import Store
@@ -71,6 +71,11 @@ DETAILS = {
     "defect": "the service failed on this request; its log says why",
     "no snapshot yet": "the model has no snapshot yet",
     "not ready": "not every model can answer yet, or the service is shutting down",
+    "no ingest tokens": "posts need http.ingest_token_file, since others reach this address",
+    "unknown topic": "topic clicks does not exist",
+    "no join": "this model has no labels that come later: set [models.NAME.join]",
+    "bad record": "'label' must be one of 0, 1",
+    "Kafka away": "Kafka at localhost:9092: Connection refused",
     "too busy": "too many requests at a time",
     "Redis away": "the snapshot store does not answer",
 }
@@ -224,6 +229,12 @@ def configuration() -> str:
             JoinSettings,
         ),
         (
+            "`[models.NAME.predictions]`",
+            "What the model is asked becomes events: [late-labels.md](late-labels.md#over-http).",
+            "MODEL__PREDICTIONS__",
+            PredictionSettings,
+        ),
+        (
             "`[models.NAME.candidates.CANDIDATE]`",
             "Candidates learn next to the model from the same events: [model.md](model.md#candidates). What is not\n"
             "set is as the model has it; what belongs to a rule is another rule's own default.",
@@ -375,7 +386,7 @@ def _route(route: Any, shapes: Any) -> str:
         ),
     )
     for content in route.get("requestBody", {}).get("content", {}).values():
-        text += "".join(block("A request", item) for item in content["schema"]["examples"])
+        text += "".join(block("A request", item) for item in content["schema"].get("examples", ()))
     problems: list[tuple[str, str, str]] = []
     for status, answer in sorted(route["responses"].items()):
         for kind, content in answer.get("content", {}).items():

@@ -15,6 +15,8 @@ PerceptronError
 │   └── Unauthorised      the Kafka user lacks a right
 ├── Stuck                 our code or a client library makes no progress; a fresh process continues
 ├── Rejected              one event or request breaks the format (never ends a process)
+├── BadRecords            some records of a request break the format
+├── Unpostable            a request posts what its model does not take
 ├── UnknownModel          a request names a model that does not exist
 ├── UnknownCandidate      a request names a candidate that its model does not have
 └── Unanswerable          a model exists but cannot answer now
@@ -23,7 +25,7 @@ Each message is one line that says what is wrong and what to do.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class PerceptronError(Exception):
@@ -112,6 +114,18 @@ class Rejected(PerceptronError):
     def __init__(self, reason: str, detail: str, pointer: str = "") -> None:
         super().__init__(detail)
         self.reason, self.detail, self.pointer = reason, detail, pointer
+
+
+class BadRecords(PerceptronError):
+    """Some records of a request break the format: the first one's fault is the message."""
+
+    def __init__(self, faults: Sequence[Rejected]) -> None:
+        super().__init__(f"{faults[0]}{f' (and {len(faults) - 1:,} more)' if len(faults) > 1 else ''}")
+        self.faults = faults
+
+
+class Unpostable(PerceptronError):
+    """A request posts what its model does not take."""
 
 
 class UnknownModel(PerceptronError):

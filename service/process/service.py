@@ -32,10 +32,11 @@ from service.learning.records import P0, Records
 from service.monitoring.logging import configure_logging
 from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.memory import release_memory
+from service.process.model_topics import ModelTopics
 from service.process.observer import ModelObserver
 from service.process.scheduler import SystemClock
 from service.serving.follower import Follower, follow
-from service.serving.http.app import Application, HttpOptions
+from service.serving.http.app import Application, HttpOptions, Topics
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
 from service.serving.http.server import HttpServer
@@ -45,6 +46,7 @@ from service.serving.model_status import ModelStatus
 from service.serving.models import Model, Models, ServedModel, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
+from service.settings.section import loopback
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, SaveBudget, Snapshot
 from service.snapshots.ports import before_reset
@@ -105,6 +107,7 @@ class Process:
         self._connections.push_async_callback(self._store.close)
         self._connecting_since = 0.0
         """When the process began to connect to Kafka (seconds since 1970); 0 before."""
+        self._topics = ModelTopics(settings, self._models, self._metrics, self._log)
         self._member: GroupMember | None = None
         """None until Kafka is connected, and in a process that does not learn."""
 
@@ -131,7 +134,8 @@ class Process:
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         try:
             async with self._connections, SupervisedTasks() as tasks:
-                tasks.create_task(server.serve(sockets=[listening]))
+                self._topics.run = tasks.create_task
+                serving = tasks.create_task(server.serve(sockets=[listening]))
                 background = [*map(tasks.create_task, (self._measure_loop(), history.run(), self._work(tasks)))]
                 await self._stop.wait()
                 await asyncio.sleep(DRAIN_SECONDS)
@@ -143,6 +147,9 @@ class Process:
                 server.stop()
                 for task in background:
                     task.cancel()
+                await asyncio.wait([serving])  # it answers the last requests
+                if not await self._topics.end():
+                    self._log.warning("the last logged predictions are lost: Kafka has not acknowledged them")
         except BaseExceptionGroup as errors:
             _, others = errors.split(PerceptronError)
             raise others or _first(errors) from None
@@ -158,10 +165,13 @@ class Process:
             limits,
             tokens=BearerTokens(http.token_file, logger) if http.token_file else None,
             metrics_tokens=BearerTokens(http.metrics_token_file, logger) if http.metrics_token_file else None,
+            ingest_tokens=BearerTokens(http.ingest_token_file, logger) if http.ingest_token_file else None,
+            is_local=loopback(http.host),
             root_path=http.root_path,
             allowed_origins=http.allowed_origins,
         )
-        app = Application(self._models, self._metrics, self._store, history, stopping, options)
+        topics = Topics(self._topics.log_of, self._topics.posting_of)
+        app = Application(self._models, self._metrics, self._store, history, stopping, options, topics)
         connections = Connections(limits, self._requests, lambda cause: ended.labels(cause).inc(), stopping)
         return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(logger) if http.tls else None)
 

@@ -1,7 +1,7 @@
 """What a protocol of predictions exchanges with scoring: instances go in, and predictions come out."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -68,6 +68,17 @@ class Instances(msgspec.Struct, gc=False):
     """The JSON pointer of an instance, with `{}` in place of its index if the request has a list of instances."""
 
 
+class Asked(NamedTuple):
+    """An instance as it was sent: features and an id next to them, or a whole record."""
+
+    pointer: str
+    """The JSON pointer of the instance in the request."""
+    value: msgspec.Raw
+    id: msgspec.Raw
+    """Empty if there is none next to the features."""
+    is_event: bool
+
+
 class PredictParameters(BaseModel, extra="forbid"):
     """How a request wants its predictions: the query parameters of `/v1`."""
 
@@ -88,6 +99,9 @@ class PredictionRequest(Protocol):
 
     def read_pieces(self, flattener: Flattener, by_rows: bool) -> Iterator[Instances]:
         """The instances in pieces, for a thread; `by_rows` allows compiled rows. Raises Rejected."""
+
+    def asked(self) -> Sequence[Asked]:
+        """All instances as they were sent; the request was read."""
 
     def answer(
         self, predictions: list[Prediction], model: str, version: int, ahead: int, candidate: str | None

@@ -24,7 +24,9 @@ from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving.models import Models, ServedModel, read_all
+from service.serving.prediction_log import PredictionLog
 from service.serving.predictions import Contribution, LabelScore, Prediction, PredictionRequest, PredictParameters
+from service.streaming.records import Message
 
 MAX_EXPLAINED = 20_000
 """Features that one answer explains."""
@@ -42,8 +44,9 @@ interpreter for so short a time that the event loop would not get it (measured: 
 class Predictor:
     """Answers for the models of this process."""
 
-    def __init__(self, models: Models, metrics: Metrics) -> None:
-        self._models, self._metrics = models, metrics
+    def __init__(self, models: Models, metrics: Metrics, log_of: Callable[[str], PredictionLog | None]) -> None:
+        """`log_of` returns where the predictions of a model are logged, if they are."""
+        self._models, self._metrics, self._log_of = models, metrics, log_of
         # More threads at a time would only take the interpreter from the event loop, and memory.
         self._thread = asyncio.Semaphore(1)
         self._counters: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # faster than `labels`
@@ -69,23 +72,30 @@ class Predictor:
                 # The state cannot change, as the loop does not turn.
                 predictions = [answer(served.learner, classifier, each, explain, top) for each in features]
                 _check_finite(predictions, instances.pointer)
-                self._count(served.head.model, classifier.identity, predictions)
-                return request.answer(predictions, served.head.model, served.head.version, served.ahead, answered_by)
+                head = served.head
+                self._count(head.model, classifier.identity, predictions)
+                if log := self._log_of(head.model):
+                    log.add(log.records(request.asked(), predictions, head.version, answered_by))
+                return request.answer(predictions, head.model, head.version, served.ahead, answered_by)
         return await self._predict_large(name, request, query)
 
     async def _predict_large(self, name: str, request: PredictionRequest, query: PredictParameters) -> bytes:
         """The result of `predict`, from a thread."""
         async with self._thread:
             served, answered_by, classifier = self.answering(name, query.candidate)
-            head, ahead = served.head, served.ahead
+            head, ahead, log = served.head, served.ahead, self._log_of(served.head.model)
             frozen = await read_all(served.learner, partial(freeze, served.learner, classifier))
 
-            def predict_and_answer() -> bytes:
+            def predict_and_answer() -> tuple[bytes, Sequence[Message]]:
                 predictions = predict_large(frozen, request, query.explain, query.top)
                 self._count(head.model, frozen.classifier.identity, predictions)
-                return request.answer(predictions, head.model, head.version, ahead, answered_by)
+                logged = log.records(request.asked(), predictions, head.version, answered_by) if log else ()
+                return request.answer(predictions, head.model, head.version, ahead, answered_by), logged
 
-            return await asyncio.to_thread(predict_and_answer)
+            body, logged = await asyncio.to_thread(predict_and_answer)
+        if log:
+            log.add(logged)
+        return body
 
     def _count(self, name: str, identity: Identity, predictions: Sequence[Prediction]) -> None:
         """Count predictions, by label if there are few labels: each label is a series."""

@@ -23,6 +23,8 @@ class HttpSettings(Section):
     """Bearer tokens, one a line. If set, every request but a probe needs one."""
     metrics_token_file: str | None = None
     """Bearer tokens for `/metrics`; default: those of `token_file`."""
+    ingest_token_file: str | None = None
+    """Bearer tokens for posts of events and labels, which open nothing else. Beyond loopback posts need one."""
     ssl_certfile: str | None = None
     """The service's certificate and its chain, in PEM; default: no TLS."""
     ssl_keyfile: str | None = None
@@ -51,7 +53,7 @@ class HttpSettings(Section):
     @model_validator(mode="after")
     def _validate(self) -> Self:
         """Check that token files and certificates load, and that each origin is scheme://host."""
-        for name in ("token_file", "metrics_token_file"):
+        for name in ("token_file", "metrics_token_file", "ingest_token_file"):
             if (file := getattr(self, name)) is not None:
                 with as_value_error(f"{name}: "):
                     BearerTokens(file)
@@ -88,6 +90,6 @@ class HttpSettings(Section):
         lines = []
         if not (local := loopback(self.host)) and self.token_file is None:
             lines.append("everyone who reaches it can ask for predictions and weights; set http.token_file")
-        if not local and self.tls is None and (self.token_file or self.metrics_token_file):
+        if not local and self.tls is None and (self.token_file or self.metrics_token_file or self.ingest_token_file):
             lines.append("tokens cross the network unencrypted; set http.ssl_certfile, or use a proxy with TLS")
         return [f"http.host = {self.host}: {line}" for line in lines]

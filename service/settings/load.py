@@ -99,8 +99,13 @@ class Settings(BaseSettings):
                 raise ValueError(f"topics: '{name}' is a threshold-unit, which never learns: it needs no topic")
             if self.models[name].topic not in {None, name}:
                 raise ValueError(f"topics: model '{name}' learns topic '{self.models[name].topic}': take it out here")
-        if wrong := [name for name in self.model_topics if not is_topic(name)]:
-            raise ValueError(f"models: '{wrong[0]}' learns a topic, and its name is not a {TOPIC_NAME}")
+        for name, topics in self.model_topics.items():
+            own = self.models[name]
+            if not is_topic(name):
+                raise ValueError(f"models: '{name}' learns a topic, and its name is not a {TOPIC_NAME}")
+            rejects = own.join is None and own.event.unlabelled == "reject"
+            if own.predictions and own.predictions.topic == topics[0] and rejects:
+                raise ValueError(f"models: '{name}' would reject its logged predictions, which have no label: set join")
         return self
 
     @model_validator(mode="before")
@@ -165,7 +170,8 @@ class Settings(BaseSettings):
         Kafka's own topics and those of dead letters hold no events.
         """
         is_reserved = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)
-        is_reserved |= any(topic in (own.topic, own.join and own.join.topic) for own in self.models.values())
+        tables = ((own, own.join, own.predictions) for own in self.models.values())
+        is_reserved |= any(table and topic == table.topic for own in tables for table in own)
         return not is_reserved and _matching(self.patterns, topic) is not None
 
     def model_settings(self, model: str) -> ModelSettings:

@@ -172,6 +172,15 @@ class JoinSettings(Section):
         return JoinRules(**own | changed)
 
 
+class PredictionSettings(Section):
+    """`[models.NAME.predictions]`: what the model is asked becomes events, whose labels come later."""
+
+    topic: Annotated[str, AfterValidator(_topic)]
+    """The topic that predictions with an id are written to: most often the model's."""
+    share: float = Field(1.0, gt=0, le=1)
+    """The share of ids whose predictions are written."""
+
+
 class LearningSettings(Section):
     """How weights are learned: settings of a model, and of each of its candidates."""
 
@@ -227,6 +236,7 @@ class ModelSettings(LearningSettings):
     """What a string is: a feature `name=value`, ignored, or a reason to reject the event."""
     event: EventSettings = EventSettings()
     join: JoinSettings | None = None
+    predictions: PredictionSettings | None = None
     scale: Literal["none", "standard"] = "none"
     """`"standard"` learns numbers as (value - running mean) / running standard deviation."""
     labels: tuple[LabelSetting, ...] | None = Field(None, min_length=2, max_length=MAX_CLASSES)
@@ -273,8 +283,8 @@ class ModelSettings(LearningSettings):
     @model_validator(mode="after")
     def _validate_join(self) -> "ModelSettings":
         event, join = self.event, self.join
-        if (join or event.once) and not event.id:
-            raise ValueError("event.id: join and once need the ids of events")
+        if (join or event.once or self.predictions) and not event.id:
+            raise ValueError("event.id: join, once and predictions need the ids of events")
         if join is None:
             return self
         if event.unlabelled == "skip":

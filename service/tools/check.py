@@ -86,7 +86,9 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         broker, _ = await find_coordinator(cluster, group, settings.kafka.session_timeout)
         report.say("ok", f"group {group}: broker {broker} coordinates it")
     for model, own in settings.model_topics.items():
-        for name, right in (*((topic, "Read") for topic in own), (dead_letter_topic(model), "Write")):
+        log = settings.model_settings(model).predictions
+        written = [dead_letter_topic(model), *([log.topic] if log else [])]
+        for name, right in (*((topic, "Read") for topic in own), *((topic, "Write") for topic in written)):
             with report.failing():
                 await _check_topic(report, settings, name, right, name in topics)
     learned = {model: own for model, own in settings.model_topics.items() if topics.issuperset(own)}

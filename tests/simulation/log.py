@@ -227,5 +227,5 @@ class SimulatedLog:
         if self._world.refusing:
             return
         for letter in self._pending:
-            self._world.letters.setdefault(letter.key, set()).add(letter.value)
+            self._world.letters.setdefault(letter.key or b"", set()).add(letter.value)
         self._pending = []

@@ -7,7 +7,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.serving.http.app import Application, HttpOptions
+from service.serving.http.app import Application, HttpOptions, Topics
 from service.serving.http.limits import Limits
 from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
@@ -23,12 +23,13 @@ def serving(
     ready: bool = True,
     stopping: Callable[[], bool] = lambda: False,
     history: History | None = None,
+    topics: Topics | None = None,
     **options: Any,
 ) -> Application:
     """The application over these models; `options` are further ones of `HttpOptions`."""
     metrics, served = metrics or Metrics("0", list, lambda: ready, dict), Models(models)
     history = history or History(served, lambda _: None)
-    return Application(served, metrics, store, history, stopping, HttpOptions("0", limits, **options))
+    return Application(served, metrics, store, history, stopping, HttpOptions("0", limits, **options), topics)
 
 
 def application(learner: Learner, name: str = "m", **arguments: Any) -> Application:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
@@ -25,12 +26,15 @@ from service.serving.models import Models
 from service.serving.page import routes
 from service.serving.page.history import History
 from service.serving.page.page_state import PageState
+from service.serving.posting import Posting
+from service.serving.prediction_log import PredictionLog
 from service.serving.scoring import Predictor
 from service.snapshots.ports import Store
 
 PROBES, METRICS_PATH = ("/livez", "/readyz"), "/metrics"
 MAX_PARAMETERS = 500
 """Query parameters, and names in one of them: each takes up to 20 µs (measured)."""
+POSTS = re.compile("/v1/models/[^/]*/(events|labels)")
 OPEN_PATHS = {*PROBES, *routes.OPEN}
 """Paths that need no token: an orchestrator has none, and the page's files hold no data."""
 
@@ -47,6 +51,15 @@ class Ready(msgspec.Struct, forbid_unknown_fields=True):
     ready: bool = True
 
 
+class Topics(NamedTuple):
+    """What requests write to, by the names of models."""
+
+    log_of: Callable[[str], PredictionLog | None] = lambda _: None
+    """Returns the log of a model's predictions, if they are logged."""
+    posting_of: Callable[[str], Posting | None] = lambda _: None
+    """Returns how events and labels are posted; None if there is no such model, or if it never learns."""
+
+
 class HttpOptions(NamedTuple):
     """Settings of the application. Without tokens no request needs one; probes and the page's files never do."""
 
@@ -56,6 +69,10 @@ class HttpOptions(NamedTuple):
     tokens: BearerTokens | None = None
     metrics_tokens: BearerTokens | None = None
     """The tokens of `/metrics`; None if they are the same."""
+    ingest_tokens: BearerTokens | None = None
+    """The tokens of posts. Without them posts are taken on a loopback address alone, as other requests are."""
+    is_local: bool = True
+    """Whether it listens on a loopback address."""
     root_path: str = ""
     """The path under which a proxy serves the application."""
     allowed_origins: Sequence[str] = ()
@@ -73,9 +90,12 @@ class Application:
         history: History,
         stopping: Callable[[], bool],
         options: HttpOptions,
+        topics: Topics | None = None,
     ) -> None:
-        self._stopping, self._root_path = stopping, options.root_path
+        self._stopping, self._root_path, topics = stopping, options.root_path, topics or Topics()
         self._tokens, self._metrics_tokens = options.tokens, options.metrics_tokens or options.tokens
+        self._ingest_tokens = options.ingest_tokens or options.tokens
+        self._takes_posts = bool(options.ingest_tokens) or options.is_local
         self._timer = cache(metrics.requests.labels)  # faster than `labels`
         self.api = FastAPIOffline(
             title="Perceptron Service",
@@ -92,8 +112,8 @@ class Application:
         )
         swagger_ui.install_swagger_ui(self.api)
         routes.install_page(self.api, PageState(models, history, options.version, metrics.missing))
-        in_flight, predictor = InFlight(options.limits), Predictor(models, metrics)
-        self._direct_routes = [v1.install_v1(self.api, models, store, in_flight, predictor)]
+        in_flight, predictor = InFlight(options.limits), Predictor(models, metrics, topics.log_of)
+        self._direct_routes = v1.install_v1(self.api, models, store, in_flight, predictor, topics.posting_of, metrics)
         """Routes whose requests do not go through FastAPI, which costs more than a prediction."""
         _install_process(self.api, metrics)
         self.api.openapi_schema = openapi.with_schemas(self.api.openapi(), [*v1.ANSWERS, Live, Ready])
@@ -120,10 +140,14 @@ class Application:
             return send(message)
 
         app: ASGIApp = self.api
-        tokens = self._metrics_tokens if path == METRICS_PATH else self._tokens
+        tokens, is_post = self._metrics_tokens if path == METRICS_PATH else self._tokens, POSTS.fullmatch(path)
+        if is_post:
+            tokens = self._ingest_tokens
         try:
             if tokens and path not in OPEN_PATHS and not tokens.accept(bearer_token(scope["headers"])):
                 app = problems.response(401, "send a token, with the header authorization: Bearer TOKEN")
+            elif is_post and not self._takes_posts:
+                app = problems.response(403, "posts need http.ingest_token_file, since others reach this address")
             elif path == self._root_path:  # the pages' links are relative to a path that ends with a slash
                 app = RedirectResponse(f"{path}/")
             elif max(map(scope["query_string"].count, (b"&", b",", b"%2C", b"%2c"))) >= MAX_PARAMETERS:

@@ -25,10 +25,17 @@ With `http.token_file` each request needs the header `authorization: Bearer TOKE
 """
 TAGS = [
     {"name": "predictions", "description": "Ask a model for predictions."},
+    {"name": "records", "description": "Post events, and labels that come later."},
     {"name": "models", "description": "The weights, figures and kept versions of models."},
     {"name": "process", "description": "Probes for orchestrators, and metrics for Prometheus."},
 ]
 _REF = "#/components/schemas/{name}"
+_UNSTORED = {"schema": {"$ref": _REF.format(name="UnstoredProblem")}}
+UNSTORED: dict[int | str, dict[str, Any]] = {
+    503: {"description": "too busy, Kafka away", "content": {"application/problem+json": _UNSTORED}}
+}
+"""The response of a post whose records are not all stored."""
+ID = {"anyOf": [{"type": "string"}, {"type": "integer"}], "description": "of the event"}
 NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
 
 
@@ -52,18 +59,34 @@ def request_of(max_instances: int) -> dict[str, Any]:
         "anyOf": [{"type": "object"}, {"type": "array", "items": NUMBER}],
     }
     event = {"type": "object", "description": "a whole record, with features where the model's settings say"}
-    instance = {"type": "object", "required": ["features"], "properties": {"features": features}}
+    instance = {"type": "object", "required": ["features"], "properties": {"features": features, "id": ID}}
     members = {
         "features": features,
         "instances": {"type": "array", "items": instance, "maxItems": max_instances},
         "event": event,
         "events": {"type": "array", "items": event, "maxItems": max_instances},
     }
-    example = {"features": {"age": 31, "page": "/home"}}
+    example = {"features": {"age": 31, "page": "/home"}, "id": "r-17"}
     examples = [example, {"instances": [example] * min(2, max_instances)}, {"event": example}]
     one_of = [{"required": [name]} for name in members]
-    schema = {"type": "object", "properties": members, "oneOf": one_of, "examples": examples}
+    schema = {"type": "object", "properties": members | {"id": ID}, "oneOf": one_of, "examples": examples}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def posts_of(kind: str, max_records: int) -> dict[str, Any]:
+    """The `requestBody` of a post of events or labels."""
+    record: dict[str, Any] = {"type": "object", "description": "a whole record, as the model's settings say"}
+    example: dict[str, Any] = {"id": "r-17", "features": {"age": 31}, "label": 1}
+    if kind == "labels":
+        label = {"anyOf": [{"type": name} for name in ("boolean", "number", "string", "null")]}
+        record = {"type": "object", "required": ["id", "label"], "properties": {"id": ID, "label": label}}
+        example = {"id": "r-17", "label": 1}
+    many = {"type": "array", "items": record, "maxItems": max_records}
+    listed = {"type": "object", "required": [kind], "properties": {kind: many}}
+    schema = {"anyOf": [record, listed], "examples": [example, {kind: [example]}]}
+    lines = {"schema": {"type": "string", "description": "a record in each line"}}
+    content = {"application/json": {"schema": schema}, "application/x-ndjson": lines}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def with_schemas(document: dict[str, Any], answers: Sequence[type[msgspec.Struct]]) -> dict[str, Any]:

@@ -1,52 +1,31 @@
-"""Answers prediction requests, by a raw ASGI callable, so that a prediction costs neither routing nor validation."""
+"""Answers prediction requests."""
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 
 from starlette.datastructures import QueryParams
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from service.errors import Rejected
-from service.serving.http import problems
-from service.serving.http.limits import LINGER_SECONDS, WHOLE
-from service.serving.http.request_bodies import InFlight, is_gzip, unpacked
+from service.serving.http.endpoint import Endpoint
+from service.serving.http.request_bodies import InFlight
 from service.serving.predictions import PredictionRequest, PredictParameters
 from service.serving.scoring import Predictor
 
 DEFAULTS = PredictParameters()
 
 
-class Predict:
+class Predict(Endpoint):
     """Answers prediction requests to the model that the scope's `path_params` name."""
 
     def __init__(self, predictor: Predictor, in_flight: InFlight, parse: Callable[[bytes], PredictionRequest]) -> None:
         """`parse` makes a request of its body."""
         self._predictor, self._in_flight, self._parse = predictor, in_flight, parse
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        try:
-            body = await self._answer(scope, receive)
-        except Exception as error:
-            answer = await problems.answer_to(None, error)
-            if answer.status_code in problems.ENDING:
-                return await _send_last(answer, scope, receive, send)
-            await answer(scope, receive, send)
-            if answer.status_code == 500:
-                raise
-        else:
-            headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
-
-    async def _answer(self, scope: Scope, receive: Receive) -> bytes:
+    async def answer(self, scope: Scope, receive: Receive) -> bytes:
+        """The predictions."""
         name, text = scope["path_params"]["name"], scope["query_string"]
         query = PredictParameters.model_validate(dict(QueryParams(text))) if text else DEFAULTS
         self._predictor.answering(name, query.candidate)  # raise before waiting for the body
-        if is_gzip(scope["headers"]):
-            scope, receive = {**scope, "state": {}}, unpacked(receive)  # the unpacked body comes in pieces
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
         request = self._parse(body)
@@ -56,14 +35,3 @@ class Predict:
             raise request.fault(rejected) from None
         finally:
             self._in_flight.release(len(body))
-
-
-async def _send_last(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send the last answer of a connection, then read on for a while: a client that is reset could not read it."""
-    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
-    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
-    with contextlib.suppress(TimeoutError, asyncio.CancelledError):  # if a stop cancels it, the answer still ends
-        async with asyncio.timeout(LINGER_SECONDS):
-            while WHOLE not in scope.get("state", ()) and (await receive()).get("more_body"):
-                pass
-    await send({"type": "http.response.body"})

@@ -11,7 +11,16 @@ from msgspec import Meta
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from service.errors import Rejected, SnapshotDamaged, Unanswerable, UnknownCandidate, UnknownModel
+from service.errors import (
+    BadRecords,
+    Rejected,
+    SnapshotDamaged,
+    Unanswerable,
+    UnknownCandidate,
+    UnknownModel,
+    Unpostable,
+)
+from service.serving.posting import StoredRecord
 from service.text import format_error
 
 
@@ -32,12 +41,33 @@ class Problem(msgspec.Struct, forbid_unknown_fields=True):
     errors: list[Fault]
 
 
+class UnstoredProblem(Problem):
+    """The problem of a post whose records are not all stored; what is not may be stored later."""
+
+    records: list[StoredRecord | None]
+    """Where each record is stored; null if it is not."""
+
+
+class Unstored(Exception):
+    """Not all records of a post are stored."""
+
+    def __init__(self, why: str, places: list[StoredRecord | None]) -> None:
+        super().__init__(why)
+        self.places = places
+
+
 ENDING = 408, 413
 """Statuses after which the connection ends, since the rest of the body is not read."""
 CLOSE = {"connection": "close"}
 HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}, 408: CLOSE, 413: CLOSE}
 NOTHING_SERVED = "nothing is served at this path; /docs lists the paths"
-STATUSES: dict[type, int] = {UnknownModel: 404, UnknownCandidate: 404, Unanswerable: 503, SnapshotDamaged: 503}
+STATUSES: dict[type, int] = {
+    UnknownModel: 404,
+    UnknownCandidate: 404,
+    Unpostable: 404,
+    Unanswerable: 503,
+    SnapshotDamaged: 503,
+}
 """The status of an error whose message is the detail."""
 REASONS = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
 """The reason of a bad parameter, by the first word of pydantic's error; any other is a wrong type."""
@@ -47,7 +77,11 @@ def response(status: int, detail: str, *faults: Fault, headers: Mapping[str, str
     """A response with a problem document."""
     headers = dict(headers or {}) | HEADERS.get(status, {})
     problem = Problem("about:blank", HTTPStatus(status).phrase, status, detail, list(faults))
-    return Response(msgspec.json.encode(problem), status, headers, media_type="application/problem+json")
+    return _encoded(problem, headers)
+
+
+def _encoded(problem: Problem, headers: Mapping[str, str]) -> Response:
+    return Response(msgspec.json.encode(problem), problem.status, headers, media_type="application/problem+json")
 
 
 async def answer_to(_request: Any, error: Exception) -> Response:
@@ -65,6 +99,11 @@ async def answer_to(_request: Any, error: Exception) -> Response:
         if reason == "unknown-parameter":
             detail = "there is no such parameter; /docs lists them"
         return response(422, f"{where}: {detail}", Fault(where, reason))
+    if isinstance(error, Unstored):
+        problem = UnstoredProblem("about:blank", HTTPStatus(503).phrase, 503, str(error), [], error.places)
+        return _encoded(problem, HEADERS[503])
+    if isinstance(error, BadRecords):
+        return response(422, str(error), *(Fault(fault.pointer, fault.reason) for fault in error.faults))
     if isinstance(error, Rejected):
         return response(422, str(error), Fault(error.pointer, error.reason))
     if status := STATUSES.get(type(error)):

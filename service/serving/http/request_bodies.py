@@ -35,8 +35,10 @@ class InFlight:
         self._free_places += 1
         self._held_bytes -= body_bytes
 
-    async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The body of a request; raises HTTPException."""
+    async def read(self, scope: Scope, receive: Receive, *media: bytes) -> bytes:
+        """The body of a request, unpacked; raises HTTPException unless it is JSON or of one of these media types."""
+        if is_gzip(scope["headers"], media):
+            scope, receive = {**scope, "state": {}}, unpacked(receive)  # the unpacked body comes in pieces
         if WHOLE in scope.get("state", ()):
             body: bytes = (await receive()).get("body", b"")
             self._check_size(len(body))
@@ -79,18 +81,20 @@ class InFlight:
             raise HTTPException(503, "too many bytes of request bodies at a time")
 
 
-def is_gzip(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether a body is gzip; raises HTTPException if its headers say that it is not JSON, or has another encoding."""
-    media, codings = b"application/json", list[bytes]()
-    for name, value in reversed(headers):  # the first content-type counts
-        if name == b"content-type":
-            media = value
-        elif name == b"content-encoding":
+def media_type(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The media type of a body, without parameters; JSON if no header says it. The first header counts."""
+    value = next((value for name, value in headers if name == b"content-type"), b"application/json")
+    return value if value == b"application/json" else value.partition(b";")[0].strip().lower()
+
+
+def is_gzip(headers: Sequence[tuple[bytes, bytes]], allowed: Sequence[bytes] = ()) -> bool:
+    """Whether a body is gzip; raises HTTPException if it has another encoding, or is neither JSON nor `allowed`."""
+    media, codings = media_type(headers), list[bytes]()
+    for name, value in headers:
+        if name == b"content-encoding":
             codings += [coding for part in value.lower().split(b",") if (coding := part.strip()) != b"identity"]
-    if media != b"application/json":
-        media = media.partition(b";")[0].strip().lower()
-        if media != b"application/json" and not media.endswith(b"+json"):
-            raise HTTPException(415, "send the body as JSON, with the header content-type: application/json")
+    if media != b"application/json" and not media.endswith(b"+json") and media not in allowed:
+        raise HTTPException(415, "send the body as JSON, with the header content-type: application/json")
     if codings and codings not in ([b"gzip"], [b"x-gzip"]):
         raise HTTPException(415, "the body's content-encoding is unknown: send it as gzip, or uncompressed")
     return bool(codings)

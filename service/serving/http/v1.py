@@ -4,9 +4,9 @@ All handlers are `async def`: a plain function would run in a thread and see hal
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -22,18 +22,22 @@ from service.errors import DependencyError, Rejected
 from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
 from service.learning.learner import Learner
-from service.serving.http.openapi import request_of, responses
+from service.monitoring.metrics import Metrics
+from service.serving.http.endpoint import Endpoint
+from service.serving.http.openapi import UNSTORED, posts_of, request_of, responses
 from service.serving.http.predict import Predict
+from service.serving.http.problems import UnstoredProblem
 from service.serving.http.request_bodies import InFlight
+from service.serving.http.v1_posts import Post, StoredRecords
 from service.serving.http.v1_predictions import BatchPredictionResponse, PredictionResponse, V1Request
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
 from service.serving.models import Model, Models, read_all
+from service.serving.posting import Posting
 from service.serving.predictions import Prediction, PredictParameters
 from service.serving.scoring import Predictor
 from service.snapshots import codec
 from service.snapshots.ports import Store
 
-PREDICT_PATH = "/v1/models/{name}/predict"
 MAX_PAGE = 10_000
 """Weights in one answer."""
 
@@ -90,8 +94,24 @@ PREDICT_PROBLEMS = WEIGHTS_PROBLEMS | {
     422: "bad body, bad parameter, unknown parameter",
     503: "no snapshot yet, too busy",
 }
+POST_PROBLEMS = PREDICT_PROBLEMS | {
+    403: "no ingest tokens",
+    404: "unknown model, unknown topic, no join",
+    422: "bad record",
+}
 """The names of the problems that a route can end with, by status."""
-ANSWERS = PredictionResponse, BatchPredictionResponse, Prediction, ModelList, Description, Candidates, Weights, Versions
+ANSWERS = (
+    PredictionResponse,
+    BatchPredictionResponse,
+    Prediction,
+    ModelList,
+    Description,
+    Candidates,
+    Weights,
+    Versions,
+    StoredRecords,
+    UnstoredProblem,
+)
 
 
 class WeightsParameters(BaseModel, extra="forbid"):
@@ -114,18 +134,50 @@ def predict(name: str, parameters: Annotated[PredictParameters, Query()]) -> Non
     """
 
 
-def install_v1(app: FastAPI, models: Models, store: Store, in_flight: InFlight, predictor: Predictor) -> APIRoute:
-    """Add the routes of this protocol to `app`; returns the route of predictions, which needs nothing of FastAPI."""
+def post_events(name: str) -> None:
+    """Store one event, many as `{"events": [...]}`, or one in each line (NDJSON), in the model's topic: all or none.
+
+    An event that is posted twice is learned once if `event.once` is set.
+    """
+
+
+def post_labels(name: str) -> None:
+    """Store one label or many (`{"labels": [...]}`) of events by their ids, for a model with a `join`: all or none.
+
+    A label of null withdraws the event. A label that is posted twice counts once: the first of an id is taken.
+    """
+
+
+def install_v1(
+    app: FastAPI, models: Models, store: Store, in_flight: InFlight, predictor: Predictor,
+    posting_of: Callable[[str], Posting | None], metrics: Metrics,
+) -> list[APIRoute]:  # fmt: skip
+    """Add the routes of this protocol to `app`; returns those whose requests need nothing of FastAPI."""
     page_at_a_time, max_instances = asyncio.Lock(), in_flight.limits.max_instances
-    # FastAPI documents `predict`, and `Predict` answers the requests.
-    app.post(
-        PREDICT_PATH,
-        tags=["predictions"],
-        responses=responses(PREDICT_PROBLEMS, PredictionResponse, BatchPredictionResponse),
-        openapi_extra=request_of(max_instances),
-    )(predict)
-    (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT_PATH]
-    route.app = Predict(predictor, in_flight, partial(V1Request, max_instances=max_instances))
+
+    def count(model: str, kind: str, result: str, number: int) -> None:
+        metrics.ingested.labels(model, kind, result).inc(number)
+
+    def direct(endpoint: Endpoint, function: Callable[..., None], **documented: Any) -> APIRoute:
+        """FastAPI documents the function, and the endpoint answers the requests."""
+        path = f"/v1/models/{{name}}/{function.__name__.removeprefix('post_')}"
+        app.post(path, **documented)(function)
+        (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == path]
+        route.app = endpoint
+        return route
+
+    answers = responses(PREDICT_PROBLEMS, PredictionResponse, BatchPredictionResponse)
+    parse = partial(V1Request, max_instances=max_instances)
+    extra = request_of(max_instances)
+    routes = [
+        direct(
+            Predict(predictor, in_flight, parse), predict, tags=["predictions"], responses=answers, openapi_extra=extra
+        )
+    ]
+    for kind, function in (("events", post_events), ("labels", post_labels)):
+        post, extra = Post(kind, posting_of, in_flight, count), posts_of(kind, max_instances)
+        answers = responses(POST_PROBLEMS, StoredRecords) | UNSTORED
+        routes.append(direct(post, function, tags=["records"], responses=answers, openapi_extra=extra))
 
     @app.get("/v1/models", tags=["models"], responses=responses({401: "token missing"}, ModelList))
     async def list_models() -> Response:
@@ -174,7 +226,7 @@ def install_v1(app: FastAPI, models: Models, store: Store, in_flight: InFlight, 
             in_flight.release()
         return encoded(Versions([Version.from_head(*version) for version in kept]))
 
-    return route
+    return routes
 
 
 def encoded(answer: msgspec.Struct) -> Response:

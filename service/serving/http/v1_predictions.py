@@ -31,7 +31,7 @@ from service.learning.events.value_formats import ParsedValues, text_values
 from service.learning.identity import MAX_VALUE, Mode
 from service.learning.learner import Learner
 from service.serving import predictions as shapes
-from service.serving.predictions import Instances
+from service.serving.predictions import Asked, Instances
 from service.serving.scoring import freeze, predict_large
 
 POINTERS = {"features": "/features", "event": "/event", "instances": "/instances/{}/features", "events": "/events/{}"}
@@ -83,6 +83,22 @@ class BatchPredictionResponse(_Answered):
     candidate: AnsweringCandidate | UnsetType = UNSET
 
 
+class _AskedInstance(msgspec.Struct, gc=False):
+    features: msgspec.Raw
+    id: msgspec.Raw = msgspec.Raw()
+
+
+class _AskedBody(msgspec.Struct, gc=False):
+    features: msgspec.Raw = msgspec.Raw()
+    id: msgspec.Raw = msgspec.Raw()
+    event: msgspec.Raw = msgspec.Raw()
+    instances: list[_AskedInstance] = []
+    events: list[msgspec.Raw] = []
+
+
+_decode_asked = msgspec.json.Decoder(_AskedBody).decode
+
+
 class V1Request(msgspec.Struct, gc=False):
     """A `predictions.PredictionRequest` of this protocol."""
 
@@ -106,6 +122,19 @@ class V1Request(msgspec.Struct, gc=False):
         for features, input_field in read_pieces(self.body, flattener, self.max_instances, by_rows):
             self.input_field = input_field
             yield Instances(features, POINTERS[input_field])
+
+    def asked(self) -> list[Asked]:
+        """All instances as they were sent."""
+        body, no_id = _decode_asked(self.body), msgspec.Raw()
+        match self.input_field:
+            case "features":
+                return [Asked("", body.features, body.id, is_event=False)]
+            case "event":
+                return [Asked("/event", body.event, no_id, is_event=True)]
+            case "events":
+                return [Asked(f"/events/{i}", each, no_id, is_event=True) for i, each in enumerate(body.events)]
+        instances = enumerate(body.instances)
+        return [Asked(f"/instances/{i}", each.features, each.id, is_event=False) for i, each in instances]
 
     def answer(
         self, predictions: list[shapes.Prediction], model: str, version: int, ahead: int, candidate: str | None
@@ -149,8 +178,9 @@ def _decoder(mode: Mode, dimension: int, max_features: int, max_name_bytes: int)
     else:
         name = Annotated[str, Meta(max_length=max_name_bytes)]
         features = Annotated[dict[name, number], Meta(max_length=max_features)]
-    instance: Any = defstruct("Instance", [("features", features)])
-    members = [("features", features | UnsetType, UNSET), ("instances", list[instance] | UnsetType, UNSET)]
+    own_id = ("id", str | int | UnsetType, UNSET)
+    instance: Any = defstruct("Instance", [("features", features), own_id])
+    members = [("features", features | UnsetType, UNSET), ("instances", list[instance] | UnsetType, UNSET), own_id]
     return msgspec.json.Decoder(defstruct("Request", members)).decode
 
 
@@ -164,9 +194,12 @@ def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tup
             many = request.instances is not UNSET
             single = [request.features] if request.features is not UNSET else []
             instances = [instance.features for instance in request.instances] if many else single
-            # If the body has as many colons as members, no name is repeated or unknown, or has a colon.
+            # If the body has as many colons as members and ids, no name is repeated or unknown, or has a colon.
             colons = 1 + (len(instances) if many else 0)
             certain = many == (not single) and len(instances) <= max_instances
+            if ids := [e.id for e in (request, *(request.instances if many else ())) if e.id is not UNSET]:
+                colons += len(ids) + sum(str(each).count(":") for each in ids)
+                certain = certain and b"\\" not in body
             if identity.features != "positional":
                 colons += sum(map(len, instances))
                 # In plain ASCII a name has as many bytes as characters, which the decoder counts.
@@ -196,9 +229,9 @@ def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tu
     else:
         if kind != "a list":
             raise Rejected("wrong-type", f"'{name}' must be a list, got {kind}", f"/{name}")
-        _check_count(member, name, max_instances)
-        edges = enumerate(zip(*_edges(body, member, commas), strict=True))
-        instances = [_element(body[begin:end], name, i, flattener) for i, (begin, end) in edges]
+        check_count(member.items, name, max_instances)
+        spans = enumerate(zip(*edges(body, member, commas), strict=True))
+        instances = [_element(body[begin:end], name, i, flattener) for i, (begin, end) in spans]
     if values.not_finite is not None:
         raise values.not_finite
     return instances, name
@@ -233,7 +266,7 @@ def _path_in(name: str, flattener: Flattener) -> Path:
     return ("features",) if name == "instances" else flattener.path
 
 
-def _edges(body: bytes, member: MemberSpan, commas: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def edges(body: bytes, member: MemberSpan, commas: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The begin and end of each element of a list; `commas` has the positions of the list's commas."""
     begin = body.index(b"[", member.begin) + 1
     end = body.rindex(b"]", begin, member.end)
@@ -260,8 +293,8 @@ def read_pieces(
     if many is None or not listed:
         yield instances
         return
-    _check_count(many, name, max_instances)
-    begins, ends = _edges(body, many, commas)
+    check_count(many.items, name, max_instances)
+    begins, ends = edges(body, many, commas)
     largest = int(np.argmax(ends - begins))
     _check_size(int(ends[largest] - begins[largest]), max_bytes, f"/{name}/{largest}")
 
@@ -293,9 +326,10 @@ def _check_size(size: int, limit: int, pointer: str) -> None:
         raise Rejected("too-large", f"{size} bytes in one piece; the limit is {limit}", pointer)
 
 
-def _check_count(member: MemberSpan, name: str, max_instances: int) -> None:
-    if member.items > max_instances:
-        raise Rejected("too-large", f"{member.items} instances; the limit is {max_instances}", f"/{name}")
+def check_count(count: int, name: str, limit: int) -> None:
+    """Raise Rejected if the list of this name has more instances than the limit."""
+    if count > limit:
+        raise Rejected("too-large", f"{count} instances; the limit is {limit}", name and f"/{name}")
 
 
 def warm_up_predictions(learner: Learner) -> None:

@@ -98,9 +98,9 @@ class Events:
                 events.append(error)
         if self._reader:
             good = [(i, event) for i, event in enumerate(events) if isinstance(event, bytes)]
-            for place, reason, detail in self._reader.read([event for _, event in good]).rejects:
-                i, event = good[place]
-                events[i] = BadLine(self._rejected(event, reason, detail))
+            for reject in self._reader.read([event for _, event in good]).rejects:
+                i, event = good[reject.record]
+                events[i] = BadLine(self._rejected(event, reject.reason, reject.detail))
         return events
 
     def _rejected(self, event: bytes, reason: str, detail: str) -> str:

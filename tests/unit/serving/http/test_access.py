@@ -63,6 +63,17 @@ async def test_metrics_have_tokens_of_their_own(write: Callable[..., str]) -> No
             assert (await http.get("/v1/models", headers=api_header)).status_code == 200
 
 
+async def test_beyond_loopback_posts_need_a_file_of_tokens() -> None:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(serving(is_local=False)), base_url="http://test"
+    ) as http:
+        for kind in ("events", "labels"):
+            answer = await http.post(f"/v1/models/m/{kind}", json={})
+            assert answer.status_code == 403
+            assert "http.ingest_token_file" in answer.json()["detail"]
+        assert (await http.get("/v1/models")).status_code == 200
+
+
 def test_a_file_that_changes_is_read_again(write: Callable[..., str]) -> None:
     tokens = BearerTokens(file := write(OLD), logger := CapturingLogger())
     write(OLD, NEW)

@@ -1,0 +1,125 @@
+"""Events and labels that are posted to `/v1`, and written to a model's topics before the answer."""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, Meta
+from starlette.types import Receive, Scope
+
+from service.errors import BadRecords, DependencyError, Rejected, UnknownModel, Unpostable
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import text_values
+from service.serving.http.endpoint import Endpoint
+from service.serving.http.problems import Unstored
+from service.serving.http.request_bodies import InFlight, media_type
+from service.serving.http.v1_predictions import check_count, edges
+from service.serving.posting import Delivery, Posting, StoredRecord
+from service.streaming.kafka.topic_writer import TopicWriter
+from service.streaming.records import Message
+
+NDJSON = b"application/x-ndjson"
+ANSWER_SECONDS = 9.0
+"""The limit of a post. A client that waits longer than ten seconds for an answer is rare."""
+_BEFORE, _LIST, _AFTER = re.compile(rb'\s*\{\s*"\w+"\s*:\s*'), re.compile(rb"\s*\["), re.compile(rb"\s*\}\s*")
+"""What stands before the value of an object's only member, how a list begins, and what stands after the value."""
+
+
+_EXAMPLE = {"topic": "clicks", "partition": 0, "offset": 1234}
+
+
+class StoredRecords(msgspec.Struct, forbid_unknown_fields=True):
+    """All records of the request are stored."""
+
+    records: Annotated[list[StoredRecord | None], Meta(examples=[[_EXAMPLE]])]
+    """In the order of the request; null for a label whose prediction was left out by `predictions.share`."""
+
+
+class Post(Endpoint):
+    """Answers requests that post events, or labels."""
+
+    def __init__(
+        self, kind: str, find: Callable[[str], Posting | None], in_flight: InFlight,
+        count: Callable[[str, str, str, int], None],
+    ) -> None:  # fmt: skip
+        """`kind` is "events" or "labels". `find` returns how a model takes posts, None if there is no such model.
+
+        `count` gets a model, the kind, the result and a number of records.
+        """
+        self._kind, self._find, self._in_flight, self._count = kind, find, in_flight, count
+
+    async def answer(self, scope: Scope, receive: Receive) -> bytes:
+        """Store the records, and say where."""
+        name = scope["path_params"]["name"]
+        if (posting := self._find(name)) is None:
+            raise UnknownModel
+        if (writer := posting.labels if self._kind == "labels" else posting.events) is None:
+            raise Unpostable("this model has no labels that come later: set [models.NAME.join]")
+        body = await self._in_flight.read(scope, receive, NDJSON)
+        self._in_flight.take(len(body))
+        try:
+            is_ndjson, limit = media_type(scope["headers"]) == NDJSON, self._in_flight.limits.max_instances
+            values, pointer = await asyncio.to_thread(_split, body, self._kind, is_ndjson, limit)
+            read = posting.read_labels if self._kind == "labels" else posting.read_events
+            records = await read(values, pointer)
+        finally:
+            self._in_flight.release(len(body))  # a post that waits for Kafka keeps no prediction out
+        places = await self._write(name, writer, records, pointer)
+        return msgspec.json.encode(StoredRecords(places))
+
+    async def _write(
+        self, model: str, writer: TopicWriter, records: Sequence[Message | None], pointer: str
+    ) -> list[StoredRecord | None]:
+        """Write records; returns where each is stored, None for one that is not written. Raises Unstored."""
+        numbered = [(i, record) for i, record in enumerate(records) if record]
+        places: list[StoredRecord | None] = [None] * len(records)
+        delivery, why = Delivery(writer.topic, len(numbered)), ""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                partitions, limit = await writer.facts()
+                if not partitions:
+                    raise Unpostable(f"topic {writer.topic} does not exist")
+                why_large = f"topic {writer.topic} takes at most {limit} bytes"
+                # Only the size of a long record is looked at in detail, which takes time.
+                long = ((i, record) for i, record in numbered if 2 * len(record.value or b"") > limit)
+                if large := [i for i, record in long if record.wire_size > limit]:
+                    raise BadRecords([Rejected("too-large", why_large, pointer.format(i)) for i in large])
+                if not writer.add([record for _, record in numbered], delivery):
+                    why = f"too many records wait for topic {writer.topic}"
+                elif numbered:
+                    await delivery.ended.wait()
+        except TimeoutError:
+            why = f"{writer.cluster}: no acknowledgement in time"
+        except DependencyError as error:
+            why = str(error)
+        for (i, _), place in zip(numbered, delivery.places, strict=True):
+            places[i] = place
+        stored = len(places) - places.count(None)
+        self._count(model, self._kind, "stored", stored)
+        self._count(model, self._kind, "unstored", len(numbered) - stored)
+        if why := why or delivery.why:
+            raise Unstored(why, places)
+        return places
+
+
+def _split(body: bytes, kind: str, is_ndjson: bool, limit: int) -> tuple[ValueBuffer, str]:
+    """The records in a body, and the pointer of one, with `{}` in place of its index; raises Rejected."""
+    if is_ndjson:
+        data = np.frombuffer(body, np.uint8)
+        ends = np.append(np.flatnonzero(data == ord("\n")), len(body) if body[-1:] != b"\n" else []).astype(np.int64)
+        begins = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+        check_count(len(ends), "", limit)
+        for i in np.flatnonzero(begins == ends).tolist():
+            raise Rejected("not-json", f"line {i} is empty", f"/{i}")
+        return ValueBuffer(data, begins, ends), "/{}"
+    commas = np.empty(limit, np.int64)
+    member = text_values(body, ((kind,),), commas=commas).values[0]
+    if member is UNSET or not (_BEFORE.fullmatch(body, 0, member.begin) and _AFTER.fullmatch(body, member.end)):
+        return ValueBuffer.from_values([body]), ""
+    if not _LIST.match(body, member.begin):
+        raise Rejected("wrong-type", f"'{kind}' must be a list", f"/{kind}")
+    check_count(member.items, kind, limit)
+    return ValueBuffer(np.frombuffer(body, np.uint8), *edges(body, member, commas)), f"/{kind}/{{}}"

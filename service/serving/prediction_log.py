@@ -1,0 +1,130 @@
+"""What a model was asked, written to a topic as events without a label, so that labels can come later."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from service.errors import Rejected
+from service.learning.events.json_pointer import Path, parse_pointer, quoted_name, to_pointer
+from service.learning.identity import Identity, Label
+from service.serving.posting import document, first_allowed, is_in_share
+from service.serving.predictions import Asked, LabelScore, Prediction
+from service.streaming.kafka.topic_writer import TopicWriter
+from service.streaming.records import Message
+
+EVENT_TYPE = b"perceptron.prediction.v1"
+"""The type of these records as CloudEvents."""
+_INTEGER = re.compile(rb"-?[0-9]+")
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> bytes:
+    """A second since 1970 in UTC, as in ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()
+
+
+class LoggedPrediction(msgspec.Struct):
+    """The answer, in the header `prediction` of a record."""
+
+    label: Label
+    score: float
+    probability: float | UnsetType = UNSET
+    scores: list[LabelScore] | UnsetType = UNSET
+
+
+class PredictionLog:
+    """The log of one model. As a `topic_writer.Receipt` it counts what became of its records."""
+
+    def __init__(
+        self, model: str, identity: Identity, writer: TopicWriter, share: float, count: Callable[[str], None]
+    ) -> None:
+        """`count` gets the result of each record: written, lost or dropped."""
+        self._model, self._writer, self._share, self._count = model, writer, share, count
+        places = identity.event
+        self._features, self._label, self._id = map(parse_pointer, (places.features, places.label, places.id or ""))
+        self._where, self._source = first_allowed(places.where), f"/v1/models/{model}".encode()
+
+    def records(
+        self, asked: Iterable[Asked], predictions: Sequence[Prediction], version: int, candidate: str | None
+    ) -> list[Message]:
+        """The records of instances with an id, and of their predictions; raises Rejected for an id of another kind.
+
+        `version` and `candidate` answered.
+        """
+        now, records = time.time_ns() // 1_000_000, list[Message]()
+        when = b"%s.%03dZ" % (_second(now // 1000), now % 1000)
+        common = [("model", self._model.encode()), ("version", b"%d" % version), ("served_at", when)]
+        if candidate is not None:
+            common.append(("candidate", candidate.encode()))
+        common += [("ce_specversion", b"1.0"), ("ce_type", EVENT_TYPE), ("ce_source", self._source), ("ce_time", when)]
+        for each, prediction in zip(asked, predictions, strict=True):
+            id_ = self._id_of(each)
+            if id_ is None or not is_in_share(id_, self._share):
+                continue
+            answer = LoggedPrediction(prediction.label, prediction.score, prediction.probability, prediction.scores)
+            key = id_.encode()
+            own = [("prediction", msgspec.json.encode(answer)), ("ce_id", key)]
+            records.append(Message(key, self._value(each, id_), [*own, *common], now))
+        return records
+
+    def add(self, records: Sequence[Message]) -> None:
+        """Write these records in the background; drop them if too many wait."""
+        if records and not self._writer.add(records, self):
+            for _ in records:
+                self._count("dropped")
+
+    def stored(self, number: int, partition: int, offset: int) -> None:  # noqa: ARG002
+        """Count a record that was written."""
+        self._count("written")
+
+    def lost(self, number: int, why: str) -> None:  # noqa: ARG002
+        """Count a record that was refused."""
+        self._count("lost")
+
+    def _id_of(self, asked: Asked) -> str | None:
+        path, raw = (self._id, _value_at(asked.value, self._id)) if asked.is_event else (("id",), asked.id)
+        text, pointer = bytes(raw or b"null").strip(), asked.pointer + to_pointer(path)
+        if text == b"null":
+            return None
+        if text[:1] == b'"':
+            return msgspec.json.decode(text, type=str)
+        if _INTEGER.fullmatch(text):
+            return text.decode()
+        raise Rejected("wrong-type", f"{quoted_name(pointer)} must be a string or an integer", pointer)
+
+    def _value(self, asked: Asked, id_: str) -> bytes:
+        """The record: an event as it was sent, but for its label, or features and id where the model reads them."""
+        if not asked.is_event:
+            return document([(self._features, asked.value), *self._where, (self._id, id_)])
+        return bytes(asked.value if _value_at(asked.value, self._label) is None else _without(asked.value, self._label))
+
+
+def _members(text: Raw) -> dict[str, Raw]:
+    """The texts of an object's members; none of any other value."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Raw])
+    except msgspec.ValidationError:
+        return {}
+
+
+def _value_at(text: Raw, path: Path) -> Raw | None:
+    """The text of the value at a path; None if there is none."""
+    for name in path:
+        if (inner := _members(text).get(name)) is None:
+            return None
+        text = inner
+    return text
+
+
+def _without(text: Raw, path: Path) -> bytes:
+    """An object's text without the member at a path, which it has."""
+    members, name = _members(text), path[0]
+    if len(path) == 1:
+        del members[name]
+    else:
+        members[name] = Raw(_without(members[name], path[1:]))
+    return msgspec.json.encode(members)

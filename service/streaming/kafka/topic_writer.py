@@ -1,0 +1,187 @@
+"""Writes records to one topic in the background: each at most once, and in order within its partition.
+
+The client is idempotent, and repeats a batch until the broker has it. A batch that the broker refuses leaves a hole in
+the numbers by which the broker knows repeated batches, so the client is made anew.
+"""
+
+import asyncio
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from service.errors import DependencyError
+from service.streaming.kafka.clients import MAX_MESSAGE_BYTES
+from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.failures import kafka_failure
+from service.streaming.message_queue import USUAL_LIMIT_BYTES
+from service.streaming.records import Message
+
+MAX_QUEUED_BYTES = 32 << 20
+"""Bytes of memory of the records that wait for their acknowledgement."""
+BATCH_BYTES = 512 << 10
+ROUND_RECORDS = 1000
+"""The most records that are sent at the same time: to pack them takes a few milliseconds."""
+FACTS_SECONDS = 30.0
+"""How old the facts of a topic may be."""
+LINGER_SECONDS = 0.01
+"""The pause before records are sent, so that more come: a request costs as much as a hundred records (measured)."""
+CLOSE_SECONDS, RETRY_SECONDS = 0.5, 1.0
+
+
+class Receipt(Protocol):
+    """Hears what became of records, by their numbers."""
+
+    def stored(self, number: int, partition: int, offset: int) -> None:
+        """The broker has this record."""
+
+    def lost(self, number: int, why: str) -> None:
+        """This record was refused."""
+
+
+class TopicFacts(NamedTuple):
+    """What a writer must know about its topic."""
+
+    partitions: int
+    """Their number; 0 if the topic does not exist."""
+    limit: int
+    """Bytes of the largest batch."""
+
+
+class _Waiting(NamedTuple):
+    """A record that waits for its acknowledgement, and its receipt."""
+
+    message: Message
+    receipt: Receipt
+    number: int
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes of memory it takes."""
+        key, value, headers, _ = self.message
+        return 1000 + len(key or b"") + len(value or b"") + 150 * len(headers)
+
+
+class TopicWriter:
+    """Writes to one topic, as long as `run` runs.
+
+    A record goes to the partition that the CRC-32 of its key says, as with librdkafka; one without a key to any.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, create: bool, warn: Callable[[str], None]) -> None:
+        """`create` allows to create the topic. `warn` gets the reason each time that nothing can be written."""
+        self.cluster, self.topic, self._create, self._warn = cluster, topic, create, warn
+        self._queue, self._bytes, self._round = deque[_Waiting](), 0, 0
+        self._added, self._empty = asyncio.Event(), asyncio.Event()
+        self._empty.set()
+        self._facts, self._facts_until, self._asking = TopicFacts(0, USUAL_LIMIT_BYTES), 0.0, asyncio.Lock()
+
+    def add(self, messages: Iterable[Message], receipt: Receipt) -> bool:
+        """Take records to write, and return True. If too many wait, take none and return False.
+
+        The number of a record is its index.
+        """
+        waiting = [_Waiting(message, receipt, i) for i, message in enumerate(messages)]
+        size = sum(each.memory for each in waiting)
+        if self._bytes and self._bytes + size > MAX_QUEUED_BYTES:
+            return False
+        if waiting:
+            self._queue += waiting
+            self._bytes += size
+            self._added.set()
+            self._empty.clear()
+        return True
+
+    async def facts(self) -> TopicFacts:
+        """The present facts of the topic; raises DependencyError."""
+        async with self._asking:
+            if time.monotonic() >= self._facts_until:
+                limit, partitions = self._facts.limit, len(await self.cluster.partitions(self.topic, "Write"))
+                if partitions:
+                    with suppress(DependencyError):  # without the right to ask, the limit stays as it is
+                        limit = await self.cluster.largest_batch(self.topic)
+                    self._facts_until = time.monotonic() + FACTS_SECONDS
+                self._facts = TopicFacts(partitions, limit)
+        return self._facts
+
+    async def flush(self) -> None:
+        """Wait until no record waits."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Write records as they come, for as long as the process runs."""
+        while True:
+            await self._added.wait()
+            try:
+                if self._create and not (await self.facts()).partitions:
+                    await self.cluster.create_topics([self.topic])
+                if not (await self.facts()).partitions:
+                    raise DependencyError(f"{self.cluster}: topic {self.topic} does not exist", "kafka")
+                limit = min(BATCH_BYTES, (await self.facts()).limit)
+                producer = self.cluster.producer(
+                    enable_idempotence=True, max_batch_size=limit, max_request_size=MAX_MESSAGE_BYTES
+                )
+                async with self.cluster.open_clients(producer, close_seconds=CLOSE_SECONDS), self.cluster.errors():
+                    while await self._write(producer):
+                        await self._added.wait()
+                        if len(self._queue) < ROUND_RECORDS:
+                            await asyncio.sleep(LINGER_SECONDS)
+            except DependencyError as error:
+                self._warn(f"{error}: records wait")
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _write(self, producer: AIOKafkaProducer) -> bool:
+        """Write records that wait; returns False if the producer cannot go on."""
+        batches, unsent = self._pack(producer, sorted(await producer.partitions_for(self.topic)))
+        sent, goes_on = dict[int, Any](), True
+        for partition, (batch, waiting) in batches.items():
+            try:
+                sent[partition] = await producer.send_batch(batch, self.topic, partition=partition)
+            except KafkaError:
+                unsent, goes_on = [*waiting, *unsent], False
+        self._queue.extendleft(reversed(unsent))
+        for partition, acknowledged in sent.items():
+            waiting = batches[partition][1]
+            try:
+                first = (await acknowledged).offset
+            except KafkaError as error:
+                self._end(waiting, why=kafka_failure(error, "Write"))
+                self._facts_until, goes_on = 0.0, False
+            else:
+                self._end(waiting, partition, first)
+        return goes_on
+
+    def _pack(
+        self, producer: AIOKafkaProducer, partitions: Sequence[int]
+    ) -> tuple[dict[int, tuple[Any, list[_Waiting]]], list[_Waiting]]:
+        """Records that wait: a batch for each partition with its records, and those that do not fit."""
+        batches, rest = dict[int, tuple[Any, list[_Waiting]]](), list[_Waiting]()
+        self._round += 1
+        anywhere = partitions[self._round % len(partitions)]
+        for _ in range(min(len(self._queue), ROUND_RECORDS)):
+            waiting = self._queue.popleft()
+            key, value, headers, timestamp = waiting.message
+            partition = partitions[zlib.crc32(key) % len(partitions)] if key else anywhere
+            if partition not in batches:
+                batches[partition] = producer.create_batch(), []
+            batch, own = batches[partition]
+            fits = batch.append(timestamp=timestamp, key=key, value=value, headers=headers)
+            (own if fits else rest).append(waiting)
+        return batches, rest
+
+    def _end(self, waiting: Sequence[_Waiting], partition: int = 0, first: int = 0, why: str = "") -> None:
+        """Say that records are stored, at offsets from `first` on, or why they are lost."""
+        for offset, each in enumerate(waiting, first):
+            if why:
+                each.receipt.lost(each.number, why)
+            else:
+                each.receipt.stored(each.number, partition, offset)
+        self._bytes -= sum(each.memory for each in waiting)
+        if not self._bytes:
+            self._added.clear()
+            self._empty.set()
