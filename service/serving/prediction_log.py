@@ -16,8 +16,8 @@ from service.serving.predictions import Asked, LabelScore, Prediction
 from service.streaming.kafka.topic_writer import TopicWriter
 from service.streaming.records import Message
 
-EVENT_TYPE = b"perceptron.prediction.v1"
-"""The type of these records as CloudEvents."""
+CLOUD_EVENT = ("ce_specversion", b"1.0"), ("ce_type", b"perceptron.prediction.v1")
+"""Headers by which these records are CloudEvents."""
 _INTEGER = re.compile(rb"-?[0-9]+")
 
 
@@ -43,10 +43,11 @@ class PredictionLog:
         self, model: str, identity: Identity, writer: TopicWriter, share: float, count: Callable[[str], None]
     ) -> None:
         """`count` gets the result of each record: written, lost or dropped."""
-        self._model, self._writer, self._share, self._count = model, writer, share, count
+        self._writer, self._share, self._count = writer, share, count
         places = identity.event
         self._features, self._label, self._id = map(parse_pointer, (places.features, places.label, places.id or ""))
-        self._where, self._source = first_allowed(places.where), f"/v1/models/{model}".encode()
+        self._where, source = first_allowed(places.where), f"/v1/models/{model}".encode()
+        self._common = [("model", model.encode()), *CLOUD_EVENT, ("ce_source", source)]
 
     def records(
         self, asked: Iterable[Asked], predictions: Sequence[Prediction], version: int, candidate: str | None
@@ -57,10 +58,9 @@ class PredictionLog:
         """
         now, records = time.time_ns() // 1_000_000, list[Message]()
         when = b"%s.%03dZ" % (_second(now // 1000), now % 1000)
-        common = [("model", self._model.encode()), ("version", b"%d" % version), ("served_at", when)]
+        common = [*self._common, ("version", b"%d" % version), ("served_at", when), ("ce_time", when)]
         if candidate is not None:
             common.append(("candidate", candidate.encode()))
-        common += [("ce_specversion", b"1.0"), ("ce_type", EVENT_TYPE), ("ce_source", self._source), ("ce_time", when)]
         for each, prediction in zip(asked, predictions, strict=True):
             id_ = self._id_of(each)
             if id_ is None or not is_in_share(id_, self._share):
@@ -86,14 +86,14 @@ class PredictionLog:
         self._count("lost")
 
     def _id_of(self, asked: Asked) -> str | None:
-        path, raw = (self._id, _value_at(asked.value, self._id)) if asked.is_event else (("id",), asked.id)
-        text, pointer = bytes(raw or b"null").strip(), asked.pointer + to_pointer(path)
+        text = bytes((_value_at(asked.value, self._id) if asked.is_event else asked.id) or b"null").strip()
         if text == b"null":
             return None
         if text[:1] == b'"':
             return msgspec.json.decode(text, type=str)
         if _INTEGER.fullmatch(text):
             return text.decode()
+        pointer = asked.pointer + to_pointer(self._id if asked.is_event else ("id",))
         raise Rejected("wrong-type", f"{quoted_name(pointer)} must be a string or an integer", pointer)
 
     def _value(self, asked: Asked, id_: str) -> bytes:
