@@ -9,15 +9,23 @@ from service.errors import AnotherCluster, LogLost, SnapshotDamaged, SnapshotFor
 from service.learning.identity import Identity
 from tests.partitions import P0
 from tests.simulation.judge import Judge
-from tests.simulation.run import Process
+from tests.simulation.run import JOINED, Process, Simulation
 from tests.simulation.world import Topic, World
+
+JOINED_SEED = 15
+"""A seed whose model has a join."""
 
 
 class SingleProcess:
     """A process that is stepped until a condition holds. A head that is not the fold of its records is a Violation."""
 
-    def __init__(self, partitions: int) -> None:
-        self.world = World(1)
+    def __init__(self, partitions: int, joined: bool = False) -> None:
+        """`joined` gives the model a join, with partitions of events and of labels."""
+        self.world, self._identity = World(JOINED_SEED if joined else 1), Identity()
+        if joined:
+            simulation = Simulation(JOINED_SEED)
+            self._identity = simulation.identity
+            simulation.others[0].coroutine.close()
         self.world.faulty = False
         self.world.topics = []
         self.judge = Judge(self.world)
@@ -28,13 +36,16 @@ class SingleProcess:
 
     def start(self, **options: Any) -> Process:
         """Start a process that takes the place of the previous one."""
-        self.process = Process(self.world, self.judge, f"p{len(self.started)}", Identity(), {"keep": 0}, **options)
+        name, keeper_options = f"p{len(self.started)}", {"keep": 0, "options": JOINED}
+        self.process = Process(self.world, self.judge, name, self._identity, keeper_options, **options)
         self.started.append(self.process)
         return self.process
 
     def recreate(self, partitions: int = 1) -> None:
         """Replace the topic by another, empty one."""
-        self.world.topic = Topic(self.world.rng, partitions)
+        world = self.world
+        kinds = (world.values, world.labels, True) if world.joined else ()
+        self.world.topic = Topic(world.rng, partitions, *kinds)
         self.world.topics.append(self.world.topic)
 
     def produce(self, times: int) -> None:
@@ -55,7 +66,7 @@ class SingleProcess:
         assert process.observer.reason is not None
         return process.observer.reason
 
-    def until(self, holds: Callable[[], object], steps: int = 500) -> bool:
+    def until(self, holds: Callable[[], object], steps: int = 2000) -> bool:
         for _ in range(steps):
             if holds():
                 return True
@@ -200,3 +211,22 @@ def test_a_digest_from_before_the_last_save_drops_nothing(single: SingleProcess)
     single.world.now += 5
     assert single.until(lambda: single.world.counts.get("rewound: replaced"))
     assert single.until(single.judge.covers_log)
+
+
+def test_a_join_whose_rebuilding_ends_early_is_rebuilt_anew() -> None:
+    joined = SingleProcess(2, joined=True)
+    joined.learn(60)
+    process = joined.start()
+    process.log.assign()
+
+    def has_remembered() -> bool:
+        model: Any = process.learning._model
+        return bool(model and model.learner.join._memory.items["state"].any())
+
+    assert joined.until(has_remembered)
+    process.log.revoke()
+    process.log.assign()
+    joined.produce(5)
+    assert joined.until(joined.judge.covers_log), process.observer.reason
+    for each in joined.started:
+        each.coroutine.close()
