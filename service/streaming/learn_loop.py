@@ -351,7 +351,7 @@ class LearnLoop:
             for records in (await self.log.poll(partitions=left)).values():
                 for start in range(0, len(records), MAX_SLICE_RECORDS):
                     part = records[start : start + MAX_SLICE_RECORDS]
-                    learner.remember(part, [*given_answers(part, self.log.model, learner.identity)])
+                    learner.remember(part, [*given_answers(part, self.log.model, learner)])
                     await self.clock.sleep(0)
             if not self.log.held:
                 return False
@@ -378,7 +378,7 @@ class LearnLoop:
         """Learn the first records, up to one slice; returns how many."""
         now, started, counts = self.clock.now, self.clock.now(), model.learner.main.counts
         slice_, events = records[: records.within(SLICE_BYTES)], counts.events
-        answers = [*given_answers(slice_, self.log.model, model.learner.identity)]
+        answers = [*given_answers(slice_, self.log.model, model.learner)]
         outcome = model.learner.apply(slice_, lambda: now() - started >= SLICE_SECONDS, answers)
         took, work = now() - started, outcome.consumed
         if model.learner.join:  # the events that are learned are not these records
