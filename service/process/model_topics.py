@@ -26,12 +26,9 @@ class ModelTopics:
         self.run: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = asyncio.create_task
         """Starts a task that writes."""
         self._writing: dict[TopicWriter, asyncio.Task[None]] = {}
-        # Each is made once.
-        self._writer, self.log_of, self._posting = (
-            cache(self._new_writer),
-            cache(self._new_log),
-            cache(self._new_posting),
-        )
+        self._writer, self._posting = cache(self._new_writer), cache(self._new_posting)
+        self.log_of = cache(self._new_log)
+        """Returns the log of a model's predictions, None if they are not logged."""
 
     def posting_of(self, model: str) -> Posting | None:
         """How events and labels of a model are posted; None if there is no such model, or if it never learns."""
@@ -55,10 +52,11 @@ class ModelTopics:
         if own.rule == "threshold-unit":
             return None
         topics = self._settings.topics_of(model)
-        labels = self._writer(topics[-1]) if own.join else None
-        return Posting(
-            own.identity(), self._writer(topics[0]), labels, own.predictions.share if own.predictions else 1.0
+        labels, share = (
+            self._writer(topics[-1]) if own.join else None,
+            own.predictions.share if own.predictions else 1.0,
         )
+        return Posting(own.identity(), self._writer(topics[0]), labels, share)
 
     async def end(self) -> bool:
         """Write the last records, and stop writing; returns whether all were written."""

@@ -131,12 +131,13 @@ class Posting:
             rejects = rejects + [Reject(labels.records[i], "unknown-label", why, "/label") for i in wrong.tolist()]
         _check(rejects, pointer)
         own, multiclass = self._identity.labels or (-1, 1), self._identity.multiclass
-        before, id_path, records = first_allowed(join.where), parse_pointer(join.id), list[Message | None]()
+        before, records = first_allowed(join.where), list[Message | None]()
+        id_path, label_path = parse_pointer(join.id), parse_pointer(join.label or "")
         for id_, sign in zip(labels.ids, labels.labels.tolist(), strict=True):
             members = [*before, (id_path, id_)]
-            if join.label:
+            if label_path:
                 label = None if math.isnan(sign) else own[int(sign) if multiclass else sign > 0.0]
-                members.append((parse_pointer(join.label), label))
+                members.append((label_path, label))
             is_written = is_in_share(id_ or "", self._share)
             records.append(_message(id_, document(members)) if is_written else None)
         return records

@@ -1,7 +1,7 @@
 """Writes records to one topic in the background: each at most once, and in order within its partition.
 
-The client is idempotent, and repeats a batch until the broker has it. A batch that the broker refuses leaves a hole in
-the numbers by which the broker knows repeated batches, so the client is made anew.
+The client is idempotent, and repeats a batch until the broker has it. If the broker refuses a batch, its number is
+missing in the sequence that the broker expects of this client. Then a new client takes its place.
 """
 
 import asyncio
@@ -118,13 +118,15 @@ class TopicWriter:
         while True:
             await self._added.wait()
             try:
-                if self._create and not (await self.facts()).partitions:
+                facts = await self.facts()
+                if self._create and not facts.partitions:
                     await self.cluster.create_topics([self.topic])
-                if not (await self.facts()).partitions:
+                    facts = await self.facts()
+                if not facts.partitions:
                     raise DependencyError(f"{self.cluster}: topic {self.topic} does not exist", "kafka")
-                limit = min(BATCH_BYTES, (await self.facts()).limit)
+                size = min(BATCH_BYTES, facts.limit)
                 producer = self.cluster.producer(
-                    enable_idempotence=True, max_batch_size=limit, max_request_size=MAX_MESSAGE_BYTES
+                    enable_idempotence=True, max_batch_size=size, max_request_size=MAX_MESSAGE_BYTES
                 )
                 async with self.cluster.open_clients(producer, close_seconds=CLOSE_SECONDS), self.cluster.errors():
                     while await self._write(producer):
