@@ -52,10 +52,8 @@ class ModelTopics:
         if own.rule == "threshold-unit":
             return None
         topics = self._settings.topics_of(model)
-        labels, share = (
-            self._writer(topics[-1]) if own.join else None,
-            own.predictions.share if own.predictions else 1.0,
-        )
+        labels = self._writer(topics[-1]) if own.join else None
+        share = own.predictions.share if own.predictions else 1.0
         return Posting(own.identity(), self._writer(topics[0]), labels, share)
 
     async def end(self) -> bool:

@@ -29,8 +29,6 @@ ROUND_RECORDS = 1000
 """The most records that are sent at the same time: to pack them takes a few milliseconds."""
 FACTS_SECONDS = 30.0
 """How old the facts of a topic may be."""
-LINGER_SECONDS = 0.01
-"""The pause before records are sent, so that more come: a request costs as much as a hundred records (measured)."""
 CLOSE_SECONDS, RETRY_SECONDS = 0.5, 1.0
 
 
@@ -131,8 +129,6 @@ class TopicWriter:
                 async with self.cluster.open_clients(producer, close_seconds=CLOSE_SECONDS), self.cluster.errors():
                     while await self._write(producer):
                         await self._added.wait()
-                        if len(self._queue) < ROUND_RECORDS:
-                            await asyncio.sleep(LINGER_SECONDS)
             except DependencyError as error:
                 self._warn(f"{error}: records wait")
             await asyncio.sleep(RETRY_SECONDS)
