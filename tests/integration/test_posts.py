@@ -1,7 +1,6 @@
 """The loop over HTTP: predictions are logged, labels and events are posted, and the model learns."""
 
 import asyncio
-import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,19 +146,18 @@ async def test_each_logged_prediction_is_learned_once_whatever_dies(
         await asyncio.to_thread(service.up)
     answered, kills = set[int](), 4
 
-    def ask(numbers: range) -> None:
-        for i in numbers:
-            service = services[i % 2]
-            with contextlib.suppress(httpx.TransportError):
-                answer = httpx.post(
-                    f"http://127.0.0.1:{service.port}/v1/models/{topic}/predict",
-                    json={"id": i, "features": {"a": i % 7}},
-                )
-                if answer.status_code == 200:
-                    answered.add(i)
+    def ask(numbers: range, service: Running) -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{service.port}") as client:
+            for i in numbers:
+                try:
+                    body = {"id": i, "features": {"a": i % 7}}
+                    if client.post(f"/v1/models/{topic}/predict", json=body).status_code == 200:
+                        answered.add(i)
+                except httpx.TransportError:
+                    wait(lambda: service.is_ok("/livez"), "the killed process is back")
 
     with ThreadPoolExecutor(8) as pool:
-        asking = [pool.submit(ask, range(k, count, 8)) for k in range(8)]
+        asking = [pool.submit(ask, range(k, count, 8), services[k % 2]) for k in range(8)]
         for turn in range(kills):
             await until(lambda: len(answered) > count * (turn + 1) / (kills + 2), "predictions are answered")  # noqa: B023
             victim = services[turn % 2]
