@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.errors import DataError
+from service.learning.events.event_reader import EventReader
 from service.learning.identity import Identity, Places
 from service.tools.formats.formats import Events, Line, format_of
 from tests.checks import decode
@@ -187,6 +188,7 @@ def test_a_key_is_found_where_it_is_named(
 
 
 @given(st.binary(max_size=200))
+@example(b'{"id":"a record that where skips"}')
 def test_any_bytes_are_read_or_named(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     """No input ends in anything but events, bad lines and DataError, whatever the format."""
     folder = tmp_path_factory.mktemp("any")
@@ -197,4 +199,6 @@ def test_any_bytes_are_read_or_named(tmp_path_factory: pytest.TempPathFactory, r
                 lines, _ = read(folder, raw, identity, **options)
             except DataError:
                 continue
-            assert all({identity.event.features[1:] or "label"} <= set(e) for e in events(lines))
+            own = EventReader(identity).read([line.value for line in lines])
+            assert not own.rejects
+            assert all({identity.event.features[1:] or "label"} <= set(events(lines)[i]) for i in own.records)
