@@ -26,6 +26,7 @@ class ModelTopics:
         self.run: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = asyncio.create_task
         """Starts a task that writes."""
         self._writing: dict[TopicWriter, asyncio.Task[None]] = {}
+        self._logs: list[PredictionLog] = []
         self._writer, self._posting = cache(self._new_writer), cache(self._new_posting)
         self.log_of = cache(self._new_log)
         """Returns the log of a model's predictions, None if they are not logged."""
@@ -45,7 +46,8 @@ class ModelTopics:
             return None
         counters = {result: self._metrics.logged.labels(model, result) for result in ("written", "lost", "dropped")}
         writer, identity = self._writer(log.topic), own.identity()
-        return PredictionLog(model, identity, writer, log.share, lambda result: counters[result].inc())
+        self._logs.append(PredictionLog(model, identity, writer, log.share, lambda result: counters[result].inc()))
+        return self._logs[-1]
 
     def _new_posting(self, model: str) -> Posting | None:
         own = self._settings.model_settings(model)
@@ -58,6 +60,8 @@ class ModelTopics:
 
     async def end(self) -> bool:
         """Write the last records, and stop writing; returns whether all were written."""
+        for log in self._logs:
+            log.flush()
         flushes = [asyncio.create_task(writer.flush()) for writer in self._writing]
         _, late = await asyncio.wait(flushes, timeout=FLUSH_SECONDS) if flushes else ((), ())
         for task in (*late, *self._writing.values()):

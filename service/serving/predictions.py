@@ -90,6 +90,9 @@ class PredictParameters(BaseModel, extra="forbid"):
 class PredictionRequest(Protocol):
     """A request for predictions in some protocol, and the answer to it."""
 
+    ids_are_valid: bool
+    """Whether `read` has found that each id is a text or an integer."""
+
     @property
     def is_large(self) -> bool:
         """Whether a thread reads and answers it."""

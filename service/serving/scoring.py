@@ -75,7 +75,7 @@ class Predictor:
                 head = served.head
                 self._count(head.model, classifier.identity, predictions)
                 if log := self._log_of(head.model):
-                    log.add(log.records(request.asked(), predictions, head.version, answered_by))
+                    log.add_soon(request, predictions, head.version, answered_by)
                 return request.answer(predictions, head.model, head.version, served.ahead, answered_by)
         return await self._predict_large(name, request, query)
 
@@ -89,7 +89,7 @@ class Predictor:
             def predict_and_answer() -> tuple[bytes, Sequence[Message]]:
                 predictions = predict_large(frozen, request, query.explain, query.top)
                 self._count(head.model, frozen.classifier.identity, predictions)
-                logged = log.records(request.asked(), predictions, head.version, answered_by) if log else ()
+                logged = log.records(request, predictions, head.version, answered_by) if log else ()
                 return request.answer(predictions, head.model, head.version, ahead, answered_by), logged
 
             body, logged = await asyncio.to_thread(predict_and_answer)

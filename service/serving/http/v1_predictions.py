@@ -106,6 +106,7 @@ class V1Request(msgspec.Struct, gc=False):
     max_instances: int
     input_field: str = ""
     """The member that has the instances, once they are read."""
+    ids_are_valid: bool = False
 
     @property
     def is_large(self) -> bool:
@@ -114,7 +115,7 @@ class V1Request(msgspec.Struct, gc=False):
 
     def read(self, flattener: Flattener) -> Instances:
         """All instances of a body that is not large; raises Rejected."""
-        features, self.input_field = read_instances(self.body, flattener, self.max_instances)
+        features, self.input_field, self.ids_are_valid = read_instances(self.body, flattener, self.max_instances)
         return Instances(features, POINTERS[self.input_field])
 
     def read_pieces(self, flattener: Flattener, by_rows: bool) -> Iterator[Instances]:
@@ -184,8 +185,11 @@ def _decoder(mode: Mode, dimension: int, max_features: int, max_name_bytes: int)
     return msgspec.json.Decoder(defstruct("Request", members)).decode
 
 
-def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str]:
-    """The features of each instance of a small body, and the member that holds them; raises Rejected."""
+def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str, bool]:
+    """The features of each instance of a small body, the member that holds them, and whether all ids are valid.
+
+    It raises Rejected. If it returns False, ids were not looked at.
+    """
     if not flattener.excluded and flattener.patterns is None:
         identity = flattener.identity
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -206,8 +210,8 @@ def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tup
                 if not body.isascii() or b"\\" in body:
                     certain = certain and all(name_fits(name, identity) for row in instances for name in row)
             if certain and body.count(b":") == colons:
-                return instances, "instances" if many else "features"
-    return _read_carefully(body, flattener, max_instances)
+                return instances, "instances" if many else "features", True
+    return *_read_carefully(body, flattener, max_instances), False
 
 
 def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
