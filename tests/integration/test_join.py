@@ -108,3 +108,46 @@ async def test_a_partition_that_ends_long_before_the_others_is_named_unless_they
     service = await asyncio.to_thread(run(f'[model.event]\norder = "{order}"').up)
     await asyncio.to_thread(wait, lambda: learned(service, 20_100), "all events are learned")
     assert ("partition 1 has ended" in service.log.read_text()) == (order == "arrival")
+
+
+async def test_a_user_lets_windows_close_without_silent_labels_and_forgets_what_is_held(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
+) -> None:
+    events, labels = f"{topic}-events", f"{topic}-labels"
+    for name in (events, labels):
+        await create_topic(kafka, name, 1)
+    settings = SETTINGS.format(model=topic).replace('window = "1m"', 'window = "10s"\nmax_silence = "5s"')
+    service = run(settings, topic="")
+    service.topic = topic
+
+    async def ask(begin: int, end: int) -> None:
+        for i in range(begin, end):
+            await send_at(producer, events, START + 1000 * i, {"id": i, "features": {"a": i % 3}}, 0)
+        await producer.flush()
+
+    def command(*words: str) -> tuple[int, str]:
+        done = perceptron("-c", str(service.config), *words, "-m", topic, "--redis", service.redis_url)
+        return done.returncode, done.stdout + done.stderr
+
+    for i in range(12):
+        await send_at(producer, labels, START + 1000 * i, {"id": i, "label": 1}, 0)
+    await ask(0, 90)
+    await asyncio.to_thread(service.up)
+    await until(lambda: service.model()["held"] == 90 and service.model()["join_waits"], "windows wait for labels")
+    waiting = service.model()
+    assert waiting["events"] == 0
+    assert f"{labels}-0" in waiting["join_waits"]
+    assert f"perceptron join resume -m {topic}" in waiting["join_waits"]
+    assert command("join", "resume")[0] == 0
+    await ask(90, 100)
+    await until(lambda: service.model()["events"] + service.model()["held"] == 100, "windows close")
+    resumed = service.model()
+    assert (resumed["label_outcomes"]["joined"], resumed["join_waits"]) == (12, None)
+    assert 0 < resumed["held"] < 20
+    code, text = command("join", "drop")
+    assert (code, f"{resumed['held']} events" in text, "--yes" in text) == (2, True, True)
+    assert command("join", "drop", "--yes")[0] == 0
+    await until(lambda: service.model()["held"] == 0, "the service has taken over the new head")
+    assert (service.model()["dropped"], service.model()["events"]) == (resumed["held"], resumed["events"])
+    code, text = command("verify", "-b", kafka.address)
+    assert code == 0, text
