@@ -23,7 +23,7 @@ SIZE = ViewportSize(width=1100, height=990)
 PICTURE_INTERVAL_SECONDS, PICTURE_MS, LAST_PICTURE_MS = 2.5, 700, 3000
 SETTLED_SECONDS = 3.0
 """Maximum time until the page shows the last events."""
-END = "nothing lost"
+END = "nothing logged is lost"
 """The demo prints this at its end. It continues to serve, so that the last picture shows a service that answers."""
 
 

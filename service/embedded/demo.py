@@ -1,27 +1,27 @@
 """`perceptron demo`: the whole service on real servers, with its page, while the rule that it learns changes.
 
-The service runs as two processes of one group, as a user would start them: one learns, the other is the standby. First
-a vector separates the events. Then the rule changes, and the model learns the new one. Later the learner is killed, the
-standby takes over, and the killed process comes back as the standby. This process starts the servers, produces the
-events and asks the service over HTTP. At the end `perceptron verify` learns the topic again and must find the same
-state, bit for bit.
+The service runs as two processes of one group: one learns, the other is the standby. Over HTTP this process asks for a
+prediction of each visit, which is logged, and posts its label later, which is joined and learned. First a vector
+separates the visits. Then the rule changes, and the model learns the new one. Later the learner is killed, the standby
+takes over, and the killed process comes back as the standby. At the end each logged visit must have been learned once,
+and `perceptron verify` learns the log again and must find the same state, bit for bit.
 """
 
 import asyncio
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import msgspec
 from rich.console import Console
@@ -32,11 +32,14 @@ from service.errors import PerceptronError
 from service.streaming.kafka.cluster import Cluster
 
 DEMO_TOPIC = "demo"
+DEMO_PATH = f"/v1/models/{DEMO_TOPIC}"
 DEMO_SEED = 7
 TURNS_AT, KILLED_AT = 0.4, 0.7
 """The shares of the events after which the rule changes, and after which the learner is killed."""
+LABEL_SECONDS = 3.0
+"""Time from a visit until its label is posted."""
 LEARN_SECONDS = 60.0
-"""Time to learn the rest after the last event was produced."""
+"""Time to learn the rest after the last visit."""
 LINE_SECONDS = 4.0
 """Time between two lines about what is learned."""
 DEMO_SETTINGS = Path(__file__).with_name("demo.toml")
@@ -63,25 +66,24 @@ def run_demo(events: int, rate: int, leave: bool) -> None:
             for port in (free_port(), free_port()):
                 service = Server([*command, "run", "-p", str(port)], port, folder / f"service-{port}.log")
                 services.append(stack.enter_context(service.running()))
-            _wait(lambda: all(_get(service, "/readyz") for service in services), "both processes are ready")
+            _wait(lambda: all(_ask(service, "/readyz") for service in services), "both processes are ready")
         learner = _wait(lambda: _look(services)[0], "one of them learns")
-        standby = next(service for service in services if service is not learner)
+        services.sort(key=lambda service: service is not learner)  # visits ask the learner first
         # A space or nothing follows each address, so that it can be clicked and copied.
         say(f"[bold]the page: http://{learner.address}/[/]")
-        say(f"the page of the process that stands by: http://{standby.address}/")
+        say(f"the page of the process that stands by: http://{services[1].address}/")
         say(f"perceptron run, twice: one learns; with Kafka on {broker.address} and Valkey on {store.address}")
         state = asyncio.run(_stream(say, services, broker.address, events, rate))
         verified = subprocess.run([*command, "verify"], capture_output=True, text=True, check=False)
         if verified.returncode or state["updates"] > state["bound"]:
             raise PerceptronError(f"the learned state is wrong, please report this: {verified.stdout}{verified.stderr}")
         say(
-            "[bold]nothing lost, nothing learned twice[/]: `perceptron verify` has learned the topic again, and has "
-            f"{events:,} events, {state['mistakes']:,} mistakes and the same state ({state['state_digest'][:12]}…)"
+            f"[bold]nothing logged is lost, nothing is learned twice[/]: {events:,} predictions answered, "
+            f"{state['events']:,} logged and learned; `perceptron verify` has learned the log again: equal, bit for bit"
         )
         if not leave:
             # The group may be assigning the topic again, since the killed process has joined it again.
-            learner = _wait(lambda: _look(services)[0], "one of them learns")
-            _invite(learner, shlex.join([*command, "produce", "-", "-b", broker.address]))
+            _invite(_wait(lambda: _look(services)[0], "one of them learns"))
             with suppress(KeyboardInterrupt):
                 signal.pause()
             say("stopping")
@@ -110,15 +112,22 @@ def _servers() -> Iterator[tuple[Path, Server, Server]]:
         yield folder, broker, store
 
 
-def _get(service: Server, path: str) -> Any:
-    """A JSON document of a service; None if the service does not answer."""
-    with suppress(OSError), urllib.request.urlopen(f"http://{service.address}{path}", timeout=5) as answer:
+def _ask(service: Server, path: str, body: Any = None) -> Any:
+    """The JSON that a service answers to a GET, or to a POST of `body`; None if it does not answer."""
+    data, headers = body and json.dumps(body).encode(), {"content-type": "application/json"}
+    request = Request(f"http://{service.address}{path}", data, headers)
+    with suppress(OSError, HTTPException), urlopen(request, timeout=5) as answer:  # noqa: S310 - it is http
         return json.load(answer)
+
+
+def _post(services: Sequence[Server], kind: str, body: Any) -> None:
+    """Post to the first service that answers, and try again until one does."""
+    _wait(lambda: any(_ask(service, f"{DEMO_PATH}/{kind}", body) for service in services), f"POST {kind} is answered")
 
 
 def _look(services: Sequence[Server]) -> tuple[Server | None, Any]:
     """The process that learns, or None, and the model as that process has it, or else as a standby has it."""
-    states = [(service, state) for service in services if (state := _get(service, f"/v1/models/{DEMO_TOPIC}"))]
+    states = [(service, state) for service in services if (state := _ask(service, DEMO_PATH))]
     learning = next((pair for pair in states if pair[1]["learning_here"]), None)
     return learning or (None, states[-1][1] if states else None)
 
@@ -132,55 +141,70 @@ def _wait(condition: Callable[[], Any], what: str) -> Any:
     return result
 
 
+async def _visit(services: Sequence[Server], visits: list[dict[str, Any]]) -> None:
+    """Ask for predictions of visits, and post their labels later."""
+    labels = [{"id": visit["id"], "label": visit.pop("bought")} for visit in visits]
+    await asyncio.to_thread(_post, services, "predict", {"events": visits})
+    await asyncio.sleep(LABEL_SECONDS)
+    await asyncio.to_thread(_post, services, "labels", {"labels": labels})
+
+
+async def _logged(address: str) -> int:
+    """The number of visits in the log. A visit is there twice if it asked again when its answer died with a process."""
+    log = Cluster(address).read_whole(DEMO_TOPIC, PerceptronError("the log is gone"))
+    return len({record.key async for _, records in log for record in records})
+
+
 async def _stream(say: Callable[[str], None], services: Sequence[Server], address: str, events: int, rate: int) -> Any:
-    """Produce `rate` events a second, kill the learner on the way, until all is learned and saved; return the model."""
+    """Let `rate` visits a second come, kill the learner on the way, until all is learned; return the model."""
     sent, turn, turned = 0, int(TURNS_AT * events), False
     stream = visits(DEMO_SEED, events, turn)
+    visiting = list[asyncio.Task[None]]()
     killed: Server | None = None
     back: asyncio.Task[None] | None = None
     _, state = _look(services)
-    say(f"streaming {events:,} visits to a shop, {rate:,} a second, such as")
+    say(f"{events:,} visits to a shop, {rate:,} a second, ask for a prediction each; their labels come later. A visit:")
     print(f"        {msgspec.json.encode(next(visits(DEMO_SEED, 1, 1))).decode()}", file=sys.stderr)
     say("a rule says who buys: many items, long visits and returning users do, phones and vouchers do not")
-    async with Cluster(address).producer(enable_idempotence=True, linger_ms=5) as producer:
-        begun = printed = time.monotonic()
-        while time.monotonic() < begun + events / rate + LEARN_SECONDS:
-            if not turned and state["events"] == turn:
-                turned = True
-                say(
-                    f"[bold]{turn:,} events, {state['updates']:,} mistakes <= {state['bound']:,}[/], their bound by "
-                    "the perceptron theorem: a vector separates them"
-                )
-                say("[bold]a sale begins[/] and the rule changes: phones and vouchers buy, returning users do not")
-            # Before the rule changes all earlier events are learned, so that their mistakes can be told.
-            until = min(events if turned else turn, int((time.monotonic() - begun) * rate))
-            for visit in islice(stream, max(0, until - sent)):
-                await producer.send(DEMO_TOPIC, msgspec.json.encode(visit))
-                sent += 1
-            learner, latest = await asyncio.to_thread(_look, services)
-            state = latest or state
-            if learner and not killed and state["events"] >= KILLED_AT * events:
-                learner.kill()
-                killed, killed_at = learner, time.monotonic()
-                say(
-                    f"the learner on port {learner.port} is [bold]killed[/] (SIGKILL) at {state['events']:,} events, "
-                    f"{state['ahead']:,} of them ahead of its last snapshot; the standby answers"
-                )
-            elif learner and killed and not back:
-                say(
-                    f"the process on port {learner.port} has taken over after {time.monotonic() - killed_at:.1f} s, "
-                    "from that snapshot; the killed one comes back to stand by"
-                )
-                back = asyncio.create_task(asyncio.to_thread(killed.start))
-            all_learned = state["events"] >= events and not state["ahead"]
-            if learner and state["events"] < events and time.monotonic() > printed + LINE_SECONDS:
-                printed = time.monotonic()
-                say(_line(state))
-            if back and all_learned and all(_get(service, "/readyz") for service in services):
+    begun = printed = time.monotonic()
+    while time.monotonic() < begun + events / rate + LEARN_SECONDS:
+        if not turned and state["events"] == turn:
+            turned = True
+            say(
+                f"[bold]{turn:,} events, {state['updates']:,} mistakes <= {state['bound']:,}[/], their bound by "
+                "the perceptron theorem: a vector separates them"
+            )
+            say("[bold]a sale begins[/] and the rule changes: phones and vouchers buy, returning users do not")
+        # Before the rule changes all earlier events are learned, so that their mistakes can be told.
+        until = min(events if turned else turn, int((time.monotonic() - begun) * rate))
+        if batch := list(islice(stream, max(0, until - sent))):
+            visiting.append(asyncio.create_task(_visit(services, batch)))
+            sent += len(batch)
+        learner, latest = await asyncio.to_thread(_look, services)
+        state = latest or state
+        if learner and not killed and state["events"] >= KILLED_AT * events:
+            learner.kill()
+            killed, killed_at = learner, time.monotonic()
+            say(
+                f"the learner on port {learner.port} is [bold]killed[/] (SIGKILL) at {state['events']:,} events, "
+                f"{state['ahead']:,} of them ahead of its last snapshot; the standby answers"
+            )
+        elif learner and killed and not back:
+            say(
+                f"the process on port {learner.port} has taken over after {time.monotonic() - killed_at:.1f} s, "
+                "from that snapshot; the killed one comes back to stand by"
+            )
+            back = asyncio.create_task(asyncio.to_thread(killed.start))
+        if learner and state["events"] < events and time.monotonic() > printed + LINE_SECONDS:
+            printed = time.monotonic()
+            say(_line(state))
+        if back and sent == events and not state["ahead"] and all(_ask(service, "/readyz") for service in services):
+            await asyncio.gather(*visiting)
+            if state["events"] == await _logged(address):
                 say(f"[bold]{_line(state)}[/]")
                 return state
-            await asyncio.sleep(0.1)
-    raise PerceptronError(f"only {state['events']:,} of {events:,} events were learned in time")
+        await asyncio.sleep(0.1)
+    raise PerceptronError(f"{await _logged(address):,} of {events:,} visits are logged, {state['events']:,} learned")
 
 
 def _line(state: Any) -> str:
@@ -191,11 +215,12 @@ def _line(state: Any) -> str:
     return f"{state['events']:,} events, {state['mistakes']:,} mistakes; of the last 1,000 right: {right}"
 
 
-def _invite(learner: Server, produce: str) -> None:
-    """Print how to produce one event, and ask for one prediction, in another terminal."""
-    visit = next(visits(DEMO_SEED, 1, 1))
+def _invite(learner: Server) -> None:
+    """Print how to ask for one prediction, and to post its label, in another terminal."""
+    visit = next(visits(DEMO_SEED, 1, 1)) | {"id": "mine"}
+    label = {"id": visit["id"], "label": visit.pop("bought")}
     print(f"\nServing until Ctrl-C, on http://{learner.address}/ which learns now.")
-    print(f"In another terminal, produce one event:\n\necho '{json.dumps(visit)}' | {produce}\n")
-    del visit["bought"]
-    url, body = f"http://{learner.address}/v1/models/{DEMO_TOPIC}/predict", json.dumps({"event": visit})
-    print(f"and ask for one prediction:\n\ncurl -s {url} -H 'content-type: application/json' -d '{body}'\n", flush=True)
+    print("In another terminal, ask for one prediction, and post its label, so that it is learned:\n")
+    for kind, body in (("predict", {"event": visit}), ("labels", label)):
+        url = f"http://{learner.address}{DEMO_PATH}/{kind}"
+        print(f"curl -s {url} -H 'content-type: application/json' -d '{json.dumps(body)}'\n", flush=True)

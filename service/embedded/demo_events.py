@@ -42,6 +42,7 @@ def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:
             continue
         number += 1
         yield {
+            "id": f"visit-{number}",
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "user": {"id": rng.getrandbits(32), "device": device, "returning": returning},
             "page": {"id": rng.choice(("shoes", "coats", "bags")), "minutes": minutes},
@@ -54,5 +55,5 @@ if __name__ == "__main__":
     for end in (signal.SIGINT, signal.SIGPIPE):  # so that a reader can stop it
         signal.signal(end, signal.SIG_DFL)
     for visit in visits(0, sys.maxsize, sys.maxsize):
-        del visit["at"], visit["user"]["id"]
+        del visit["id"], visit["at"], visit["user"]["id"]
         print(json.dumps({"label": visit.pop("bought"), "features": visit}))
