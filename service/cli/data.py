@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from service.cli import options
 from service.cli.options import AsJson, Bootstrap, Format, LabelColumn, Output, Topic, one_topic, run_async, settings_of
 from service.errors import ConfigurationError
 
@@ -24,18 +25,27 @@ def produce(
     skip: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the first N good events.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, and send nothing.")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Refuse lines that the model would reject.")] = True,
+    labels: Annotated[bool, typer.Option("--labels", help="FILE has labels that come later.")] = False,
+    model: Annotated[list[str] | None, typer.Option("-m", "--model", metavar="MODEL", help="Whose labels.")] = None,
 ) -> None:
-    """Send the events of a file to a topic."""
+    """Send the events of a file to a topic; or labels that come later, with the ids of their events."""
     from service.learning.events.value_formats import FORMATS
     from service.tools import produce as tool
     from service.tools.formats import formats
 
-    settings = settings_of(ctx)
-    name = one_topic(settings)
-    identity = settings.model_settings(name).identity()
-    reader = formats.format_of(file, identity, name=form, label=label, key=key)
-    value_format = next(each for each in FORMATS if each.name == written)
-    events = formats.Events(file, reader, identity, check=check or dry_run, value_format=value_format)
+    if labels:
+        if formats.format_name(file, form) == "csv" or written != "json" or label or key or not check:
+            raise ConfigurationError("--labels reads JSON lines, and takes no --as, --label, --key or --no-check")
+        settings, name = options.settings_and_model(ctx)
+        events: formats.Events = tool.LabelFile(file, settings, name)
+        name = settings.topics_of(name)[-1]
+    else:
+        settings = settings_of(ctx)
+        name = one_topic(settings)
+        identity = settings.model_settings(name).identity()
+        reader = formats.format_of(file, identity, name=form, label=label, key=key)
+        value_format = next(each for each in FORMATS if each.name == written)
+        events = formats.Events(file, reader, identity, check=check or dry_run, value_format=value_format)
     if dry_run:
         return tool.dry_run(events, count, skip)
     return run_async(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))

@@ -90,7 +90,9 @@ def first_allowed(where: Mapping[str, Sequence[Any]]) -> list[tuple[Path, Any]]:
 class Posting:
     """What is posted to one model, and where it is written."""
 
-    def __init__(self, identity: Identity, events: TopicWriter, labels: TopicWriter | None, share: float = 1.0) -> None:
+    def __init__(
+        self, identity: Identity, events: TopicWriter | None, labels: TopicWriter | None, share: float = 1.0
+    ) -> None:
         """`labels` is None if labels do not come later. A label whose id is outside of `share` is not written."""
         self.events, self.labels = events, labels
         self._identity, self._share, self._turn = identity, share, asyncio.Lock()
@@ -122,6 +124,12 @@ class Posting:
         return [_message(ids.get(i), value or b"") for i, value in enumerate(values)]
 
     def _read_labels(self, values: ValueBuffer, pointer: str) -> list[Message | None]:
+        records, rejects = self.label_records(values)
+        _check(rejects, pointer)
+        return [*records.values()]
+
+    def label_records(self, values: Sequence[bytes | None]) -> tuple[dict[int, Message | None], Sequence[Reject]]:
+        """The records of good labels by their indices, None for one that is not written; and the rejects."""
         labels, join = self._label_reader.read(values), self._identity.join
         assert join  # noqa: S101 - the caller has checked it
         rejects, value = labels.rejects, join.label_value
@@ -129,18 +137,17 @@ class Posting:
             why = f"'label' must be {label_as_json(value)}"
             wrong = np.flatnonzero(labels.labels != self._label_reader.signs[isinstance(value, bool), value])
             rejects = rejects + [Reject(labels.records[i], "unknown-label", why, "/label") for i in wrong.tolist()]
-        _check(rejects, pointer)
         own, multiclass = self._identity.labels or (-1, 1), self._identity.multiclass
-        before, records = first_allowed(join.where), list[Message | None]()
+        before, records = first_allowed(join.where), dict[int, Message | None]()
         id_path, label_path = parse_pointer(join.id), parse_pointer(join.label or "")
-        for id_, sign in zip(labels.ids, labels.labels.tolist(), strict=True):
+        for i, id_, sign in zip(labels.records, labels.ids, labels.labels.tolist(), strict=True):
             members = [*before, (id_path, id_)]
             if label_path:
                 label = None if math.isnan(sign) else own[int(sign) if multiclass else sign > 0.0]
                 members.append((label_path, label))
             is_written = is_in_share(id_ or "", self._share)
-            records.append(_message(id_, document(members)) if is_written else None)
-        return records
+            records[i] = _message(id_, document(members)) if is_written else None
+        return records, rejects
 
 
 def _check(rejects: Sequence[Reject], pointer: str) -> None:

@@ -1,10 +1,10 @@
-"""`perceptron produce`: the events of a file or of standard input, to a topic."""
+"""`perceptron produce`: the events or labels of a file or of standard input, to a topic."""
 
 import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from itertools import dropwhile, islice
@@ -16,9 +16,12 @@ from aiokafka.errors import MessageSizeTooLargeError
 from rich.console import Console
 
 from service.errors import ConfigurationError, DataError, PerceptronError
+from service.serving.posting import Posting
+from service.settings.load import Settings
 from service.streaming.kafka.cluster import Cluster
 from service.text import quantity
 from service.tools.formats.formats import Events, Line, in_batches, raise_bad_line
+from service.tools.formats.readers import BadLine, JsonLines
 
 BATCH_EVENTS = 500
 MAX_UNACKNOWLEDGED = 20_000
@@ -37,12 +40,33 @@ Batches = asyncio.Queue[list[Line] | Exception | None]
 """Lines as they are read, and at the end None, or the error that ended the reading."""
 
 
+class LabelFile(Events):
+    """The labels of a file, with the ids of their events, as records for the join of a model."""
+
+    kind = "label"
+
+    def __init__(self, file: str, settings: Settings, model: str) -> None:
+        """Raises ConfigurationError if the labels of the model do not come later."""
+        own = settings.model_settings(model)
+        identity, share = own.identity(), own.predictions.share if own.predictions else 1.0
+        if not own.join:
+            raise ConfigurationError(f"model {model} has no labels that come later: set [models.{model}.join]")
+        super().__init__(file, JsonLines(identity, "id"), identity, check=False)
+        self._posting = Posting(identity, None, None, share)
+
+    def _events(self, rows: Sequence[tuple[int, Any]]) -> list[bytes | BadLine]:
+        records, rejects = self._posting.label_records([row for _, row in rows])
+        bad = {i: BadLine(self._rejected(rows[i][1], reason, detail)) for i, reason, detail, _ in rejects}
+        good = {i: (record and record.value) or b"" for i, record in records.items()}
+        return [bad.get(i) or good[i] for i in range(len(rows))]
+
+
 def _part(events: Events, bad: Callable[[str], None], skip: int, count: int | None) -> Iterator[Line]:
     """`count` events after the first `skip`; raises DataError if there are fewer than `skip`."""
     lines = events.lines(bad)
-    skipped = sum(1 for _ in islice(lines, skip))
-    if skipped < skip:
-        raise DataError(f"{events.name}: it has only {quantity(skipped, 'event')}, and --skip {skip} leaves them out")
+    if (skipped := sum(1 for _ in islice(lines, skip))) < skip:
+        only = quantity(skipped, events.kind)
+        raise DataError(f"{events.name}: it has only {only}, and --skip {skip} leaves them out")
     yield from islice(lines, count)
 
 
@@ -56,8 +80,8 @@ def dry_run(events: Events, count: int | None, skip: int) -> None:
     for message in bad[:MAX_BAD_LINES]:
         typer.echo(message, err=True)
     if bad:
-        raise DataError(f"{events.name}: {quantity(len(bad), 'line')} bad, {quantity(good, 'event')} good")
-    typer.echo(f"{quantity(good, 'event')} good; nothing was sent")
+        raise DataError(f"{events.name}: {quantity(len(bad), 'line')} bad, {quantity(good, events.kind)} good")
+    typer.echo(f"{quantity(good, events.kind)} good; nothing was sent")
 
 
 async def produce_file(
@@ -68,7 +92,7 @@ async def produce_file(
     Raises DataError with the number of the first bad line; the events before it are sent. An error says how many were
     sent, and how to go on.
     """
-    await _wait_for_topic(cluster, topic)
+    await _wait_for_topic(cluster, topic, "" if events.kind == "label" else f" -t {topic}")
     # A slow stream is read and sent in small parts, so that a missing Kafka is noticed soon.
     size = int(min(BATCH_EVENTS, max(1, rate / 10))) if rate else BATCH_EVENTS
     limit = int(min(MAX_UNACKNOWLEDGED, max(1, rate * 10))) if rate else MAX_UNACKNOWLEDGED
@@ -103,13 +127,13 @@ async def produce_file(
         # Events after the first unacknowledged one may be in Kafka too: with this --skip they are sent twice.
         tail = dropwhile(lambda f: f.done() and not f.cancelled() and f.exception() is None, unacknowledged)
         acknowledged = sent - len(list(tail))
-        sent_events = f"{quantity(acknowledged, 'event')} sent"
+        sent_events = f"{quantity(acknowledged, events.kind)} sent"
         if isinstance(error, asyncio.CancelledError):
             typer.echo(f"interrupted: {sent_events} to {topic}; --skip {skip + acknowledged} goes on", err=True)
             raise
         note = f" ({sent_events}; --skip {skip + acknowledged} goes on)" if acknowledged else ""
         raise type(error)(f"{error}{note}") from None
-    typer.echo(f"{quantity(sent, 'event')} sent to {topic}", err=True)
+    typer.echo(f"{quantity(sent, events.kind)} sent to {topic}", err=True)
 
 
 async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, events: Events) -> Any:
@@ -121,15 +145,15 @@ async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, events:
         raise DataError(f"{events.name}, line {line.number}: {size} bytes are more than Kafka takes") from None
 
 
-async def _wait_for_topic(cluster: Cluster, topic: str) -> None:
-    """Wait a little for the topic: a process that was started just before may be about to create it."""
+async def _wait_for_topic(cluster: Cluster, topic: str, option: str) -> None:
+    """Wait a little for the topic: a process that was started just before, perhaps with `option`, may create it."""
     until, missing = 0.0, f"topic {topic} does not exist at {cluster.bootstrap}"
     while not await cluster.partitions(topic, "Write"):
         if not until:
             typer.echo(f"{missing}: waiting {TOPIC_SECONDS:g} seconds for it", err=True)
             until = time.monotonic() + TOPIC_SECONDS
         if time.monotonic() > until:
-            raise ConfigurationError(f"{missing}: create it, or start `perceptron run -t {topic} --create-topics`")
+            raise ConfigurationError(f"{missing}: create it, or start `perceptron run{option} --create-topics`")
         await asyncio.sleep(0.2)
 
 

@@ -132,6 +132,38 @@ async def test_labels_follow_the_settings_of_the_join(run: Run, kafka: Server, t
     assert faults == [("/labels/1/id", "wrong-type"), ("/labels/0/label", "unknown-label")]
 
 
+async def test_a_file_of_labels_is_joined(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
+    """`perceptron produce --labels` sends what a post would, and names a bad line and where to continue."""
+    settings = LOOP.replace('topic = "{model}-labels"', 'topic = "{model}-labels"\nid = "/of/id"')
+    service = await service_with_topics(run, kafka, topic, settings, "events", "labels")
+    n, file = 1000, tmp_path / "labels.jsonl"
+    service.predict({"instances": [{"features": {"a": i}, "id": i} for i in range(n)]}).raise_for_status()
+    lines = [json.dumps({"id": f"{i}", "label": i % 2}) for i in range(n)]
+    file.write_text("\n".join([*lines[:700], '{"id": "x", "label": 7}', *lines[700:]]))
+    produce = ["-c", str(service.config), "produce", "--labels", "-b", kafka.address]
+    result = perceptron(*produce, str(file), cwd=tmp_path)
+    fault = f"{file}, line 701: unknown-label: 'label' must be one of 0, 1"
+    assert (result.returncode, result.stderr) == (
+        1, f"perceptron: {fault} (700 labels sent; --skip 700 goes on)\n"
+    )  # fmt: skip
+    result = perceptron(*produce, str(file), "--dry-run", cwd=tmp_path)
+    assert result.stderr.splitlines() == [fault, f"perceptron: {file}: 1 line bad, 1,000 labels good"]
+    file.write_text("\n".join(lines))
+    result = perceptron(*produce, str(file), "--skip", "700", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, f"300 labels sent to {topic}-labels\n")
+    about = wait(lambda: (m := service.model())["events"] == n and not m["ahead"] and m, "all are learned")
+    assert about["label_outcomes"]["joined"] == n
+    sent = [record for p in (0, 1) for record in await read_all(kafka, f"{topic}-labels", p)]
+    assert sorted((int(r.key), json.loads(r.value)) for r in sent) == [
+        (i, {"of": {"id": f"{i}"}, "label": i % 2}) for i in range(n)
+    ]
+    for option, code in (("--as=msgpack", 2), ("--format=csv", 2), ("--no-check", 2), ("--dry-run", 0)):
+        assert perceptron(*produce, str(file), option, cwd=tmp_path).returncode == code, option
+    result = perceptron(*produce, str(file), "-m", "other", cwd=tmp_path)
+    why = "model other has no labels that come later: set [models.other.join]"
+    assert (result.returncode, result.stderr) == (2, f"perceptron: {why}\n")
+
+
 @pytest.mark.parametrize("count", [2000, pytest.param(20_000, marks=pytest.mark.nightly)])
 async def test_each_logged_prediction_is_learned_once_whatever_dies(
     run: Run, kafka: Server, topic: str, count: int

@@ -38,6 +38,9 @@ class Line(NamedTuple):
 class Events:
     """The events of `file` ('-' is standard input), in its order, read once."""
 
+    kind = "event"
+    """What a line is."""
+
     def __init__(
         self, file: str, form: Format, identity: Identity, *, check: bool, value_format: ValueFormat = JSON
     ) -> None:
@@ -78,7 +81,8 @@ class Events:
                         try:
                             if isinstance(event, BadLine):
                                 raise event
-                            yield Line(self._write(event), self._form.key(row), number)
+                            if event:
+                                yield Line(self._write(event), self._form.key(row), number)
                         except BadLine as error:
                             bad(f"{self.name}, line {number}: {error}")
         except BadLine as error:
@@ -89,7 +93,7 @@ class Events:
             raise DataError(f"{self.name}, after line {number}: {error}") from None
 
     def _events(self, rows: Sequence[tuple[int, Any]]) -> list[bytes | BadLine]:
-        """The event of each row, or the reason why the row is bad or the model would reject it."""
+        """The event of each row, empty if it is left out, or why the row is bad or the model would reject it."""
         events: list[bytes | BadLine] = []
         for _, row in rows:
             try:
