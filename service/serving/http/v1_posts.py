@@ -24,7 +24,7 @@ from service.streaming.records import Message
 NDJSON = b"application/x-ndjson"
 ANSWER_SECONDS = 9.0
 """The time for Kafka to store the records of a post, which is answered within ten seconds."""
-_BEFORE, _LIST, _AFTER = re.compile(rb'\s*\{\s*"\w+"\s*:\s*'), re.compile(rb"\s*\["), re.compile(rb"\s*\}\s*")
+_BEFORE, _LIST, _AFTER = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*'), re.compile(rb"\s*\["), re.compile(rb"\s*\}\s*")
 """What stands before the value of an object's only member, how a list begins, and what stands after the value."""
 _EXAMPLE = {"topic": "clicks", "partition": 0, "offset": 1234}
 
