@@ -151,9 +151,9 @@ class Posting:
 
 
 def _check(rejects: Sequence[Reject], pointer: str) -> None:
-    """Raise BadRecords if there are rejects."""
+    """Raise BadRecords, in the order of the records, if there are rejects."""
     if rejects:
-        raise BadRecords([Rejected(r.reason, r.detail, pointer.format(r.record) + r.pointer) for r in rejects])
+        raise BadRecords([Rejected(r.reason, r.detail, pointer.format(r.record) + r.pointer) for r in sorted(rejects)])
 
 
 def _message(id_: str | None, value: bytes) -> Message:

@@ -129,7 +129,7 @@ async def test_labels_follow_the_settings_of_the_join(run: Run, kafka: Server, t
     wait(lambda: (m := service.model())["events"] == share and not m["ahead"], "the share is learned")
     refused = post(service, "labels", {"labels": [{"id": "a", "label": 0}, {"id": 1.5, "label": 1}]})
     faults = [(fault["pointer"], fault["reason"]) for fault in refused.json()["errors"]]
-    assert faults == [("/labels/1/id", "wrong-type"), ("/labels/0/label", "unknown-label")]
+    assert faults == [("/labels/0/label", "unknown-label"), ("/labels/1/id", "wrong-type")]
 
 
 async def test_a_file_of_labels_is_joined(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
