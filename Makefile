@@ -47,8 +47,9 @@ fuzz-events: $(VENV)/.dev ## Mutated events through the decoder and the learner,
 	$(BIN)/python -m tests.fuzz.events $(EVENTS)
 
 REQUESTS ?= 100000
-fuzz-requests: $(VENV)/.dev ## Mutated requests to the application, against the same judge
+fuzz-requests: $(VENV)/.dev ## Mutated predictions and posts to the application, so many of each, against the same judge
 	$(BIN)/python -m tests.fuzz.requests $(REQUESTS)
+	$(BIN)/python -m tests.fuzz.posts $(REQUESTS)
 
 simulate: $(VENV)/.dev ## Faults in any order: SEEDS=100000 runs so many, SEED=17 prints the history of one
 	$(BIN)/python -m tests.simulation $(or $(SEED),0:$(or $(SEEDS),300))

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from service.learning.columns.columns import columns_for
 from service.learning.events.event_reader import EventReader, use_compiled_reader
-from service.learning.events.read_events import REASONS
 from service.learning.identity import Identity, JoinRules, Places
 from service.learning.learner import Learner
 from service.learning.records import Records
@@ -93,13 +92,18 @@ def record(texts: Texts, identity: Identity, labelled: bool = True) -> bytes | N
     return texts.mutate(event(texts, identity, labelled))
 
 
+def label(texts: Texts, identity: Identity) -> str:
+    """The text of a label, most often one of this model."""
+    own = [text for text in LABELS if judge.sign(judge.parse(text.encode())[0], identity.labels) is not None]
+    return texts.random.choice(own if own and texts.chance(0.9) else LABELS)
+
+
 def event(texts: Texts, identity: Identity, labelled: bool = True) -> bytes:
     """An event for this model, sometimes with an unusual part. If not `labelled`, its label is absent or null."""
     random, chance = texts.random, texts.chance
     places = identity.event
     members = [(places.features, texts.features(identity.features == "positional", identity.dimension or 3))]
-    model_labels = [text for text in LABELS if judge.sign(judge.parse(text.encode())[0], identity.labels) is not None]
-    members.append((places.label, random.choice(model_labels if model_labels and chance(0.9) else LABELS)))
+    members.append((places.label, label(texts, identity)))
     if chance(0.03):
         members[-1] = (places.label, texts.value())
     if not labelled:
@@ -215,7 +219,7 @@ def read_slices(stream: JudgedRecords, slices: Iterable[tuple[int, int]]) -> Cou
         batch, rejects = columns.decode(events), events.rejects
         hold(len(columns.names) == column_count, "the decoder added columns", start)
         columns.extend(batch.names)
-        reasons = {start + r.record: r.reason for r in rejects}
+        reasons = {start + r.record: (r.pointer, r.reason) for r in rejects}
         places = {start + r: i for i, r in enumerate(batch.records)}
         hold(list(places) == sorted(places) and len(reasons) == len(rejects), "not in order, or repeated", start)
         ignored_before = judged.ignored
@@ -228,8 +232,8 @@ def read_slices(stream: JudgedRecords, slices: Iterable[tuple[int, int]]) -> Cou
                 continue
             if event is None:
                 hold(row in reasons, f"accepted in spite of {faults}", row)
-                hold(reasons[row] in faults and reasons[row] in REASONS, f"{reasons[row]} instead of {faults}", row)
-                totals[reasons[row]] += 1
+                hold(judge.explains(faults, *reasons[row]), f"{reasons[row]} instead of {faults}", row)
+                totals[reasons[row][1]] += 1
                 continue
             hold(row in places, f"rejected as {reasons.get(row)}", row)
             totals["accepted"] += 1

@@ -7,14 +7,19 @@ are accepted, and the verdict has their content. Nothing here comes from the ser
 import fnmatch
 import json
 import math
+import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from service.learning.identity import Identity
+from msgspec.structs import replace
+
+from service.learning.identity import Identity, JoinRules
 
 MAX_DEPTH, MAX_VALUE, MAX_WEIGHT, MAX_OBJECT_DEPTH = 64, 1e30, 1e6, 16
 WHITESPACE = " \t\n\r"
+POSTED: dict[str, Any] = {"id": "/id", "label": "/label", "label_value": None, "where": {}}
+"""The places in a label that is posted, whatever those in the model's label records are."""
 
 
 class Object(NamedTuple):
@@ -37,12 +42,27 @@ class Event(NamedTuple):
     id: str | None
 
 
+Faults = set[tuple[str, str]]
+"""The pointer of a part that breaks a rule, and the reason."""
+
+
+def at(pointer: str, reasons: Iterable[str]) -> Faults:
+    return {(pointer, reason) for reason in reasons}
+
+
+def explains(faults: Faults, pointer: str, reason: str) -> bool:
+    """Whether one of these faults has this reason, and the pointer is that of its part, or of a value in it."""
+    is_inner = reason in ("wrong-type", "duplicate-feature", "not-finite", "out-of-range", "name-too-long")
+    parts = [part for part, own in faults if own == reason]
+    return any(pointer == part or (is_inner and pointer.startswith(f"{part}/")) for part in parts)
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def parse(raw: bytes) -> tuple[Any, set[str]]:
-    """The value at the beginning of a text, and the faults of the text."""
+def parse(raw: bytes, finite: bool = True) -> tuple[Any, set[str]]:
+    """The value at the beginning of a text, and the faults of the text. NaN and infinities are one if `finite`."""
     constants: list[str] = []
     decoder = json.JSONDecoder(
         object_pairs_hook=Object,
@@ -56,7 +76,7 @@ def parse(raw: bytes) -> tuple[Any, set[str]]:
         return None, {"not-json"}
     faults = {"trailing-bytes"} if text[end:].strip(WHITESPACE) else set()
     # The bytes after the value may be anything, and nested to any depth.
-    if constants or not is_valid(value, 1) or (faults and (text.count("[") + text.count("{") > MAX_DEPTH)):
+    if (constants and finite) or not is_valid(value, 1) or (faults and (text.count("[") + text.count("{") > MAX_DEPTH)):
         faults.add("not-json")
     return value, faults
 
@@ -190,66 +210,152 @@ def is_same(value: Any, other: Any) -> bool:
     return bool(same_type and other == value)
 
 
-def event_id(raw: bytes, pointer: str | None) -> str | None:
-    """The id of an event: a string, or a number as it is written."""
+def text_id(raw: bytes, pointer: str | None) -> str | None:
+    """The id in a record: a string, or a number as it is written."""
     decoder = json.JSONDecoder(object_pairs_hook=Object, parse_int=str, parse_float=str)
     value = decoder.raw_decode(raw.decode().lstrip(WHITESPACE))[0]
     return next(iter(values_at(value, pointer)), None) if pointer is not None else None
 
 
-def event(raw: bytes | None, identity: Identity, labelled: bool = True) -> tuple[Event | None, set[str]]:
+def event(
+    raw: bytes | None, identity: Identity, labelled: bool = True, join: JoinRules | None = None
+) -> tuple[Event | None, Faults]:
     """The event in a record, or the rules that the record breaks; neither if the record is skipped.
 
-    If not `labelled`, an event need not have a label, but an id that is a string or an integer.
+    If not `labelled`, an event need not have a label, but an id that is a string or an integer. With `join` the record
+    is a label instead, which is read as an event without features.
     """
     if not raw:
-        return None, set() if identity.event.where else {"empty"}
+        return None, set() if identity.event.where else {("", "empty")}
     if len(raw) > identity.max_record_bytes:
-        return None, {"too-large"}
-    value, faults = parse(raw)
-    event, event_faults = _parse_event(value, identity, labelled)
-    if event and not faults:
-        event = event._replace(id=event_id(raw, identity.event.id))
-    return (None, faults | event_faults) if faults else (event, event_faults)
+        return None, {("", "too-large")}
+    value, text_faults = parse(raw)
+    event, faults = _parse_event(value, identity, labelled, join)
+    if event and not text_faults:
+        event = event._replace(id=text_id(raw, join.id if join else identity.event.id))
+    return (None if text_faults else event), faults | at("", text_faults)
 
 
-def _parse_event(value: Any, identity: Identity, labelled: bool) -> tuple[Event | None, set[str]]:
+def _parse_event(value: Any, identity: Identity, labelled: bool, join: JoinRules | None) -> tuple[Event | None, Faults]:
     if not isinstance(value, Object):
-        return None, {"wrong-type"}
+        return None, {("", "wrong-type")}
     places = identity.event
-    pointers = (places.features, places.label, places.weight, places.id)
+    pointers: tuple[str | None, ...] = places.features, places.label, places.weight, places.id
+    if join:
+        pointers = None, join.label, None, join.id
+    where = join.where if join else places.where
     found_values = [values_at(value, pointer) if pointer is not None else [] for pointer in pointers]
-    conditions = {pointer: values_at(value, pointer) for pointer in places.where}
-    faults: set[str] = set()
-    if any(len(values) > 1 for values in (*found_values, *conditions.values())):
-        faults.add("duplicate-feature")
-    if not all(any(is_same(a, v) for v in places.where[p] for a in actual) for p, actual in conditions.items()):
+    conditions = [values_at(value, pointer) for pointer in where]
+    faults = {
+        (f"/{(pointer or '').split('/')[1]}", "duplicate-feature")
+        for pointer, values in zip((*pointers, *where), (*found_values, *conditions), strict=True)
+        if len(values) > 1
+    }
+    is_ours = all(
+        any(is_same(a, v) for v in allowed for a in values)
+        for allowed, values in zip(where.values(), conditions, strict=True)
+    )
+    no_label = identity.unlabelled == "skip" and found_values[1] in ([], [None])
+    is_label = identity.join and not identity.join.own_topic and not found_values[0]
+    if not is_ours or (not join and (no_label or is_label)):
         return None, faults
-    if identity.unlabelled == "skip" and found_values[1] in ([], [None]):
-        return None, faults
-    if not found_values[0] or (labelled and not found_values[1]) or (not labelled and not found_values[3]):
-        return None, faults | {"missing-field"}
-    features, feature_faults = read_features(found_values[0][0], identity)
-    faults |= feature_faults
+    parts = zip((True, labelled or join, False, not labelled), pointers, found_values, strict=True)
+    if missing := [pointer for needed, pointer, values in parts if needed and pointer is not None and not values]:
+        return None, faults | {(pointer, "missing-field") for pointer in missing}
+    features: Features = []
+    if not join:
+        features, feature_faults = read_features(found_values[0][0], identity)
+        faults |= at(places.features, feature_faults)
     label, y = found_values[1][0] if found_values[1] else None, None
-    if label is None and not labelled:
+    if join and join.label is None:
+        y = sign(join.label_value, identity.labels)
+    elif label is None and not labelled:
         y = math.nan
     elif not is_number(label) and not isinstance(label, bool | str):
-        faults.add("wrong-type")
+        faults.add((pointers[1] or "", "wrong-type"))
     elif (y := sign(label, identity.labels)) is None:
-        faults.add("unknown-label")
+        faults.add((pointers[1] or "", "unknown-label"))
     weight = found_values[2][0] if found_values[2] else 1.0
     if not is_number(weight):
-        faults.add("wrong-type")
+        faults.add((pointers[2] or "", "wrong-type"))
     elif not 0.0 < weight <= MAX_WEIGHT:
-        faults.add("bad-weight")
-    if found_values[3] and not isinstance(found_values[3][0], str) and not is_number(found_values[3][0]):
-        faults.add("wrong-type")
-    if not labelled and isinstance(found_values[3][0], float):
-        faults.add("wrong-type")
+        faults.add((pointers[2] or "", "bad-weight"))
+    own_id = found_values[3][0] if found_values[3] else ""
+    if not isinstance(own_id, str) and (not is_number(own_id) or (not labelled and isinstance(own_id, float))):
+        faults.add((pointers[3] or "", "wrong-type"))
     if faults or y is None:
         return None, faults
     return Event(features, y, float(weight), None), set()
+
+
+Written = tuple[str | None, Any]
+"""The key of a record that a post writes, and its value: the bytes of an event, or the parsed JSON of a label."""
+
+
+def post(
+    body: bytes, kind: str, is_lines: bool, identity: Identity, max_records: int, share: float
+) -> tuple[list[Written | None], list[Faults]]:
+    """The records of a post of "events" or "labels", None for one that is not written; the faults of bad records."""
+    pointer, texts = "", [body]
+    if is_lines:
+        pointer, texts = "/{}", body.removesuffix(b"\n").split(b"\n")
+        if len(texts) > max_records:
+            return [], [{("", "too-large")}]
+        if b"" in texts:  # the first empty line is named before any line is read
+            return [], [{(f"/{texts.index(b'')}", "not-json")}]
+    else:
+        value, text_faults = parse(body, finite=False)
+        if text_faults or not isinstance(value, Object):
+            return [], [at("", text_faults or {"wrong-type"})]
+        if len(lists := value.all(kind)) > 1:
+            return [], [{(f"/{kind}", "duplicate-feature")}]
+        if lists and len(value.pairs) == 1:
+            if not isinstance(lists[0], list) or len(lists[0]) > max_records:
+                return [], [{(f"/{kind}", "too-large" if isinstance(lists[0], list) else "wrong-type")}]
+            pointer, texts = f"/{kind}/{{}}", list_texts(body.decode())
+    verdicts = [_posted_record(text, kind, identity, share) for text in texts]
+    faults = [{(pointer.format(i) + part, why) for part, why in own} for i, (_, own) in enumerate(verdicts) if own]
+    return [record for record, _ in verdicts], faults
+
+
+def list_texts(text: str) -> list[bytes]:
+    """The texts between the commas of the first list in a text."""
+    decoder, texts, begin = json.JSONDecoder(parse_int=str), list[bytes](), text.index("[") + 1
+    while (start := len(text) - len(text[begin:].lstrip(WHITESPACE))) and (texts or text[start] != "]"):
+        end = decoder.raw_decode(text, start)[1]
+        end = len(text) - len(text[end:].lstrip(WHITESPACE))
+        texts.append(text[begin:end].encode())
+        if text[end] == "]":
+            break
+        begin = end + 1
+    return texts
+
+
+def _posted_record(text: bytes, kind: str, identity: Identity, share: float) -> tuple[Written | None, Faults]:
+    """The record that a posted event or label becomes, or its faults."""
+    join = identity.join or None
+    if kind == "events":
+        event_, faults = event(text, identity, labelled=join is None)
+        if join and not join.own_topic and not event_ and not faults:
+            event_, faults = event(text, identity, False, join)
+        return (event_ and event_.id, text.strip(WHITESPACE.encode())), faults
+    assert join
+    label, faults = event(text, identity, False, replace(join, **POSTED))
+    if not label:
+        return None, faults
+    if join.label is None and label.y != sign(join.label_value, identity.labels):
+        return None, {("/label", "unknown-label")}
+    negative, positive = identity.labels or (-1, 1)
+    own = None if math.isnan(label.y) else positive if label.y > 0.0 else negative
+    value, id_ = dict[str, Any](), label.id or ""
+    label_part = [] if join.label is None else [(join.label, own)]
+    for pointer, part in (*((p, allowed[0]) for p, allowed in join.where.items()), (join.id, id_), *label_part):
+        *outer, last = names(pointer)
+        inner = value
+        for name in outer:
+            inner = inner.setdefault(name, {})
+        inner[last] = part
+    return (id_, value) if zlib.crc32(id_.encode()) < share * 2**32 else None, set()
 
 
 def request(raw: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool, set[str]]:
