@@ -3,6 +3,7 @@
 `test_schema` runs it in a separate process: collecting its cases takes seconds, and every worker would do it.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,13 @@ DOCUMENTED = schemathesis.openapi.from_asgi("/openapi.json", answer, config=CONF
 PREDICT = "POST /v1/models/{name}/predict"
 """The valid features depend on the settings of a model: the schema of a request allows those of all models."""
 
+
+@schemathesis.serializer("application/x-ndjson")
+def lines(_: Any, value: Any) -> bytes:
+    """The body of a request with a record in each line: a text, or JSON that violates the schema."""
+    return (value if isinstance(value, str) else json.dumps(value)).encode(errors="surrogatepass")
+
+
 responses = Counter[tuple[str, int]]()
 
 
@@ -35,7 +43,8 @@ def _check_statuses() -> Iterator[None]:
     """Check that each called operation has succeeded, and that operations with parameters have also refused one."""
     yield
     for label in {label for label, _ in responses}:
-        assert responses[label, 200], label
+        # Nothing can be posted without a Kafka: `posts` compares those answers with their schemas.
+        assert responses[label, 200] or label.endswith(("/events", "/labels")), label
         assert "{" not in label or responses[label, 404], label
 
 

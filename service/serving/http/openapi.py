@@ -59,7 +59,8 @@ def request_of(max_instances: int) -> dict[str, Any]:
         "anyOf": [{"type": "object"}, {"type": "array", "items": NUMBER}],
     }
     event = {"type": "object", "description": "a whole record, with features where the model's settings say"}
-    instance = {"type": "object", "required": ["features"], "properties": {"features": features, "id": ID}}
+    own_id = {"description": "of the event: a string or an integer if predictions are logged, and else not read"}
+    instance = {"type": "object", "required": ["features"], "properties": {"features": features, "id": own_id}}
     members = {
         "features": features,
         "instances": {"type": "array", "items": instance, "maxItems": max_instances},
@@ -69,7 +70,7 @@ def request_of(max_instances: int) -> dict[str, Any]:
     example = {"features": {"age": 31, "page": "/home"}, "id": "r-17"}
     examples = [example, {"instances": [example] * min(2, max_instances)}, {"event": example}]
     one_of = [{"required": [name]} for name in members]
-    schema = {"type": "object", "properties": members | {"id": ID}, "oneOf": one_of, "examples": examples}
+    schema = {"type": "object", "properties": members | {"id": own_id}, "oneOf": one_of, "examples": examples}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
