@@ -44,6 +44,7 @@ class Event(NamedTuple):
 
 Faults = set[tuple[str, str]]
 """The pointer of a part that breaks a rule, and the reason."""
+Verdict = tuple[Event | None, Faults]
 
 
 def at(pointer: str, reasons: Iterable[str]) -> Faults:
@@ -217,9 +218,7 @@ def text_id(raw: bytes, pointer: str | None) -> str | None:
     return next(iter(values_at(value, pointer)), None) if pointer is not None else None
 
 
-def event(
-    raw: bytes | None, identity: Identity, labelled: bool = True, join: JoinRules | None = None
-) -> tuple[Event | None, Faults]:
+def event(raw: bytes | None, identity: Identity, labelled: bool = True, join: JoinRules | None = None) -> Verdict:
     """The event in a record, or the rules that the record breaks; neither if the record is skipped.
 
     If not `labelled`, an event need not have a label, but an id that is a string or an integer. With `join` the record
@@ -236,7 +235,7 @@ def event(
     return (None if text_faults else event), faults | at("", text_faults)
 
 
-def _parse_event(value: Any, identity: Identity, labelled: bool, join: JoinRules | None) -> tuple[Event | None, Faults]:
+def _parse_event(value: Any, identity: Identity, labelled: bool, join: JoinRules | None) -> Verdict:
     if not isinstance(value, Object):
         return None, {("", "wrong-type")}
     places = identity.event
@@ -245,16 +244,10 @@ def _parse_event(value: Any, identity: Identity, labelled: bool, join: JoinRules
         pointers = None, join.label, None, join.id
     where = join.where if join else places.where
     found_values = [values_at(value, pointer) if pointer is not None else [] for pointer in pointers]
-    conditions = [values_at(value, pointer) for pointer in where]
-    faults = {
-        (f"/{(pointer or '').split('/')[1]}", "duplicate-feature")
-        for pointer, values in zip((*pointers, *where), (*found_values, *conditions), strict=True)
-        if len(values) > 1
-    }
-    is_ours = all(
-        any(is_same(a, v) for v in allowed for a in values)
-        for allowed, values in zip(where.values(), conditions, strict=True)
-    )
+    conditions = {pointer: values_at(value, pointer) for pointer in where}
+    counts = zip((*pointers, *where), map(len, (*found_values, *conditions.values())), strict=True)
+    faults = {(f"/{(pointer or '').split('/')[1]}", "duplicate-feature") for pointer, count in counts if count > 1}
+    is_ours = all(any(is_same(a, v) for v in where[p] for a in actual) for p, actual in conditions.items())
     no_label = identity.unlabelled == "skip" and found_values[1] in ([], [None])
     is_label = identity.join and not identity.join.own_topic and not found_values[0]
     if not is_ours or (not join and (no_label or is_label)):

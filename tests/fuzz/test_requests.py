@@ -1,12 +1,14 @@
-"""Runs of the fuzzer of requests, which must find no violation. REQUESTS=100000 makes a long run."""
+"""Runs of the fuzzers of requests, which must find no violation. REQUESTS=100000 makes a long run."""
 
 import json
 import os
 
 import pytest
 
+from service.embedded.servers import Server
 from service.learning.events.event_reader import use_compiled_reader
 from service.serving.http import v1_predictions
+from tests.fuzz import posts
 from tests.fuzz.requests import HttpRequest, application, ask, fuzz
 
 
@@ -14,6 +16,12 @@ async def test_mutated_requests_get_an_answer_or_a_problem() -> None:
     counts = await fuzz(int(os.environ.get("REQUESTS", "2000")))
     # The test is meaningful only if both occur.
     assert 0.2 < counts[200] / counts.total() < 0.8
+    assert set(counts) >= {200, 400, 404, 405, 413, 415, 422}
+
+
+async def test_mutated_posts_are_stored_or_refused(kafka: Server, topic: str) -> None:
+    counts = await posts.fuzz(kafka, topic, int(os.environ.get("REQUESTS", "1000")))
+    assert counts.pop(0) > 0.15 * counts.total()
     assert set(counts) >= {200, 400, 404, 405, 413, 415, 422}
 
 
