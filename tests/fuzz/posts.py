@@ -36,7 +36,7 @@ from tests.unit.applications import serving
 PARTITIONS, CONCURRENT = 3, 50
 NDJSON = b"application/x-ndjson"
 SHARED = replace(JOIN, own_topic=False)
-JOINS = (
+POSTED_IDENTITIES = (
     Identity(join=JOIN),
     Identity(labels=(0, 1), join=replace(JOIN, label=None, label_value=1)),
     Identity(
@@ -52,6 +52,7 @@ JOINS = (
         event=Places(features="/a", label="/a/label", id="/é", where={"/c": (1,)}),
     ),
     Identity(features="positional", dimension=2, join=replace(SHARED, label=None, label_value=False)),
+    Identity(unlabelled="skip"), *IDENTITIES[:12],
 )  # fmt: skip
 
 
@@ -62,7 +63,7 @@ class PostedModel(NamedTuple):
     """The share of its predictions that is logged."""
 
 
-MODELS = [PostedModel(f"m{i}", each, 1.0 if i % 3 else 0.5) for i, each in enumerate((*JOINS, *IDENTITIES[:12]))]
+MODELS = [PostedModel(f"m{i}", identity, 1.0 if i % 3 else 0.5) for i, identity in enumerate(POSTED_IDENTITIES)]
 
 
 def label_record(texts: Texts, identity: Identity, places: JoinRules) -> bytes:
@@ -89,7 +90,7 @@ def body(texts: Texts, identity: Identity, kind: str, is_lines: bool) -> bytes:
     def one() -> bytes:
         if join and (kind == "labels" or (not join.own_topic and chance(0.3))):
             return label_record(texts, identity, replace(join, **judge.POSTED) if kind == "labels" else join)
-        labelled = not join or chance(0.4)
+        labelled = not (join or identity.unlabelled) or chance(0.4)
         return event(texts, identity, labelled) if chance(0.6) else record(texts, identity, labelled) or b""
 
     if not is_lines and chance(0.5):
