@@ -83,25 +83,16 @@ def suggest_settings(
         typer.echo(json.dumps(suggestion, ensure_ascii=False, default=str))
     else:
         typer.echo(f"{sample.description}\n")
-        print_tables(
-            {
-                ("member", "kind", "present", "distinct", "example", "note"): [
-                    (
-                        each.name,
-                        each.kind,
-                        f"{each.present / count:.0%}",
-                        each.distinct,
-                        short_json(each.example),
-                        mark,
-                    )
-                    for each, mark in event.members[:MAX_ROWS]
-                ],
-                ("rule", "scale", "weights", "margin", "right", "later half", "F1"): [
-                    (*trial[:4], *("-" if share is None else f"{share:.1%}" for share in trial[4:7]))
-                    for trial in (comparison.baseline, *comparison.trials)
-                ],
-            }
-        )
+        members = [
+            (each.name, each.kind, f"{each.present / count:.0%}", each.distinct, short_json(each.example), mark)
+            for each, mark in event.members[:MAX_ROWS]
+        ]
+        trials = [
+            (*trial[:4], *("-" if share is None else f"{share:.1%}" for share in trial[4:7]))
+            for trial in (comparison.baseline, *comparison.trials)
+        ]
+        print_tables({("member", "kind", "present", "distinct", "example", "note"): members})
+        print_tables({("rule", "scale", "weights", "margin", "right", "later half", "F1"): trials})
         if len(event.members) > MAX_ROWS:
             typer.echo(f"{len(event.members) - MAX_ROWS:,} more members: --json has them all\n")
         typer.echo(f"{verdict}\n\n{text}")
