@@ -96,7 +96,7 @@ def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tupl
     facts["lag"] = f"{sum(lag.values()):,} records" if lag else f"unknown: {about['lag_reason']}"
     facts["advice"] = "; ".join(about["advice"])
     covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about["covered"].items()}
-    candidate = itemgetter("name", "answers", "events", "accuracy", "verdict", "settings", "since")
+    candidate = ("name", "answers", "events", "accuracy", "verdict", "settings", "since")
     version = itemgetter("version", "saved_at", "events", "mistakes")
     return {
         ("figure", "value"): figures(facts),
@@ -104,9 +104,7 @@ def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tupl
             (f"{pair['first']} less {pair['second']}", pair["difference"], pair["better"] or "no difference shown")
             for pair in about["comparisons"]
         ],
-        ("candidate", "answers", "events", "accuracy", "verdict", "settings", "since"): [
-            *map(candidate, about["candidates"])
-        ],
+        ("candidate", *candidate[1:]): [*map(itemgetter(*candidate), about["candidates"])],
         ("partition", "covered", "lag"): [
             (p, covered.get(p) or "nothing", lag.get(p, "unknown"))
             for p in sorted({*covered, *lag}, key=PartitionId.from_text)
