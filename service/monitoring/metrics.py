@@ -208,9 +208,8 @@ class Metrics(Collector):
         yield _gauge("held_events", "Events that wait for their labels.", [((m.model,), m.held) for m, _ in models])
         waits = [((m.model,), m.join_waits is not None) for m, _ in models]
         yield _gauge("join_waits", "Whether learning waits for records of a partition, or for labels.", waits)
-        delays = HistogramMetricFamily(
-            "perceptron_label_delay_seconds", "From events to their labels.", labels=["model"]
-        )
+        text = "From events to their labels."
+        delays = HistogramMetricFamily("perceptron_label_delay_seconds", text, labels=["model"])
         for m, join in models:
             bounds = [name.removeprefix("delay_") for name in join if name.startswith("delay_")]
             numbers = accumulate(join[f"delay_{bound}"] for bound in bounds)

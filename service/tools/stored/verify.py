@@ -104,8 +104,7 @@ async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedMod
         learner = Learner(stored.identities[0], options=options, start=_start(settings, name, head))
     else:
         version = head.kept[-1].version
-        kept = await kept_snapshot(store, name, head, snapshot.digest, version, asyncio.to_thread, options)
-        learner = kept.learner
+        learner = (await kept_snapshot(store, name, head, snapshot.digest, version, asyncio.to_thread, options)).learner
     learner.begin({partition: ranges[0][0] for partition, ranges in stored.covered.items()})
     # Candidates of a kept version that were removed or replaced since then are not compared.
     since = {name: (candidate.identity, candidate.since) for name, candidate in stored.candidates.items()}
