@@ -66,7 +66,7 @@ def milliseconds(duration: str) -> int:
     return int(duration[:-1]) * _UNIT_MS[duration[-1]]
 
 
-def _by_value(label: Any) -> Any:
+def canonical_label(label: Any) -> Any:
     """The label with 1.0 written as 1: equal numbers are one label."""
     return int(label) if isinstance(label, float) and label.is_integer() else label
 
@@ -80,7 +80,7 @@ Duration = Annotated[str, AfterValidator(_duration)]
 PointerOrRecord = Annotated[str, AfterValidator(_pointer)]
 """A JSON Pointer to a part of a record, or the empty string, which is the whole record."""
 Pointer = Annotated[str, Field(min_length=1), AfterValidator(_pointer)]
-LabelSetting = Annotated[bool | int | float | str, AfterValidator(_by_value)]
+LabelSetting = Annotated[bool | int | float | str, AfterValidator(canonical_label)]
 OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
 MarginSetting = OneMargin | tuple[OneMargin, OneMargin] | None
 """One margin for both labels, or one for each: the negative label's first."""

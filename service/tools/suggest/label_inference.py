@@ -7,6 +7,7 @@ from service.errors import DataError
 from service.learning.evaluation.confusion import RARE
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label, listed
+from service.settings.model import canonical_label
 from service.text import did_you_mean, printable, short_json
 from service.tools.formats.readers import at
 from service.tools.suggest.field_profile import FieldProfile, member_at, profile_fields
@@ -118,9 +119,7 @@ def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], 
     member = member_at(sample.objects(), path)
     if fault := _fault(member):
         raise DataError(f"{sample.name}: label: {printable(called)} {fault}")
-    counts: dict[Label, int] = {}
-    for (_, value), count in member.counts.items():
-        counts[int(value) if isinstance(value, float) and value.is_integer() else value] = count
+    counts: dict[Label, int] = {canonical_label(value): count for (_, value), count in member.counts.items()}
     if len(counts) > 2:
         example = max(counts, key=counts.__getitem__)
         labels, why = sorted(counts), f"the {len(counts):,} values of the sample; an event with another is rejected"
