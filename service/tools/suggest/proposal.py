@@ -54,9 +54,7 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
 
     The member at `id_path` is the event's id.
     """
-    form = "record"
-    if not sample.is_table:
-        form = Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
+    form = "record" if sample.is_table else Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
     pointer, features_why = FORMS[form]
     path, label_why, likely = find_label(sample, parse_pointer(pointer), requested_label, form == "own")
     # The label and the next likeliest members, by their pointers, or by the names of their columns.
