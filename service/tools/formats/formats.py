@@ -1,7 +1,6 @@
 """The events of a file or of standard input (`-`), in order: JSON lines or CSV, gzipped or not."""
 
 import codecs
-import csv
 import gzip
 import os
 import struct
@@ -85,9 +84,7 @@ class Events:
                                 yield Line(self._write(event), self._form.key(row), number)
                         except BadLine as error:
                             bad(f"{self.name}, line {number}: {error}")
-        except BadLine as error:
-            raise DataError(f"{self.name}, line 1: {error}") from None  # no row can be read without the header
-        except csv.Error as error:  # it has the line
+        except BadLine as error:  # from `rows`, which cannot go on: it names the line
             raise DataError(f"{self.name}, {error}") from None
         except (UnicodeDecodeError, zlib.error, OSError, EOFError) as error:
             raise DataError(f"{self.name}, after line {number}: {error}") from None
@@ -119,16 +116,13 @@ class Events:
 
 def in_batches(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
     """Lists of `size` items, the last one perhaps shorter. An error comes after the items before it."""
-    while True:
-        batch: list[_Item] = []
+    for first in items:
+        batch = [first]
         try:
-            batch.extend(islice(items, size))
+            batch.extend(islice(items, size - 1))
         except Exception:
-            if batch:
-                yield batch
+            yield batch
             raise
-        if not batch:
-            return
         yield batch
 
 

@@ -1,7 +1,8 @@
 """Readers of files of events: a class for JSON lines, and one for CSV.
 
 They have the same three operations: `rows` cuts the bytes into rows with their line numbers, `event` turns a row into
-a record's JSON, `key` finds the record's key in a row. All raise BadLine with what was expected.
+a record's JSON, `key` finds the record's key in a row. All raise BadLine with what was expected, `rows` also with the
+line.
 """
 
 import csv
@@ -68,19 +69,20 @@ class Csv:
         self._header: list[str] = []
 
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
-        if plain.peek(1)[:1] == b"{":  # its first row is data, which no message shows
-            raise BadLine("expected a header, got JSON; the file is read as CSV")
-        with io.TextIOWrapper(plain, "utf-8", newline="") as text:
-            reader, begin = csv.reader(text, strict=True), 1
-            try:
+        begin = 1
+        try:
+            if plain.peek(1)[:1] == b"{":  # its first row is data, which no message shows
+                raise BadLine("expected a header, got JSON; the file is read as CSV")
+            with io.TextIOWrapper(plain, "utf-8", newline="") as text:
+                reader = csv.reader(text, strict=True)
                 for row in reader:
                     if not self._header:
                         self._header = self._checked([name.strip() for name in row])
                     elif row:
                         yield reader.line_num, row
                     begin = reader.line_num + 1
-            except csv.Error as error:  # the line where the row begins: a quote may span many lines
-                raise csv.Error(f"line {begin}: {error}") from None
+        except (BadLine, csv.Error) as error:  # the line where the row begins: a quote may span many lines
+            raise BadLine(f"line {begin}: {error}") from None
 
     def _checked(self, header: list[str]) -> list[str]:
         if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
@@ -104,12 +106,12 @@ class Csv:
             return json.dumps(self._values(cells)).encode()
         label = _label(cells[self.label], identity)
         cells = {name: cell for name, cell in cells.items() if name not in (self.label, self._key)}
-        features: Any = self._values(cells) if identity.features != "positional" else None
-        if features is None:
-            features = [_number(f"column '{name}'", cell) for name, cell in cells.items()]
-        return json.dumps(record(features, label, identity.event), separators=(",", ":")).encode()
+        return json.dumps(record(self._values(cells), label, identity.event), separators=(",", ":")).encode()
 
-    def _values(self, cells: dict[str, str]) -> dict[str, Any]:
+    def _values(self, cells: dict[str, str]) -> Any:
+        """The cells as features: a list if they are positional, else an object without the empty ones."""
+        if self._identity.features == "positional":
+            return [_number(f"column '{name}'", cell) for name, cell in cells.items()]
         return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in EMPTY_CELLS}
 
     def _value(self, name: str, cell: str) -> Any:
