@@ -77,13 +77,9 @@ def _as_list(value: Any) -> Any:
 
 Duration = Annotated[str, AfterValidator(_duration)]
 """A length of time: a number with `s`, `m`, `h` or `d`."""
-PointerOrRecord = Annotated[str, AfterValidator(_pointer)]
-"""A JSON Pointer to a part of a record, or the empty string, which is the whole record."""
 Pointer = Annotated[str, Field(min_length=1), AfterValidator(_pointer)]
 LabelSetting = Annotated[bool | int | float | str, AfterValidator(canonical_label)]
 OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
-MarginSetting = OneMargin | tuple[OneMargin, OneMargin] | None
-"""One margin for both labels, or one for each: the negative label's first."""
 Average = bool | Literal["recent"]
 Where = dict[Pointer, Annotated[tuple[LabelSetting, ...], Field(min_length=1), BeforeValidator(_as_list)]]
 """For each JSON Pointer the allowed values; a single one needs no list."""
@@ -92,7 +88,7 @@ Where = dict[Pointer, Annotated[tuple[LabelSetting, ...], Field(min_length=1), B
 class EventSettings(Section):
     """`[models.NAME.event]`: the places of an event's parts in a record, and which features and records are learned."""
 
-    features: PointerOrRecord = "/features"
+    features: Annotated[str, AfterValidator(_pointer)] = "/features"
     """A JSON Pointer, such as `/after/x`, to the features; `""` is the whole record."""
     label: Pointer = "/label"
     """A JSON Pointer to the label, which every event has."""
@@ -192,7 +188,7 @@ class LearningSettings(Section):
     """For error-correction: steps by 2η (bipolar) or by η (binary)."""
     slope: float | None = Field(None, gt=0, le=1000)
     """For logistic-delta: how steep the sigmoid is."""
-    margin: MarginSetting = None
+    margin: OneMargin | tuple[OneMargin, OneMargin] | None = None
     """Update also if y·s <= margin: a number, or [negative, positive]; default: 0."""
     tie: Literal["negative", "positive"] | None = None
     """What a score of 0 predicts; default: the rule's own."""
@@ -357,13 +353,9 @@ class ModelSettings(LearningSettings):
         rule, average = own.get("rule", self.rule), own.get("average", self.average)
         if "threshold-unit" in (rule, self.rule):
             raise ValueError("candidates: a threshold-unit never learns: it cannot be a candidate or have candidates")
-        left_out = {
-            "candidates",
-            "reference",
-            *(RULE_SETTINGS if rule != self.rule else ()),
-            *(("half_life",) if average != "recent" else ()),
-            *(("start",) if self.start_weights else ()),
-        }
+        left_out = {"candidates", "reference", *(RULE_SETTINGS if rule != self.rule else ())}
+        left_out |= {"half_life"} if average != "recent" else set()
+        left_out |= {"start"} if self.start_weights else set()
         return ModelSettings(**self.model_dump(exclude_unset=True, exclude=left_out) | own).identity()
 
     @property
