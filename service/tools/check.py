@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import chain
 
 import numpy as np
 import typer
@@ -23,7 +22,6 @@ from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
 from service.snapshots.head import TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
-from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.resume_check import same_settings
@@ -65,7 +63,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     report, cluster, group = _Report(), settings.kafka.cluster, settings.kafka.group_id
     with report.failing():
         settings.check_work()
-        named = {*settings.topics, *chain(*settings.model_topics.values())}
+        named = set(settings.topics).union(*settings.model_topics.values())
         report.say("ok", f"settings: {quantity(len(named), 'topic')}")
     report.say("warn", *settings.warnings)
     reached, topics = False, None
@@ -98,7 +96,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     for model, own in sorted(learned.items()):
         for topic in own:
             with report.failing():
-                await _check_records(report, cluster, model, topic, settings.model_settings(model), topic != own[0])
+                await _check_records(report, settings, model, topic, topic != own[0])
         with report.failing():
             if reach := settings.model_settings(model).identity().reach_ms:
                 report.say("warn", *await cluster.retention_warnings(own, reach))
@@ -130,15 +128,14 @@ async def _check_stored(report: _Report, settings: Settings, models: Iterable[st
                     report.say("ok", f"model {model}: goes on with version {head.version}")
 
 
-async def _check_records(
-    report: _Report, cluster: Cluster, model: str, topic: str, settings: ModelSettings, labels: bool
-) -> None:
+async def _check_records(report: _Report, settings: Settings, model: str, topic: str, labels: bool) -> None:
     """A line for the newest records of a topic: whether they are events of the model, or `labels` of events.
 
     Raises DependencyError, and DataError if a record cannot be read, or if some are rejected and none is accepted.
     """
-    identity = settings.identity()
-    parts = await newest_of(cluster, topic, NEWEST_RECORDS)
+    own = settings.model_settings(model)
+    identity = own.identity()
+    parts = await newest_of(settings.kafka.cluster, topic, NEWEST_RECORDS)
     values = join_values(parts)
     if not values:
         return report.say("ok", f"topic {topic}: no records yet")
@@ -163,7 +160,7 @@ async def _check_records(
         return None
     if not identity.needs_ids and (line := repeated_ids(events.ids)):
         report.say("warn", f"topic {topic}: {line}")
-    return report.say("warn", *(f"models.{model}.{line}" for line in unmatched_settings(settings, values)))
+    return report.say("warn", *(f"models.{model}.{line}" for line in unmatched_settings(own, values)))
 
 
 def _time_warnings(times: Sequence[NDArray[np.int64]], join: JoinRules) -> Iterator[str]:
