@@ -141,10 +141,9 @@ def record(features: Any, label: Any, places: Places) -> Any:
     >>> record({"age": 31}, True, Places(features=""))
     {'age': 31, 'label': True}
     """
-    outer = parse_pointer(places.features)
-    result = {} if outer else features
-    if outer:
-        _put(result, outer, features)
+    outer, result = parse_pointer(places.features), features
+    for name in reversed(outer):
+        result = {name: result}
     if not _put(result, parse_pointer(places.label), label):
         raise BadLine(f"the label belongs at {places.label} of the record, where a feature stands")
     for pointer, values in places.where.items():
