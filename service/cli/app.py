@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 from contextlib import suppress
-from itertools import chain
 from typing import Annotated
 
 import typer
@@ -92,8 +91,8 @@ def _open_standard_streams() -> None:
 
 def _check_encoding() -> None:
     """Raise ConfigurationError if an argument, or a variable of ours, is not UTF-8."""
-    ours = (pair for pair in os.environ.items() if pair[0].startswith("PERCEPTRON_"))
-    for text in (*sys.argv[1:], *chain.from_iterable(ours)):
+    ours = [text for pair in os.environ.items() if pair[0].startswith("PERCEPTRON_") for text in pair]
+    for text in (*sys.argv[1:], *ours):
         if not text.isascii() and text.encode(errors="surrogateescape").decode(errors="replace") != text:
             raise ConfigurationError(f"expected text in UTF-8, got {text!a}")
 

@@ -144,9 +144,8 @@ def _start(settings: Settings, name: str, head: Head) -> WeightsFile | None:
         return None
     start = settings.model_settings(name).start_weights
     if start is None or start.identity != head.identity.start:
-        raise ConfigurationError(
-            f"model {name} began with a file of weights ({head.identity.start[:20]}…): set start to it"
-        )
+        digest = head.identity.start[:20]
+        raise ConfigurationError(f"model {name} began with a file of weights ({digest}…): set start to it")
     return start
 
 

@@ -5,7 +5,6 @@ Every event is predicted, then learned, as in a service.
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +97,7 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
     f1 = 2.0 * positives / (1.0 + positives) if is_rare else None
     overall, recent = _majority_share(labels), _majority_share(later)
     baseline = Trial("baseline", "", "", 0.0, overall, recent, f1, recent if f1 is None else f1)
-    variants = [(*pair, 0.0) for pair in product(TRIED_RULES, AVERAGE)]
+    variants = [(rule, weights, 0.0) for rule in TRIED_RULES for weights in AVERAGE]
     if is_rare:
         variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
     trials = list[Trial]()
