@@ -39,10 +39,9 @@ def propose_join(events: Sample, labels: Sample) -> JoinProposal:
     """Join two samples by the members that have the most values in common; raises DataError if there are none."""
     rows, label_rows = ([*parse_objects(each.values)] for each in (events, labels))
     event_ids, label_ids = _texts(rows), _texts(label_rows)
-    pairs = [*product(event_ids, label_ids)]
-    common = {pair: event_ids[pair[0]].keys() & label_ids[pair[1]].keys() for pair in pairs}
-    event_path, label_path = max(pairs, default=((), ()), key=lambda pair: (len(common[pair]), pair[0] == pair[1]))
-    if not pairs or not (ids := common[event_path, label_path]):
+    common = {pair: event_ids[pair[0]].keys() & label_ids[pair[1]].keys() for pair in product(event_ids, label_ids)}
+    event_path, label_path = max(common, default=((), ()), key=lambda pair: (len(common[pair]), pair[0] == pair[1]))
+    if not (ids := common.get((event_path, label_path))):
         raise DataError(f"{labels.name}: no member has the ids of {events.name}")
     joined = {event_ids[event_path][id_]: label_ids[label_path][id_] for id_ in ids}
     delays = np.array([labels.times[label] - events.times[event] for event, label in joined.items()]) / 1000
