@@ -44,7 +44,16 @@ API = f"""\
 {MADE}
 
 A running service has the same as a document for programs at `/openapi.json`, and as a page at `/docs`. For browsers
-there is [the page at `/`](page.md).
+there is [the page at `/`](page.md). These generators make clients from the document that predict, post and read models:
+
+| language | generator |
+|---|---|
+| Python | `openapi-generator` 7.26 (`python`), `openapi-python-client` 0.29 |
+| TypeScript | `openapi-generator` (`typescript-fetch`), `openapi-typescript` 7.13, `@hey-api/openapi-ts` 0.95 |
+| Go | `openapi-generator` (`go`), `oapi-codegen` 2.8 |
+
+A later release may add members to answers. Go's `openapi-generator` refuses them, unless it is called with
+`--additional-properties=disallowAdditionalPropertiesIfNotPresent=false`.
 
 With `http.token_file` every request but `/livez` and `/readyz` needs the header `authorization: Bearer TOKEN`
 ([security.md](security.md#who-may-ask)). What features are stands in [events.md](events.md#over-http). Where GET is
@@ -368,7 +377,7 @@ def api() -> str:
             parts.append(
                 f"## {method.upper()} {path}\n\n{route['description']}\n\n" + _route(route, shapes).rstrip() + "\n"
             )
-    parts.append("## What answers have\n\n" + "".join(_shapes(shapes)).rstrip() + "\n")
+    parts.append("## What requests and answers have\n\n" + "".join(_shapes(shapes)).rstrip() + "\n")
     return "\n".join(parts)
 
 
@@ -386,13 +395,13 @@ def _route(route: Any, shapes: Any) -> str:
         ),
     )
     for content in route.get("requestBody", {}).get("content", {}).values():
-        text += "".join(block("A request", item) for item in content["schema"].get("examples", ()))
+        text += "".join(block("A request", item["value"]) for item in content.get("examples", {}).values())
     problems: list[tuple[str, str, str]] = []
     for status, answer in sorted(route["responses"].items()):
         for kind, content in answer.get("content", {}).items():
             if kind == "application/json":
-                schemas = content["schema"].get("anyOf", [content["schema"]])
-                text += "".join(block("An answer", example(schema, shapes)) for schema in schemas)
+                examples = content.get("examples") or {"": {"value": example(content["schema"], shapes)}}
+                text += "".join(block("An answer", item["value"]) for item in examples.values())
             elif kind == "application/problem+json" and status != "default":
                 problems += ((status, name, DETAILS[name]) for name in answer["description"].split(", "))
     return text + table(("status", "what is wrong", "`detail`, for example"), problems)
@@ -402,8 +411,6 @@ def example(schema: Any, shapes: Any) -> Any:
     """An example of a schema, made of the examples of its parts, without optional members."""
     if schema.get("examples"):
         return schema["examples"][0]
-    if "default" in schema:
-        return schema["default"]
     if "$ref" in schema:
         return example(shapes[schema["$ref"].rpartition("/")[2]], shapes)
     if "anyOf" in schema:
@@ -413,11 +420,11 @@ def example(schema: Any, shapes: Any) -> Any:
     if schema.get("type") == "array":
         return [example(schema["items"], shapes)]
     parts, needed = schema.get("properties", {}), schema.get("required", [])
-    return {name: example(part, shapes) for name, part in parts.items() if name in needed or "default" in part}
+    return {name: example(part, shapes) for name, part in parts.items() if name in needed}
 
 
 def _shapes(shapes: Any) -> Iterator[str]:
-    """The members of answers that have a description, once each."""
+    """The members of requests and answers that have a description, once each."""
     for name, shape in shapes.items():
         members = shape.get("properties", {}).items()
         rows = [(f"`{member}`", schema["description"]) for member, schema in members if "description" in schema]

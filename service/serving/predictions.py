@@ -12,9 +12,7 @@ from service.learning.events.flatten import Features, Flattener
 from service.learning.events.read_events import FeatureRows
 from service.learning.identity import MAX_CLASSES, Label
 
-PredictedLabel = Annotated[Label, Meta(examples=[1])]
-Score = Annotated[float, Meta(examples=[3.45])]
-UnknownFeatures = Annotated[int, Meta(examples=[0])]
+PredictedLabel = Annotated[Label, Meta(examples=[1], description="a boolean, a number or text")]
 Probability = Annotated[float, Meta(examples=[0.93], description="of the positive label, with rule logistic-delta")]
 
 
@@ -25,15 +23,14 @@ class Contribution(msgspec.Struct, forbid_unknown_fields=True):
     value: Annotated[float, Meta(examples=[2.0])]
     weight: Annotated[float, Meta(examples=[1.5])]
     product: Annotated[float, Meta(examples=[3.0])]
-    scaled: Annotated[float, Meta(examples=[0.7])] | UnsetType = UNSET
-    """The scaled value, which the weight was multiplied by, if the model scales."""
+    scaled: Annotated[float, Meta(description="the scaled value that the weight was multiplied by")] | UnsetType = UNSET
 
 
 class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A label and its score."""
 
     label: PredictedLabel
-    score: Score
+    score: float
 
 
 _CONTRIBUTIONS = (
@@ -52,8 +49,8 @@ class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """
 
     label: PredictedLabel
-    score: Score
-    unknown_features: UnknownFeatures
+    score: float
+    unknown_features: int
     probability: Probability | UnsetType = UNSET
     scores: Ranking | UnsetType = UNSET
     runner_up: RunnerUp | UnsetType = UNSET

@@ -24,10 +24,9 @@ async def test_the_examples_of_requests_are_requests() -> None:
     """A model of named features accepts each example, and the schema allows it."""
     app, _ = application()
     document = json.loads((await ask(app, HttpRequest("GET", "/openapi.json", "", None, b""))).body)
-    operation = document["paths"]["/v1/models/{name}/predict"]["post"]
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    for example in schema["examples"]:
-        jsonschema.validate(example, schema | {"components": document["components"]})
-        body = json.dumps(example).encode()
+    content = document["paths"]["/v1/models/{name}/predict"]["post"]["requestBody"]["content"]["application/json"]
+    for name, example in content["examples"].items():
+        jsonschema.validate(example["value"], content["schema"] | {"components": document["components"]})
+        body = json.dumps(example["value"]).encode()
         response = await ask(app, HttpRequest("POST", "/v1/models/m0/predict", "", b"application/json", body))
-        assert response.status == 200, (example, response.body)
+        assert response.status == 200, (name, response.body)

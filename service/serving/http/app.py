@@ -42,13 +42,13 @@ OPEN_PATHS = {*PROBES, *routes.OPEN}
 class Live(msgspec.Struct, forbid_unknown_fields=True):
     """The event loop turns."""
 
-    live: bool = True
+    live: bool
 
 
 class Ready(msgspec.Struct, forbid_unknown_fields=True):
     """Every listed model can answer."""
 
-    ready: bool = True
+    ready: bool
 
 
 class Topics(NamedTuple):
@@ -107,6 +107,7 @@ class Application:
             redoc_url=None,
             redirect_slashes=False,
             exception_handlers=problems.HANDLERS,
+            generate_unique_id_function=lambda route: route.name,
             # FastAPI's own telemetry would cost time at each request. Older releases ignore this.
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
@@ -116,7 +117,7 @@ class Application:
         self._direct_routes = v1.install_v1(self.api, models, store, in_flight, predictor, topics.posting_of, metrics)
         """Routes whose requests do not go through FastAPI, which costs more than a prediction."""
         _install_process(self.api, metrics)
-        self.api.openapi_schema = openapi.with_schemas(self.api.openapi(), [*v1.ANSWERS, Live, Ready])
+        self.api.openapi_schema = openapi.with_schemas(self.api.openapi(), vars(problems) | vars(v1) | globals())
         self._entry: ASGIApp = self._answer
         if options.allowed_origins:
             headers = ("authorization", "content-type", "content-encoding")
@@ -177,20 +178,20 @@ def _install_process(api: FastAPI, metrics: Metrics) -> None:
     """Serve the probes and the metrics."""
 
     @api.get(PROBES[0], tags=["process"], responses=openapi.responses({}, Live))
-    async def live() -> Response:
+    async def is_live() -> Response:
         """The event loop turns. Nothing else is checked, since a dead task ends the process."""
-        return v1.encoded(Live())
+        return v1.encoded(Live(True))
 
     @api.get(PROBES[1], tags=["process"], responses=openapi.responses({503: "not ready"}, Ready))
-    async def readiness() -> Response:
+    async def is_ready() -> Response:
         """Every model that the settings list can answer, and the process is not shutting down."""
         if not metrics.ready():
             raise HTTPException(503, "not every model can answer yet, or the service is shutting down")
-        return v1.encoded(Ready())
+        return v1.encoded(Ready(True))
 
     refusal = openapi.responses({401: "token missing"})
 
     @api.get(METRICS_PATH, tags=["process"], response_class=PlainTextResponse, responses=refusal)
-    async def prometheus() -> Response:
+    async def get_metrics() -> Response:
         """Prometheus' text format."""
         return Response(await metrics.render(), media_type=CONTENT_TYPE_LATEST)

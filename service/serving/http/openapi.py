@@ -5,15 +5,14 @@ The docstrings of a class and of its members are their descriptions. A test comp
 
 import ast
 import inspect
+import json
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
 import msgspec
-
-from service.learning.identity import MAX_VALUE
-from service.serving.http.problems import Problem
 
 INTRODUCTION = """
 Each model learns one Kafka topic and has its name. `POST /v1/models/{name}/predict` asks it: with `features` of one
@@ -30,75 +29,69 @@ TAGS = [
     {"name": "process", "description": "Probes for orchestrators, and metrics for Prometheus."},
 ]
 _REF = "#/components/schemas/{name}"
-_UNSTORED = {"schema": {"$ref": _REF.format(name="UnstoredProblem")}}
-UNSTORED: dict[int | str, dict[str, Any]] = {
-    503: {"description": "too busy, Kafka away", "content": {"application/problem+json": _UNSTORED}}
-}
-"""The response of a post whose records are not all stored."""
-ID = {"anyOf": [{"type": "string"}, {"type": "integer"}], "description": "of the event"}
-NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
+FORMATS = {"integer": "int64", "number": "double"}
+"""Without them generated clients have numbers of 32 bits."""
 
 
-def responses(problems: dict[int | str, str], *answers: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: its answers, its problems (their names, by status), and a defect."""
+def responses(
+    problems: dict[int | str, str], answer: type[msgspec.Struct] | None = None, examples: dict[str, Any] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: its answer, its problems (their names, by status), and a defect."""
     content: dict[str, Any] = {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}}
     described: dict[int | str, dict[str, Any]] = {}
     for status, names in (problems | {"default": "defect"}).items():
         described[status] = {"description": names, "content": content}
-    if answers:
-        schemas = [{"$ref": _REF.format(name=answer.__name__)} for answer in answers]
-        schema = {"anyOf": schemas} if len(schemas) > 1 else schemas[0]
-        described[200] = {"description": "the answer", "content": {"application/json": {"schema": schema}}}
+    if answer:
+        described[200] = {"description": "the answer", "content": _json(answer, examples)}
     return described
 
 
-def request_of(max_instances: int) -> dict[str, Any]:
-    """The `requestBody` of a prediction. It allows all kinds of features, as a model's settings choose one."""
-    features = {
-        "description": "an object for a model of named or hashed features, a list of numbers for a positional one",
-        "anyOf": [{"type": "object"}, {"type": "array", "items": NUMBER}],
-    }
-    event = {"type": "object", "description": "a whole record, with features where the model's settings say"}
-    own_id = {"description": "of the event: a string or an integer if predictions are logged, and else not read"}
-    instance = {"type": "object", "required": ["features"], "properties": {"features": features, "id": own_id}}
-    members = {
-        "features": features,
-        "instances": {"type": "array", "items": instance, "maxItems": max_instances},
-        "event": event,
-        "events": {"type": "array", "items": event, "maxItems": max_instances},
-    }
-    example = {"features": {"age": 31, "page": "/home"}, "id": "r-17"}
-    examples = [example, {"instances": [example] * min(2, max_instances)}, {"event": example}]
-    one_of = [{"required": [name]} for name in members]
-    schema = {"type": "object", "properties": members | {"id": own_id}, "oneOf": one_of, "examples": examples}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def posts_of(kind: str, max_records: int) -> dict[str, Any]:
-    """The `requestBody` of a post of events or labels."""
-    record: dict[str, Any] = {"type": "object", "description": "a whole record, as the model's settings say"}
-    example: dict[str, Any] = {"id": "r-17", "features": {"age": 31}, "label": 1}
-    if kind == "labels":
-        label = {"anyOf": [{"type": name} for name in ("boolean", "number", "string", "null")]}
-        record = {"type": "object", "required": ["id", "label"], "properties": {"id": ID, "label": label}}
-        example = {"id": "r-17", "label": 1}
-    many = {"type": "array", "items": record, "maxItems": max_records}
-    listed = {"type": "object", "required": [kind], "properties": {kind: many}}
-    schema = {"anyOf": [record, listed], "examples": [example, {kind: [example]}]}
-    lines = {"schema": {"type": "string", "description": "a record in each line"}}
-    content = {"application/json": {"schema": schema}, "application/x-ndjson": lines}
+def request_body(request: type[msgspec.Struct], examples: dict[str, Any], *, ndjson: bool = False) -> dict[str, Any]:
+    """The `requestBody` of a route; `ndjson` allows a record in each line too."""
+    lines = {"application/x-ndjson": {"schema": {"type": "string", "description": "a record in each line"}}}
+    content = _json(request, examples) | (lines if ndjson else {})
     return {"requestBody": {"required": True, "content": content}}
 
 
-def with_schemas(document: dict[str, Any], answers: Sequence[type[msgspec.Struct]]) -> dict[str, Any]:
-    """FastAPI's document with the schemas of problems and of these answers: structs of msgspec, unknown to FastAPI."""
-    _, schemas = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
-    described = _described({answer.__module__ for answer in answers})
+def _json(struct: type[msgspec.Struct], examples: dict[str, Any] | None) -> dict[str, Any]:
+    media: dict[str, Any] = {"schema": {"$ref": _REF.format(name=struct.__name__)}}
+    if examples:
+        media["examples"] = {name: {"value": value} for name, value in examples.items()}
+    return {"application/json": media}
+
+
+def with_schemas(document: dict[str, Any], namespace: dict[str, Any]) -> dict[str, Any]:
+    """FastAPI's document with the schemas that it names: structs of msgspec in this namespace, unknown to FastAPI."""
+    names = dict.fromkeys(re.findall(_REF.format(name=r"(\w+)"), json.dumps(document)))
+    structs = [namespace[name] for name in names]
+    _, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
+    schemas = json.loads(json.dumps(schemas), object_hook=_simplify)
+    schemas["EventsRequest"]["additionalProperties"] = True  # an event has any members
+    described = _described({struct.__module__ for struct in structs})
     for name, schema in schemas.items():
         for member, shape in schema.get("properties", {}).items():
             if text := described.get((name, member)):
                 shape["description"] = text
-    return document | {"components": {"schemas": schemas}}
+    components = {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+    return document | {"components": components, "security": [{}, {"token": []}]}
+
+
+def _simplify(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema in terms that generators of clients know: no tuples and no defaults; a union of types is any value.
+
+    An answer may have more members in a later release, which a client of this one ignores.
+    """
+    schema.pop("default", None)
+    if "prefixItems" in schema:  # the values of each of our tuples have one type
+        schema["items"] = schema.pop("prefixItems")[0]
+    if len([choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]) > 1:
+        del schema["anyOf"]
+    match schema:
+        case {"type": ("integer" | "number") as kind}:
+            schema["format"] = FORMATS[kind]
+        case {"additionalProperties": False}:
+            del schema["additionalProperties"]
+    return schema
 
 
 def _described(modules: Iterable[str]) -> dict[tuple[str, str], str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
@@ -39,13 +39,8 @@ class Problem(msgspec.Struct, forbid_unknown_fields=True):
     status: Annotated[int, Meta(examples=[422])]
     detail: Annotated[str, Meta(examples=['feature "age" must be a number, got a string'])]
     errors: list[Fault]
-
-
-class UnstoredProblem(Problem):
-    """The problem of a post whose records are not all stored; what is not may be stored later."""
-
-    records: list[StoredRecord | None]
-    """Where each record is stored; null if it is not."""
+    records: list[StoredRecord | None] | UnsetType = UNSET
+    """Where each record of a post is stored, if not all are; null for one that may be stored later, or never."""
 
 
 class Unstored(Exception):
@@ -100,7 +95,7 @@ async def answer_to(_request: Any, error: Exception) -> Response:
             detail = "there is no such parameter; /docs lists them"
         return response(422, f"{where}: {detail}", Fault(where, reason))
     if isinstance(error, Unstored):
-        problem = UnstoredProblem("about:blank", HTTPStatus(503).phrase, 503, str(error), [], error.places)
+        problem = Problem("about:blank", HTTPStatus(503).phrase, 503, str(error), [], error.places)
         return _encoded(problem, HEADERS[503])
     if isinstance(error, BadRecords):
         return response(422, str(error), *(Fault(fault.pointer, fault.reason) for fault in error.faults))

@@ -24,16 +24,15 @@ from service.learning.identity import Identity, Label, listed
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
 from service.serving.http.endpoint import Endpoint
-from service.serving.http.openapi import UNSTORED, posts_of, request_of, responses
+from service.serving.http.openapi import request_body, responses
 from service.serving.http.predict import Predict
-from service.serving.http.problems import UnstoredProblem
 from service.serving.http.request_bodies import InFlight
-from service.serving.http.v1_posts import Post, StoredRecords
-from service.serving.http.v1_predictions import BatchPredictionResponse, PredictionResponse, V1Request
+from service.serving.http.v1_posts import EventsRequest, LabelsRequest, Post, StoredRecords
+from service.serving.http.v1_predictions import PredictionResponse, PredictRequest, V1Request
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
 from service.serving.models import Model, Models, read_all
 from service.serving.posting import Posting
-from service.serving.predictions import Prediction, PredictParameters
+from service.serving.predictions import PredictParameters
 from service.serving.scoring import Predictor
 from service.snapshots import codec
 from service.snapshots.ports import Store
@@ -56,7 +55,7 @@ class Weight(msgspec.Struct, forbid_unknown_fields=True):
     weight: Annotated[float, Meta(examples=[1.5])]
 
 
-class Weights(msgspec.Struct, forbid_unknown_fields=True):
+class WeightList(msgspec.Struct, forbid_unknown_fields=True):
     """Some weights; `next` is the cursor of the next page, if there is one."""
 
     bias: Annotated[float, Meta(examples=[0.45])]
@@ -68,7 +67,7 @@ class Weights(msgspec.Struct, forbid_unknown_fields=True):
     """The candidate that has these weights; left out if they are the model's own."""
 
 
-class Candidates(msgspec.Struct, forbid_unknown_fields=True):
+class CandidateList(msgspec.Struct, forbid_unknown_fields=True):
     """The candidates that learn side by side with a model."""
 
     model: Name
@@ -77,7 +76,7 @@ class Candidates(msgspec.Struct, forbid_unknown_fields=True):
     candidates: list[CandidateInfo]
 
 
-class Versions(msgspec.Struct, forbid_unknown_fields=True):
+class VersionList(msgspec.Struct, forbid_unknown_fields=True):
     """The versions kept for rollback, oldest first."""
 
     versions: list[Version]
@@ -98,20 +97,15 @@ POST_PROBLEMS = PREDICT_PROBLEMS | {
     403: "no ingest tokens",
     404: "unknown model, unknown topic, no join",
     422: "bad record",
+    503: "too busy, Kafka away",
 }
 """The names of the problems that a route can end with, by status."""
-ANSWERS = (
-    PredictionResponse,
-    BatchPredictionResponse,
-    Prediction,
-    ModelList,
-    Description,
-    Candidates,
-    Weights,
-    Versions,
-    StoredRecords,
-    UnstoredProblem,
-)
+_INSTANCE: dict[str, Any] = {"features": {"age": 31, "page": "/home"}, "id": "r-17"}
+_PREDICTION = {"label": 1, "score": 3.45, "unknown_features": 0}
+_SNAPSHOT = {"model": "churn", "version": 42, "ahead": 0}
+REQUESTS = {"single": _INSTANCE, "batch": {"instances": [_INSTANCE] * 2}, "event": {"event": _INSTANCE}}
+ANSWERS = {"single": _SNAPSHOT | _PREDICTION, "batch": _SNAPSHOT | {"predictions": [_PREDICTION]}}
+"""Examples of predictions."""
 
 
 class WeightsParameters(BaseModel, extra="forbid"):
@@ -153,31 +147,29 @@ def install_v1(
     posting_of: Callable[[str], Posting | None], metrics: Metrics,
 ) -> list[APIRoute]:  # fmt: skip
     """Add the routes of this protocol to `app`; returns those whose requests need nothing of FastAPI."""
-    page_at_a_time, max_instances = asyncio.Lock(), in_flight.limits.max_instances
+    page_at_a_time = asyncio.Lock()
 
     def count(model: str, kind: str, result: str, number: int) -> None:
         metrics.ingested.labels(model, kind, result).inc(number)
 
-    def direct(endpoint: Endpoint, function: Callable[..., None], **documented: Any) -> APIRoute:
+    def direct(endpoint: Endpoint, function: Callable[..., None], tag: str, answers: Any, extra: Any) -> APIRoute:
         """FastAPI documents the function, and the endpoint answers the requests."""
         path = f"/v1/models/{{name}}/{function.__name__.removeprefix('post_')}"
-        app.post(path, **documented)(function)
+        app.post(path, tags=[tag], responses=answers, openapi_extra=extra)(function)
         (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == path]
         route.app = endpoint
         return route
 
-    answers = responses(PREDICT_PROBLEMS, PredictionResponse, BatchPredictionResponse)
-    parse = partial(V1Request, max_instances=max_instances)
-    extra = request_of(max_instances)
-    routes = [
-        direct(
-            Predict(predictor, in_flight, parse), predict, tags=["predictions"], responses=answers, openapi_extra=extra
-        )
-    ]
-    for kind, function in (("events", post_events), ("labels", post_labels)):
-        post, extra = Post(kind, posting_of, in_flight, count), posts_of(kind, max_instances)
-        answers = responses(POST_PROBLEMS, StoredRecords) | UNSTORED
-        routes.append(direct(post, function, tags=["records"], responses=answers, openapi_extra=extra))
+    answers = responses(PREDICT_PROBLEMS, PredictionResponse, ANSWERS)
+    endpoint = Predict(predictor, in_flight, partial(V1Request, max_instances=in_flight.limits.max_instances))
+    routes = [direct(endpoint, predict, "predictions", answers, request_body(PredictRequest, REQUESTS))]
+    answers = responses(POST_PROBLEMS, StoredRecords)
+    for kind, function, request, example in (
+        ("events", post_events, EventsRequest, _INSTANCE | {"label": 1}),
+        ("labels", post_labels, LabelsRequest, {"id": "r-17", "label": 1}),
+    ):
+        body = request_body(request, {"single": example, "batch": {kind: [example]}}, ndjson=True)
+        routes.append(direct(Post(kind, posting_of, in_flight, count), function, "records", answers, body))
 
     @app.get("/v1/models", tags=["models"], responses=responses({401: "token missing"}, ModelList))
     async def list_models() -> Response:
@@ -187,21 +179,22 @@ def install_v1(
         return encoded(ModelList([*rows, *(Summary.from_model(Model(alias), aliases[alias]) for alias in aliases)]))
 
     @app.get("/v1/models/{name}", tags=["models"], responses=responses(MODEL_PROBLEMS, Description))
-    async def describe_model(name: str) -> Response:
+    async def get_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
         return encoded(await describe(*models.answering(name)))
 
-    @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses(MODEL_PROBLEMS, Candidates))
-    async def candidates(name: str) -> Response:
+    @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses(MODEL_PROBLEMS, CandidateList))
+    async def list_candidates(name: str) -> Response:
         """The candidates that learn side by side with the model: how each predicts, and which one answers."""
         model, (learner, _, _) = models.answering(name)
         described = [CandidateInfo.from_learner(learner, candidate) for candidate in learner.candidates]
-        return encoded(Candidates(model.name, learner.answering, described))
+        return encoded(CandidateList(model.name, learner.answering, described))
 
-    @app.get("/v1/models/{name}/weights", tags=["models"], responses=responses(WEIGHTS_PROBLEMS, Weights))
-    async def weights(name: str, parameters: Annotated[WeightsParameters, Query()]) -> Response:
+    # `name` is a query parameter here, and generated clients mix up two parameters of one name.
+    @app.get("/v1/models/{model}/weights", tags=["models"], responses=responses(WEIGHTS_PROBLEMS, WeightList))
+    async def get_weights(model: str, parameters: Annotated[WeightsParameters, Query()]) -> Response:
         """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
-        served = models.answering(name)[1]
+        served = models.answering(model)[1]
         learner, (answered_by, classifier) = served.learner, served.classifier(parameters.candidate)
         index, labels = _label_index(learner.identity, parameters.label), learner.identity.labels or ()
         async with page_at_a_time:
@@ -210,10 +203,10 @@ def install_v1(
             columns, w, after = await _choose(learner, classifier, parameters, index)
             named = map(learner.columns.name_of, columns)
             rows = [*map(Weight, named, columns, w.tolist())]
-            return encoded(Weights(bias, rows, after, label, UNSET if answered_by is None else answered_by))
+            return encoded(WeightList(bias, rows, after, label, UNSET if answered_by is None else answered_by))
 
-    @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses(VERSIONS_PROBLEMS, Versions))
-    async def versions(name: str) -> Response:
+    @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses(VERSIONS_PROBLEMS, VersionList))
+    async def list_versions(name: str) -> Response:
         """The versions kept for rollback, oldest first."""
         model, served = models.answering(name)
         in_flight.take()
@@ -224,7 +217,7 @@ def install_v1(
             raise HTTPException(503, "the snapshot store does not answer") from None
         finally:
             in_flight.release()
-        return encoded(Versions([Version.from_head(*version) for version in kept]))
+        return encoded(VersionList([Version.from_head(*version) for version in kept]))
 
     return routes
 

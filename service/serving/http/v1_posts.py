@@ -3,11 +3,11 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, Meta
+from msgspec import UNSET, Meta, UnsetType
 from starlette.types import Receive, Scope
 
 from service.errors import BadRecords, DependencyError, Rejected, UnknownModel, Unpostable
@@ -26,7 +26,30 @@ ANSWER_SECONDS = 9.0
 """The time for Kafka to store the records of a post, which is answered within ten seconds."""
 _BEFORE, _LIST, _AFTER = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*'), re.compile(rb"\s*\["), re.compile(rb"\s*\}\s*")
 """What stands before the value of an object's only member, how a list begins, and what stands after the value."""
+_EventId = Annotated[Any, Meta(description="text or a whole number: the id of the event")]
+_Label = Annotated[Any, Meta(description="one of the model's labels; null withdraws the event")]
 _EXAMPLE = {"topic": "clicks", "partition": 0, "offset": 1234}
+
+
+class EventsRequest(msgspec.Struct):
+    """One event, an object with any members as the model's settings say, or many as `events`, the only member."""
+
+    events: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class LabelRecord(msgspec.Struct):
+    """The label of an event."""
+
+    id: _EventId
+    label: _Label
+
+
+class LabelsRequest(msgspec.Struct):
+    """One label with the `id` of its event, or many as `labels`, the only member."""
+
+    id: _EventId | UnsetType = UNSET
+    label: _Label | UnsetType = UNSET
+    labels: list[LabelRecord] | UnsetType = UNSET
 
 
 class StoredRecords(msgspec.Struct, forbid_unknown_fields=True):

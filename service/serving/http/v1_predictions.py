@@ -54,49 +54,52 @@ _PATHS: tuple[Path, ...] = tuple((name,) for name in _INPUT_FIELDS)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
 _IDLE_READERS: WeakKeyDictionary[Flattener, dict[str, RowReader]] = WeakKeyDictionary()
 """Compiled readers that no request uses, by the name of their list, so that a request need not make new buffers."""
-AnsweringCandidate = Annotated[str, Meta(examples=["logistic"], description="the candidate that answered, if one did")]
 
 
-class _Answered(msgspec.Struct, forbid_unknown_fields=True):
-    model: Annotated[str, Meta(examples=["churn"])]
-    version: Annotated[int, Meta(examples=[42], description="the accepted snapshot")]
-    ahead: Annotated[int, Meta(examples=[0], description="how many events were learned beyond it")]
+class PredictionResponse(msgspec.Struct, forbid_unknown_fields=True):
+    """The model and the version that answered, with the members of a `Prediction` or, for a list, `predictions`."""
 
-
-class PredictionResponse(_Answered):
-    """The answer to `features` or `event`, with the model and the version that answered."""
-
-    label: shapes.PredictedLabel
-    score: shapes.Score
-    unknown_features: shapes.UnknownFeatures
+    model: str
+    version: Annotated[int, Meta(description="the accepted snapshot")]
+    ahead: Annotated[int, Meta(description="how many events were learned beyond it")]
+    predictions: list[shapes.Prediction] | UnsetType = UNSET
+    """The answers to `instances` or `events`, in their order."""
+    label: shapes.PredictedLabel | UnsetType = UNSET
+    score: float | UnsetType = UNSET
+    unknown_features: int | UnsetType = UNSET
     probability: shapes.Probability | UnsetType = UNSET
     scores: shapes.Ranking | UnsetType = UNSET
     runner_up: shapes.RunnerUp | UnsetType = UNSET
     contributions: shapes.Contributions | UnsetType = UNSET
-    candidate: AnsweringCandidate | UnsetType = UNSET
+    candidate: Annotated[str, Meta(description="the candidate that answered, if one did")] | UnsetType = UNSET
 
 
-class BatchPredictionResponse(_Answered):
-    """The answers to `instances` or `events`, in their order, with the model and the version that answered."""
-
-    predictions: list[shapes.Prediction]
-    candidate: AnsweringCandidate | UnsetType = UNSET
-
-
-class _AskedInstance(msgspec.Struct, gc=False):
-    features: msgspec.Raw
-    id: msgspec.Raw = msgspec.Raw()
+_FEATURES = "an object for a model of named or hashed features, a list of numbers for a positional one"
+_RawFeatures = Annotated[msgspec.Raw, Meta(description=_FEATURES)]
+_RawId = Annotated[msgspec.Raw, Meta(description="text or a whole number, for a later label; read only if predictions are logged")]
+_RawObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 
-class _AskedBody(msgspec.Struct, gc=False):
-    features: msgspec.Raw = msgspec.Raw()
-    id: msgspec.Raw = msgspec.Raw()
-    event: msgspec.Raw = msgspec.Raw()
-    instances: list[_AskedInstance] = []
-    events: list[msgspec.Raw] = []
+class Instance(msgspec.Struct, gc=False):
+    """The features of an event, and its id."""
+
+    features: _RawFeatures
+    id: _RawId | UnsetType = UNSET
 
 
-_decode_asked = msgspec.json.Decoder(_AskedBody).decode
+class PredictRequest(msgspec.Struct, gc=False):
+    """A request has exactly one of `features`, `event`, `instances` and `events`; `id` belongs to `features`."""
+
+    features: _RawFeatures | UnsetType = UNSET
+    id: _RawId | UnsetType = UNSET
+    event: _RawObject | UnsetType = UNSET
+    """A whole record, with features where the model's settings say."""
+    instances: list[Instance] | UnsetType = UNSET
+    """At most `http.max_instances`, as of `events`."""
+    events: list[_RawObject] | UnsetType = UNSET
+
+
+_decode_request = msgspec.json.Decoder(PredictRequest).decode
 
 
 class V1Request(msgspec.Struct, gc=False):
@@ -126,16 +129,17 @@ class V1Request(msgspec.Struct, gc=False):
 
     def asked(self) -> list[Asked]:
         """All instances as they were sent."""
-        body, no_id = _decode_asked(self.body), msgspec.Raw()
+        body, empty = _decode_request(self.body), msgspec.Raw()
         match self.input_field:
             case "features":
-                return [Asked("", body.features, body.id, is_event=False)]
+                return [Asked("", body.features or empty, body.id or empty, is_event=False)]
             case "event":
-                return [Asked("/event", body.event, no_id, is_event=True)]
+                return [Asked("/event", body.event or empty, empty, is_event=True)]
             case "events":
-                return [Asked(f"/events/{i}", each, no_id, is_event=True) for i, each in enumerate(body.events)]
-        instances = enumerate(body.instances)
-        return [Asked(f"/instances/{i}", each.features, each.id, is_event=False) for i, each in instances]
+                events = enumerate(body.events or ())
+                return [Asked(f"/events/{i}", each, empty, is_event=True) for i, each in events]
+        instances = enumerate(body.instances or ())
+        return [Asked(f"/instances/{i}", each.features, each.id or empty, is_event=False) for i, each in instances]
 
     def answer(
         self, predictions: list[shapes.Prediction], model: str, version: int, ahead: int, candidate: str | None
@@ -147,8 +151,8 @@ class V1Request(msgspec.Struct, gc=False):
         answered_by = UNSET if candidate is None else candidate
         if self.input_field in LIST_FIELDS:
             many = _encoded(predictions)
-            return msgspec.json.encode(BatchPredictionResponse(model, version, ahead, many, answered_by))
-        members = model, version, ahead, *msgspec.structs.astuple(predictions[0]), answered_by
+            return msgspec.json.encode(PredictionResponse(model, version, ahead, many, candidate=answered_by))
+        members = model, version, ahead, UNSET, *msgspec.structs.astuple(predictions[0]), answered_by
         return msgspec.json.encode(PredictionResponse(*members))
 
     def fault(self, rejected: Rejected) -> Rejected:
