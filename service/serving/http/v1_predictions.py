@@ -76,7 +76,7 @@ class PredictionResponse(msgspec.Struct, forbid_unknown_fields=True):
 
 _FEATURES = "an object for a model of named or hashed features, a list of numbers for a positional one"
 _RawFeatures = Annotated[msgspec.Raw, Meta(description=_FEATURES)]
-_RawId = Annotated[msgspec.Raw, Meta(description="text or a whole number, for a later label; read only if predictions are logged")]
+_RawId = Annotated[msgspec.Raw, Meta(description="text or a whole number; read only if predictions are logged")]
 _RawObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 
