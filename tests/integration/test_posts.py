@@ -197,7 +197,8 @@ async def test_each_logged_prediction_is_learned_once_whatever_dies(
         post(learner, "labels", {"labels": labels[begin : begin + 1000]}).raise_for_status()
     logged = [int(record.key) for p in (0, 1) for record in await read_all(kafka, f"{topic}-events", p)]
     assert len(set(logged)) == len(logged)
-    assert len(set(logged) & answered) >= 0.99 * len(answered)
+    # A kill loses what was answered in its last moments, however many were answered before: 1 % of 20,000 in all.
+    assert len(answered - set(logged)) <= 200
     learned = len(set(logged) & answered)
     about = wait(lambda: (m := learner.model())["events"] == learned and not m["ahead"] and m, "all are learned")
     assert (about["repeated"], about["label_outcomes"]["joined"]) == (0, learned)
