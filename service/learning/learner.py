@@ -29,11 +29,6 @@ from service.learning.options import DEFAULT, Options
 from service.learning.records import PartitionId, Place, Records
 from service.learning.weights_file import WeightsFile
 
-Ranges = dict[PartitionId, list[tuple[int, int]]]
-"""Covered offsets by partition, as half-open [from, to) in ascending order. The last `to` is the next offset.
-
-New partitions come last, so that the index of a partition stays."""
-
 
 def with_gap(ranges: Sequence[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
     """These ranges with `offset` as the next one; the offsets in between are a gap that is never learned."""
@@ -88,7 +83,10 @@ class Learner:
         """The model's own classifier."""
         self.candidates: dict[str, Candidate] = {}
         """The candidates by name, in the order of their names."""
-        self.covered: Ranges = {}
+        self.covered: dict[PartitionId, list[tuple[int, int]]] = {}
+        """Covered offsets by partition, as half-open [from, to) in ascending order. The last `to` is the next offset.
+
+        New partitions come last, so that the index of a partition stays."""
         self.runs: list[tuple[int, int, int]] = []
         """The order in which offsets were learned: the index of the partition in `covered`, from, to."""
         self.amendments: list[Amendment] = []
@@ -97,7 +95,7 @@ class Learner:
         """Gaps in the log that the reader accepted, by partition."""
         self._reader = EventReader(identity)
         self.flattener = self._reader.flattener
-        self.join = self._new_join()
+        self.join = Join(identity, options) if identity.needs_ids else None
         """The events that wait for their labels, if labels come later."""
         self._label_reader = EventReader(identity, labels=True) if self.join else self._reader
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
@@ -115,18 +113,9 @@ class Learner:
         if self.join:
             self.main.counts.join = self.join.counts
 
-    def _new_join(self) -> Join | None:
-        if not self.identity.needs_ids:
-            return None
-        rules, signs = self.identity.join, self._reader.signs
-        default = rules.default_label if rules else None
-        sign = None if default is None else signs[isinstance(default, bool), default]
-        return Join(self.identity, sign, self.options)
-
     def restore_join(self, state: JoinState, counts: Mapping[str, int]) -> Join:
         """Continue a join; `remember` brings back what it remembers. Call it after `covered` is restored."""
-        self.join = self._new_join()
-        assert self.join is not None  # noqa: S101 - the identity is that of the state
+        self.join = Join(self.identity, self.options)
         self.join.restore(state, list(self.covered), counts)
         return self.join
 
@@ -305,9 +294,8 @@ class Learner:
         main, columns_before = self.main, len(self.columns)
         decoded = self.columns.decode(events)
         self.last_events.add(values, decoded, columns_before + len(decoded.names))
-        if (
-            not self.identity.needs_ids and main.counts.events % (10 * KEPT_IDS) < KEPT_IDS
-        ):  # to make strings takes time
+        # To make strings takes time.
+        if not self.identity.needs_ids and main.counts.events % (10 * KEPT_IDS) < KEPT_IDS:
             self.last_events.add_ids(events.ids)
         self.make_room(columns_before + len(decoded.names))
         main.observations.make_room(columns_before + len(decoded.names), decoded.names)

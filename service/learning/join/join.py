@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from service.learning.evaluation.given_answers import NOT_ASKED
+from service.learning.events.careful_reader import label_signs
 from service.learning.events.read_events import EventIds, ReadEvents
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity
@@ -81,8 +82,7 @@ class JoinedEvents(NamedTuple):
 class Join:
     """The events and labels that one model remembers."""
 
-    def __init__(self, identity: Identity, default_label: float | None, options: Options) -> None:
-        """`default_label` is the label's sign."""
+    def __init__(self, identity: Identity, options: Options) -> None:
         rules, once = identity.join or None, identity.once or 0
         self.stored: JoinState | None = None
         """The state that it was restored from, until `rebuild` has brought back what that remembers."""
@@ -90,9 +90,10 @@ class Join:
         self._options, self.shares_topic = options, rules is not None and not rules.own_topic
         reach, numbers = identity.reach_ms, [once, once, 2 * once, 1, 4 * FOREVER, False, 0, False, FOREVER, False]
         if rules is not None:
-            window, sign = rules.window, int(default_label or 0)
+            window, default = rules.window, rules.default_label
+            sign = 0 if default is None else int(label_signs(identity)[isinstance(default, bool), default])
             numbers = [
-                window, reach - window, reach, step_of(window), max(_DAY, window), default_label is not None, sign,
+                window, reach - window, reach, step_of(window), max(_DAY, window), default is not None, sign,
                 rules.waits_for_labels, rules.max_held, True,
             ]  # fmt: skip
         state = np.zeros(memory.STATE_SIZE, np.int64)
