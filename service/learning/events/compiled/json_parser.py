@@ -219,11 +219,9 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                         name, size = scratch_offset + used, prefix_size + size
                     # The seed tells the names of one object from those of another.
                     h = hash_of(data, name, name + size, seed if is_feature else seed + np.uint64(depth))
-                    if (
-                        members > MAX_MEMBERS
-                        or (is_feature and (inside > max_values or size > max_name))
-                        or not _is_new(table, h, generation)
-                    ):
+                    if members > MAX_MEMBERS or (is_feature and (inside > max_values or size > max_name)):
+                        break
+                    if not _is_new(table, h, generation):
                         break
                 continue
             mode = _AFTER
@@ -320,14 +318,12 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 else:
                     break
             elif part > FEATURES:
-                if (
-                    literal >= 0
-                    or (part == ID and needs_id and not is_integer(data, start, i))
-                    or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT)
-                ):
+                if literal >= 0 or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
                     break
                 codes[part] = value
                 if part == ID:
+                    if needs_id and not is_integer(data, start, i):
+                        break
                     positions[3, n], positions[4, n] = start, i - start
             if is_feature and literal != NULL:
                 if not abs(value) <= MAX_VALUE or count == len(values):
@@ -339,21 +335,18 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 count += 1
         if not whole:
             return
+        has_label = codes[LABEL] >= min_label or math.isnan(min_label)
         passed_over = (skips_others and not has_features) or (skips_unlabelled and codes[LABEL] < REQUIRED)
         for part in range(WHERE, len(codes)):
             passed_over |= codes[part] != 1.0
         if passed_over:
             positions[2, state[SKIPPED]] = record
             state[SKIPPED] += 1
-        elif (
-            (has_features or not needs_features)
-            and (codes[LABEL] >= min_label or math.isnan(min_label))
-            and (positions[4, n] >= 0 or not needs_id)
-        ):
+        elif (needs_features and not has_features) or not has_label or (needs_id and positions[4, n] < 0):
+            return
+        else:
             positions[0, n + 1], positions[1, n] = count, record
             figures[0, n], figures[1, n] = codes[LABEL], 1.0 if codes[WEIGHT] == ABSENT else codes[WEIGHT]
             state[EVENTS], state[VALUES], state[SCRATCH] = n + 1, count, used
-        else:
-            return
         state[NEXT] += 1
     state[STATUS] = USUAL
