@@ -136,14 +136,12 @@ class BoundSegment:
 
     def follow(self, identity: Identity, batch: Batch, learned: Learned) -> None:
         """Add the events of a batch that were learned."""
-        if not len(learned.steps):
-            return
         rate, moved, signs, along = identity.eta * identity.parameter, 1.0, batch.labels, learned.along
         if identity.multiclass:
             moved, signs = 2.0, np.ones(len(along))
             _along_of_classes(batch.starts, batch.columns, batch.values, batch.labels, self.reference, along)
         sums = self.sums
-        if not sums.hinge:
+        if not sums.hinge and len(along):
             # ‖z‖ of the first event gives the scale of the data, and with it the γ to try.
             longest = rate * float(batch.weights[0]) * math.sqrt(moved * learned.squared_norms[0])
             sums.largest_gamma, sums.hinge = max(16.0 * longest, MIN_GAMMA), [0.0] * GAMMAS
