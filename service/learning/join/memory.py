@@ -163,15 +163,6 @@ def move_table(table: Any, m: Any) -> None:
 
 
 @compiled
-def new_item(m: Any, record: Any) -> Any:
-    """A slot with this record."""
-    slot = m.state[UNUSED]
-    m.state[UNUSED] = m.items[slot].next
-    m.items[slot] = record
-    return slot
-
-
-@compiled
 def free(m: Any, slot: int) -> None:
     """Give a slot back. It is used again by a later call of `apply_records` only, which adds FREED to UNUSED."""
     m.items[slot].state = FREE
@@ -523,7 +514,9 @@ def apply_records(m: Any, records: Any, begin: int, limit: int, slots: Any) -> i
                 take_far(m)
             slots[i] = -1
             if kind != OTHER:
-                slot = new_item(m, records[i])
+                slot = state[UNUSED]
+                state[UNUSED] = items[slot].next
+                items[slot] = records[i]
                 if kind <= LABELLED:
                     slots[i] = slot
                 take(m, slot)
