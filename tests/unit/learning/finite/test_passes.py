@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from service.errors import DataError
 from service.learning.finite import batch_training, separability
-from service.learning.finite.batch_training import Data, Pass
-from service.learning.finite.finite_bounds import Separation
+from service.learning.finite.batch_training import Data, Pass, Separation
 from service.learning.finite.separability import ZERO_TOLERANCE, Certificate, separate
 from service.learning.identity import Identity
 from service.learning.kernel.kernel import Vector
