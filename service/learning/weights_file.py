@@ -12,7 +12,6 @@ from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
 from service.learning.initial_weights import FROM_FILE
 from service.learning.kernel.kernel import Vector, squared_norm
 
-FORMAT_VERSION = 1
 Members = dict[str, Any]
 """The members of a JSON object."""
 
@@ -84,7 +83,7 @@ def weights_as_json(
         features["feature_hasher"] = {"n_features": len(w) - 1, "input_type": "dict", "alternate_sign": True}
     return {
         "format": "perceptron-export",
-        "format_version": FORMAT_VERSION,
+        "format_version": 1,
         **about,
         "rule": identity.rule,
         "eta": identity.eta,

@@ -52,7 +52,6 @@ class CarefulReader:
 
     def read(self, raw: bytes | None, value_format: ValueFormat = JSON) -> Event | None:
         """The event of a record, None if `where` skips it; raises Rejected with the first rule it breaks."""
-        pointers = self.pointers
         if not raw:
             if self.where:
                 return None  # in a change feed this means that a row was deleted
@@ -64,10 +63,10 @@ class CarefulReader:
         if is_ours and not self._skips(values):
             for part in self._required:
                 if values.scalar(part) is UNSET:
-                    place = pointers[part] or ""
+                    place = self.pointers[part] or ""
                     raise Rejected("missing-field", f"{quoted_name(place)} is missing", place)
             features: Features = ()
-            if (pointer := pointers[FEATURES]) is not None:
+            if (pointer := self.pointers[FEATURES]) is not None:
                 whole = values.whole(FEATURES, self.identity.max_features, pointer)
                 features = self.flattener.flatten(whole, pointer)
             label, weight = self._label(values.scalar(LABEL)), self._weight(values.scalar(WEIGHT))

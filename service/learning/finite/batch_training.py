@@ -119,9 +119,8 @@ def _diverges(identity: Identity, why: str) -> DataError:
 
 def _event(batch: Batch, i: int) -> Batch:
     """Event i alone; its columns and values stay in place."""
-    return batch._replace(
-        starts=batch.starts[i : i + 2], labels=batch.labels[i : i + 1], weights=batch.weights[i : i + 1]
-    )
+    own = slice(i, i + 1)
+    return batch._replace(starts=batch.starts[i : i + 2], labels=batch.labels[own], weights=batch.weights[own])
 
 
 def _rates(identity: Identity, batch: Batch) -> Vector:

@@ -46,7 +46,7 @@ def scan(
     """
     tree, nodes = _tree(paths)
     spans = np.empty((len(tree.nodes), 4), np.int64)
-    end, twice = _scan(raw, tree.nodes, tree.names, spans, _NO_COMMAS if commas is None else commas)
+    end, twice = _scan(raw, tree.nodes, tree.names, spans, np.empty(0, np.int64) if commas is None else commas)
     rows = [*spans.tolist(), (-1, -1, 0, 0)]
     members = [MemberSpan(*rows[node]) if rows[node][_END] >= 0 else None for node in nodes]
     return end, members, tree.paths[twice] if twice >= 0 else None
@@ -57,9 +57,6 @@ def _tree(paths: Paths) -> tuple[PathTree, list[int]]:
     """The tree of these paths, and the node of each, -1 for None."""
     tree = path_tree(paths)
     return tree, [-1 if path is None else tree.paths.index(path) for path in paths]
-
-
-_NO_COMMAS = np.empty(0, np.int64)
 
 
 _STRING, _LIST, _OBJECT, _LIST_END, _OBJECT_END, _AFTER_NAME, _NEXT, _SPACE = range(8)

@@ -41,9 +41,8 @@ def parse_string(data: int, i: int, plain: bool) -> int:
         word = word_at(data, i)
         quoted, escaped = word ^ _QUOTES, word ^ _BACKSLASHES
         # The lowest of these bits is right: a wrong bit can only come from a borrow of a lower byte.
-        special = (
-            (quoted - _ONES) & ~quoted | (escaped - _ONES) & ~escaped | (word - _SPACES) & ~word | word
-        ) & _HIGH_BITS
+        special = (quoted - _ONES) & ~quoted | (escaped - _ONES) & ~escaped | (word - _SPACES) & ~word | word
+        special &= _HIGH_BITS
         if special == 0:
             i += 8
             continue
