@@ -192,7 +192,7 @@ class Classifier:
 
         Does nothing and returns False if the settings name a reference.
         """
-        vector = self.weights if self.average is None else self.average
+        vector = self.weights if (average := self.average) is None else average
         return self.observations.begin_segment(vector, self.weights, self.counts.updates)
 
     def begin(self, start: NDArray[np.float64] | None = None) -> None:
