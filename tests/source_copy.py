@@ -26,8 +26,8 @@ def _parse(code: str) -> ast.AST:
     return statement.value if isinstance(statement, ast.Expr) else statement
 
 
-def write_changed_copy(tree: Path, target: Path, function: str, changes: Iterable[tuple[str, str]]) -> Path:
-    """Write to `target` a copy of a source tree with some changes in one function.
+def changed_module(tree: Path, function: str, changes: Iterable[tuple[str, str]]) -> ast.Module:
+    """The module of a function, with some changes in the function.
 
     `function` is `path.py::Class.method`, or `path.py` for the whole module.
 
@@ -42,6 +42,12 @@ def write_changed_copy(tree: Path, target: Path, function: str, changes: Iterabl
         replacement = Replacement(old, new)
         replacement.visit(scope)
         assert replacement.count == 1, f"{function} has {old!r} {replacement.count} times"
+    return module
+
+
+def write_changed_copy(tree: Path, target: Path, function: str, changes: Iterable[tuple[str, str]]) -> Path:
+    """Write to `target` a copy of a source tree with the changes of `changed_module`."""
+    module, file = changed_module(tree, function, changes), function.partition("::")[0]
     _link(tree, target, tree / file)
     (target / file).write_text(ast.unparse(ast.fix_missing_locations(module)))
     return target

@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulation.mutants import HERE, MUTANTS, Mutant, first_failure
 from tests.simulation.run import Simulation
+from tests.source_copy import changed_module
 
 SEEDS, NIGHTLY_SEEDS = 100, 350
 REGRESSION_SEEDS = (371, 2334, 2821, 3578, 3887, 4090, 7642)
@@ -59,6 +60,11 @@ def test_the_simulation_needs_no_tasks_threads_or_clock_and_a_seed_has_one_histo
     histories = ["\n".join(Simulation(seed).run().history) for seed in (3, 11)]
     assert random.getstate() == rng_state, "only the seed's own numbers are drawn"
     assert result.stdout == "".join(history + "\n" for history in histories)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_each_mutant_still_changes_the_code(mutant: Mutant) -> None:
+    changed_module(HERE, mutant.function, [(mutant.old, mutant.new)])
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
