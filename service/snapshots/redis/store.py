@@ -1,4 +1,4 @@
-"""Snapshots in Redis: every key name, every command. `commit.lua` is a save.
+"""Snapshots in Redis: every key name, every command. `commit.lua` is a save, `look.lua` reads digests.
 
 perceptron:{m}      one hash a model (the braces keep it in one Cluster slot):
                     head, digest, v:<version> (kept heads), b:<digest> (blobs);
@@ -31,16 +31,6 @@ MODELS, ALIASES = "perceptron:models", "perceptron:aliases"
 MAX_COMMAND_BYTES = 1 << 20
 """Bytes of blobs in one command. A larger write would hold the event loop longer than a slice of learning."""
 
-LOOK_SCRIPT = """
-local digests = {}
-for i = 2, #KEYS do
-  digests[i - 1] = redis.pcall('HGET', KEYS[i], 'digest')
-    or ((redis.call('EXISTS', KEYS[i]) == 0 or redis.call('HEXISTS', KEYS[i], 'identity') == 1) and '')
-end
-return {redis.call('HGETALL', KEYS[1]), digests}
-"""
-"""One command for all models, since it is often sent: a pipeline of HGETs costs six times as much (measured)."""
-
 
 def key(model: str) -> str:
     """The Redis key of a model."""
@@ -61,7 +51,7 @@ class RedisStore(Store):
         # Typed as Any: redis-py's stubs answer str or bytes. Without decode_responses it is bytes.
         self._redis: Any = Redis.from_pool(self._endpoint.pool(timeout))
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
-        self._look = self._redis.register_script(LOOK_SCRIPT)
+        self._look = self._redis.register_script(files(__package__).joinpath("look.lua").read_text())
 
     @property
     def address(self) -> str:
