@@ -104,7 +104,7 @@ class Process:
         self._learners: list[asyncio.Task[None]] = []
         self._connections = AsyncExitStack()
         """Closes the store and, once they are connected, the Kafka clients and the group member."""
-        self._connections.push_async_callback(self._store.close)
+        self._connections.push_async_exit(self._store)
         self._connecting_since = 0.0
         """When the process began to connect to Kafka (seconds since 1970); 0 before."""
         self._topics = ModelTopics(settings, self._models, self._metrics, self._log)

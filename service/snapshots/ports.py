@@ -87,12 +87,6 @@ class Store(ModelStore, AbstractAsyncContextManager["Store"], Protocol):
     async def check(self, learn: bool = True) -> list[str]:
         """Warnings, a line each. Raises ConfigurationError if the store is unfit to read, or with `learn` to write."""
 
-    async def close(self) -> None:
-        """Close all connections."""
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def look(self, models: Sequence[str]) -> tuple[list[str | None], dict[str, str]]:
         """Each model's `digest`, None if something else is under its key, and the model that answers for each alias.
 

@@ -81,11 +81,11 @@ def arm(point: str, number: signal.Signals, nth: int, redis: str) -> None:
         if point != "no-reply":
             return await commit(self, model, new)
         observer = RedisStore(redis)
-        commit_task = asyncio.create_task(commit(self, model, new))
-        while await observer._redis.hget(key(model), "digest") != new.digest.encode():
-            pass
-        reach("no-reply")
-        await observer.close()
+        async with observer:
+            commit_task = asyncio.create_task(commit(self, model, new))
+            while await observer._redis.hget(key(model), "digest") != new.digest.encode():
+                pass
+            reach("no-reply")
         return await commit_task
 
     store.commit = commit_observed

@@ -200,8 +200,8 @@ def test_each_command_says_in_one_line_what_is_damaged(
 
     async def save(name: str) -> None:
         store = RedisStore(url)
-        await saved_thrice(store, name)
-        await store.close()
+        async with store:
+            await saved_thrice(store, name)
 
     kafka = ("-b", "127.0.0.1:1")
     for kind, change in KINDS.items():

@@ -15,8 +15,8 @@ from tests.integration.kept import Tool
 @pytest.fixture
 async def store(redis: Server) -> AsyncIterator[RedisStore]:
     redis_store = RedisStore(f"redis://{redis.address}/0")
-    yield redis_store
-    await redis_store.close()
+    async with redis_store:
+        yield redis_store
 
 
 @pytest.fixture

@@ -48,7 +48,8 @@ async def user(redis: Server, raw_redis: Any) -> AsyncIterator[User]:
 
     yield make
     for name, store in stores:
-        await store.close()
+        async with store:
+            pass
         await raw_redis.execute_command("ACL", "DELUSER", name)
 
 

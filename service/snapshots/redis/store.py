@@ -144,7 +144,7 @@ class RedisStore(Store):
                 transaction.hset(key(model), "identity", identity)
             await transaction.execute()
 
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._redis.aclose()
 
     async def _fields(self, model: str, names: Sequence[str]) -> dict[str, bytes]:
