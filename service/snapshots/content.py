@@ -93,13 +93,8 @@ def _tally(tally: Tally) -> StoredTally:
 
 def _candidate(candidate: Candidate) -> CandidateState:
     """A candidate as the head has it."""
-    return CandidateState(
-        identity=candidate.identity,
-        since=candidate.since.copy(),
-        counts=candidate.counts.copy(),
-        diverged_at=candidate.diverged_at,
-        observations=observations(candidate),
-    )
+    since, counts = candidate.since.copy(), candidate.counts.copy()
+    return CandidateState(candidate.identity, since, counts, candidate.diverged_at, observations(candidate))
 
 
 def digest_of(head: Head, stored: Stored) -> str:

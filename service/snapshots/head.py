@@ -122,7 +122,7 @@ class KeptVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The digest of its head; '' in that head itself, which cannot hold its own."""
 
 
-class CandidateState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CandidateState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The stored state of one candidate. Its arrays are in `Head.arrays`. Only `observations` is outside the digest."""
 
     identity: Identity
