@@ -303,12 +303,9 @@ class LearnLoop:
         if not (join or identity.once or self.by_time):
             return None
         window = (identity.join.window if identity.join else identity.once) or DAY_MS
-
-        def rank(partition: PartitionId) -> tuple[bool, PartitionId]:
-            return bool(join and join.is_of_labels(partition)), partition
-
+        labels_last = sorted(learner.covered, key=lambda p: (bool(join and join.is_of_labels(p)), p))
         self._waits_since = self.clock.now()
-        return Merge(learner.covered, window, step_of(window), rank)
+        return Merge(labels_last, window, step_of(window))
 
     def _ended_early(self, model: _Model, polled: Mapping[PartitionId, KafkaRecords]) -> str:
         """Which partition ended a day or more after records of others that come only now; "" if none did."""

@@ -5,8 +5,7 @@ soon as it is there. A record that is far ahead of the next one of its partition
 record waits until the next one of its partition is there, or the partition is at its end.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +21,12 @@ _NONE = np.zeros(0, np.int64)
 class Merge:
     """The records of a log that were polled, and that wait for their turn.
 
-    >>> merge = Merge([PartitionId(0), PartitionId(1)], window=1000, step=10, rank=lambda partition: partition.number)
+    >>> merge = Merge([PartitionId(0), PartitionId(1)], window=1000, step=10)
     """
 
-    def __init__(
-        self, partitions: Collection[PartitionId], window: int, step: int, rank: Callable[[PartitionId], Any]
-    ) -> None:
-        """A record is far ahead if it is more than `window` ms later. `rank` orders the partitions."""
-        self.partitions = sorted(partitions, key=rank)
+    def __init__(self, partitions: Sequence[PartitionId], window: int, step: int) -> None:
+        """`partitions` are in their order. A record is far ahead if it is more than `window` ms later."""
+        self.partitions = partitions
         self._window, self._step_ms = window, step
         self._waiting: dict[PartitionId, list[KafkaRecords]] = {partition: [] for partition in self.partitions}
         self._times = dict.fromkeys(self.partitions, _NONE)

@@ -40,7 +40,7 @@ def test_the_order_depends_on_the_records_alone(seed: int) -> None:
         for _ in range(rng.randint(1, 4))
     ]
     ids = [*map(PartitionId, range(len(logs)))]
-    merge, have, order = Merge(ids, WINDOW, STEP, rank=lambda partition: partition), [0] * len(logs), list[Place]()
+    merge, have, order = Merge(ids, WINDOW, STEP), [0] * len(logs), list[Place]()
     while len(order) < sum(map(len, logs)):
         polled = {}
         for partition in rng.sample(merge.short, rng.randint(0, len(merge.short))):
@@ -62,7 +62,7 @@ def test_the_order_depends_on_the_records_alone(seed: int) -> None:
 
 def test_a_record_waits_for_the_next_one_of_its_partition_and_of_the_others() -> None:
     ids = [PartitionId(0), PartitionId(1)]
-    merge = Merge(ids, WINDOW, STEP, rank=lambda partition: partition)
+    merge = Merge(ids, WINDOW, STEP)
     merge.add({ids[0]: join_records([KafkaRecord(0, 10, None, b"", ()), KafkaRecord(1, 50, None, b"", ())])})
     assert [*merge.take({ids[0]})] == []
     assert merge.short == [ids[1]]
