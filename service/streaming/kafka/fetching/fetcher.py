@@ -179,10 +179,7 @@ class Fetcher:
     """Reads the partitions of one process."""
 
     def __init__(
-        self,
-        client: AIOKafkaClient,
-        max_batch_bytes: int,
-        ignored: Callable[[TopicPartition], object] = lambda _: None,
+        self, client: AIOKafkaClient, max_batch_bytes: int, ignored: Callable[[TopicPartition], object] = lambda _: None
     ) -> None:
         """The caller bootstraps and closes the client. `ignored` hears of partitions that a broker sends unasked."""
         self._client, self._max_batch_bytes, self._ignored = client, max_batch_bytes, ignored

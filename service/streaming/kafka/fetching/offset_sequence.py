@@ -76,12 +76,7 @@ class OffsetSequence(Generic[BatchOffsets]):
         self._doubted, self.waiting, self.looking_back = self.position, None, self.position > self._log_start
 
     def admit(
-        self,
-        fetched: Sequence[BatchOffsets],
-        cut_start: int | None,
-        high_watermark: int,
-        stable: int,
-        log_start: int = 0,
+        self, fetched: Sequence[BatchOffsets], cut_start: int | None, high_watermark: int, stable: int, log_start: int
     ) -> list[BatchOffsets]:
         """The batches that may be learned, of a response to a fetch at `fetch_offset`; moves `position` after them.
 

@@ -39,7 +39,7 @@ def read(broker: Broker, start: int, counts: list[int]) -> list[Batch]:
     admitted = list[Batch]()
     for i in range(100):
         batches, next_start = broker.response(sequence.fetch_offset, counts[i % len(counts)])
-        admitted += sequence.admit(batches, next_start, broker.end, broker.end)
+        admitted += sequence.admit(batches, next_start, broker.end, broker.end, 0)
         if sequence.position >= broker.end:
             break
     return admitted
@@ -76,7 +76,7 @@ def test_a_flipped_base_offset_is_damage_and_nothing_after_it_is_admitted(broker
     with pytest.raises(OffsetDamage, match="goes on with"):  # noqa: PT012 - whatever is admitted before
         for _ in range(20):
             batches, next_start = broker.response(sequence.fetch_offset, count)
-            admitted += sequence.admit(batches, next_start, broker.end, broker.end)
+            admitted += sequence.admit(batches, next_start, broker.end, broker.end, 0)
     assert len(admitted) <= place
     assert admitted == broker.batches[: len(admitted)]
 
@@ -113,15 +113,15 @@ def test_a_seek_beyond_a_gap_looks_back_and_goes_on(broker: Broker, start: int) 
 
 def test_a_batch_that_stays_beyond_the_high_watermark_is_damage() -> None:
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    assert sequence.admit([Batch(256, 261)], None, 5, 5) == []
+    assert sequence.admit([Batch(256, 261)], None, 5, 5, 0) == []
     with pytest.raises(OffsetDamage):
-        sequence.admit([Batch(256, 261)], None, 5, 5)
+        sequence.admit([Batch(256, 261)], None, 5, 5, 0)
 
 
 def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned() -> None:
     """One of the two batches is misplaced; only an earlier batch could show which."""
     broker = Broker([Batch(0, 5), Batch(5, 10), Batch(8, 12)], 12)
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
-    assert sequence.admit(*broker.response(0, 1), broker.end, broker.end) == [Batch(0, 5)]
-    assert sequence.admit(*broker.response(5, 2), broker.end, broker.end) == []
+    assert sequence.admit(*broker.response(0, 1), broker.end, broker.end, 0) == [Batch(0, 5)]
+    assert sequence.admit(*broker.response(5, 2), broker.end, broker.end, 0) == []
     assert sequence.fetch_offset == 0
