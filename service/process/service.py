@@ -208,10 +208,8 @@ class Process:
                 self._log.info("topic found", topic=topic)
                 return self._models.add(self._model(topic))
 
-            listed = {model.name: model for model in self._models.listed}
-
             def learn(log: ModelLog) -> None:
-                model = listed.get(log.model) or add_model(log.model)
+                model = self._models.listed.get(log.model) or add_model(log.model)
                 self._learners.append(tasks.create_task(self._learning(model, log).run()))
 
             spawn = following.create_task

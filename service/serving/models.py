@@ -73,8 +73,8 @@ class Models:
 
     def __init__(self, listed: Iterable[Model]) -> None:
         self._models = {model.name: model for model in listed}
-        self.listed = list(self._models.values())
-        """The models that the settings name."""
+        self.listed = dict(self._models)
+        """The models that the settings name, by name."""
         self.aliases: Mapping[str, str] = {}
         """The model that answers for each alias, as the store said last."""
 
@@ -119,7 +119,7 @@ class Models:
     @property
     def ready(self) -> bool:
         """Whether all `listed` models can answer, and there is a model that can. Models of patterns need not."""
-        listed = (any(m.answering for m in self._answering_for(model.name)) for model in self.listed)
+        listed = (any(m.answering for m in self._answering_for(name)) for name in self.listed)
         return all(listed) and any(model.answering for model in self)
 
 
