@@ -29,7 +29,7 @@ LARGE_SAVE_BYTES, LARGE_RECORD_SECONDS = 4 << 20, 0.002
 
 
 class ModelObserver:
-    """The `streaming.ports.Observer` and the `serving.follower.FollowObserver` of one model."""
+    """The `streaming.ports.Observer` of one model."""
 
     def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
@@ -174,13 +174,11 @@ class ModelObserver:
         self._model.status.stopped = str(error)
 
     def followed(self) -> None:
-        """A newer snapshot answers now, since another process learns the model."""
         self._recovered("redis")
         if not self._model.status.awaits_assignment():  # else our own learner says why it stopped
             self._model.status.stopped = None
 
     def unusable(self, error: DataError) -> None:
-        """The store's current snapshot is damaged or of another release. The model that answers stays."""
         self._recovered("redis")
         self._log.error("snapshot not usable; the model that answers stays", reason=str(error))
 

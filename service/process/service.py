@@ -93,7 +93,6 @@ class Process:
         self._requests = ServerState()
         self._clock = SystemClock(self._requests)
         self._store = settings.redis.store()
-        self._observers: dict[str, ModelObserver] = {}
         self._followers: dict[str, Follower] = {}
         self._models = Models(map(self._model, settings.model_topics))
         for name in settings.threshold_units:
@@ -295,7 +294,7 @@ class Process:
         )
         own = self._settings.model_settings(alias if topic == before_reset(alias) else topic)
         model, options = Model(topic, status), own.options()
-        observer = self._observers[topic] = ModelObserver(model, self._metrics, self._log)
+        observer = ModelObserver(model, self._metrics, self._log)
         self._followers[topic] = Follower(model, self._store, self._clock, asyncio.to_thread, options, observer)
         return model
 
@@ -325,7 +324,7 @@ class Process:
             log,
             keeper,
             self._clock,
-            self._observers[model.name],
+            follower.observer,
             own.identity(),
             parse_start_at(settings.start_at),
             followed=lambda: model.answering is not None,

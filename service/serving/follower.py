@@ -1,7 +1,7 @@
 """Follows the snapshots that other processes save, so that this process answers with the newest ones."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from service import errors
 from service.learning.options import Options
@@ -9,6 +9,7 @@ from service.serving.models import Model, ServedModel
 from service.snapshots.keeper import Snapshot, fetch_newest
 from service.snapshots.ports import Clock, Offload, Store
 from service.snapshots.rollback import before_growth
+from service.streaming.ports import Observer
 
 POLL_SECONDS, SOON_SECONDS, BUSY_SECONDS = 0.1, 0.025, 0.5
 """Time between two looks at the store: POLL_SECONDS, as a learner saves at most this often. For BUSY_SECONDS after a
@@ -22,27 +23,11 @@ RETRY_SECONDS = 5.0
 """Time until a damaged snapshot is read again: somebody may have restored what is missing."""
 
 
-class FollowObserver(Protocol):
-    """Callbacks for a model that this process follows."""
-
-    def followed(self) -> None:
-        """A newer snapshot answers now."""
-
-    def stopped(self, error: Exception) -> None:
-        """The newest snapshot diverged. An older one answers, if one from before the growth is kept."""
-
-    def unavailable(self, error: errors.DependencyError) -> None:
-        """The store does not answer."""
-
-    def unusable(self, error: errors.DataError) -> None:
-        """The newest snapshot is damaged or of another release. The model that answers stays."""
-
-
 class Follower:
     """Follows the snapshots of one model, while another process learns it."""
 
     def __init__(
-        self, model: Model, store: Store, clock: Clock, offload: Offload, options: Options, observer: FollowObserver
+        self, model: Model, store: Store, clock: Clock, offload: Offload, options: Options, observer: Observer
     ) -> None:
         self.model, self.observer = model, observer
         self._store, self._clock, self._offload, self._options = store, clock, offload, options

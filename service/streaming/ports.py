@@ -1,9 +1,9 @@
-"""The interfaces of the learning loop: a log to learn from, and an observer that hears what happens."""
+"""The interfaces of the learning loop: a log to learn from, and an observer that reports what happens."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from service.errors import DependencyError
+from service.errors import DataError, DependencyError
 from service.learning.learner import Learner
 from service.learning.records import PartitionId
 from service.snapshots.head import Head, TopicIdentity, Writer
@@ -87,7 +87,7 @@ class Log(Protocol):
 
 
 class Observer(Protocol):
-    """Hears what happens to one model."""
+    """Reports what happens to one model, which this process learns, or follows while another process learns it."""
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         """We learn this model now, starting from this head."""
@@ -138,4 +138,10 @@ class Observer(Protocol):
         """A save failed; the next one includes what it should have saved."""
 
     def stopped(self, error: Exception) -> None:
-        """Learning stopped because of an error that waiting does not mend."""
+        """Learning stopped, here or in the process that is followed, because of an error that waiting does not mend."""
+
+    def followed(self) -> None:
+        """A newer snapshot answers now, since another process learns the model."""
+
+    def unusable(self, error: DataError) -> None:
+        """The store's newest snapshot is damaged or of another release. The model that answers stays."""
