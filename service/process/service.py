@@ -295,7 +295,7 @@ class Process:
         own = self._settings.model_settings(alias if topic == before_reset(alias) else topic)
         model, options = Model(topic, status), own.options()
         observer = ModelObserver(model, self._metrics, self._log)
-        self._followers[topic] = Follower(model, self._store, self._clock, asyncio.to_thread, options, observer)
+        self._followers[topic] = Follower(model, self._store, self._clock, options, observer)
         return model
 
     def _learning(self, model: Model, log: ModelLog) -> LearnLoop:

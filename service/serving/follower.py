@@ -1,5 +1,6 @@
 """Follows the snapshots that other processes save, so that this process answers with the newest ones."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ from service import errors
 from service.learning.options import Options
 from service.serving.models import Model, ServedModel
 from service.snapshots.keeper import Snapshot, fetch_newest
-from service.snapshots.ports import Clock, Offload, Store
+from service.snapshots.ports import Clock, Store
 from service.snapshots.rollback import before_growth
 from service.streaming.ports import Observer
 
@@ -26,11 +27,9 @@ RETRY_SECONDS = 5.0
 class Follower:
     """Follows the snapshots of one model, while another process learns it."""
 
-    def __init__(
-        self, model: Model, store: Store, clock: Clock, offload: Offload, options: Options, observer: Observer
-    ) -> None:
+    def __init__(self, model: Model, store: Store, clock: Clock, options: Options, observer: Observer) -> None:
         self.model, self.observer = model, observer
-        self._store, self._clock, self._offload, self._options = store, clock, offload, options
+        self._store, self._clock, self._options = store, clock, options
         self._name, self._status = model.name, model.status
         self.seen_digest: str | None = None
         """The digest of the store's head at the last look; None if it was not known."""
@@ -72,7 +71,7 @@ class Follower:
             if digest and digest != self._diverged and not self._answers(digest):
                 self._failed = digest
                 before = self._followed
-                self._followed = await fetch_newest(self._store, self._name, self._offload, self._options, before)
+                self._followed = await fetch_newest(self._store, self._name, asyncio.to_thread, self._options, before)
                 if self._followed is not None:
                     await self._swap_in(self._followed)
             self._failed, self._status.unusable = "", None
@@ -110,7 +109,7 @@ class Follower:
     async def _swap_in(self, snapshot: Snapshot) -> None:
         diverged, instead = snapshot.learner.main.diverged, snapshot
         if diverged:
-            instead = await before_growth(self._store, self._name, snapshot, self._offload, self._options) or snapshot
+            instead = await before_growth(self._store, self._name, snapshot, self._options) or snapshot
         if self.model.learning_here or self.is_paused:
             return
         if diverged:

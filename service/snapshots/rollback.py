@@ -5,6 +5,7 @@ could undo the rollback, since its parent would be current again. With a child, 
 built on an earlier head.
 """
 
+import asyncio
 import math
 from collections.abc import Mapping
 
@@ -20,7 +21,7 @@ from service.snapshots import blobs, codec
 from service.snapshots.content import Stored, digest_of
 from service.snapshots.head import UNKNOWN_WRITER, Head, KeptVersion, Position
 from service.snapshots.keeper import Snapshot, read_snapshot
-from service.snapshots.ports import Commit, ModelStore, Offload, Store
+from service.snapshots.ports import Commit, ModelStore, Store
 
 GROWTH_FACTOR = 1000.0
 """The factor by which the mean square of a model's steps may differ before its weights count as growing without end."""
@@ -30,11 +31,9 @@ TRIES = 20
 """A learner may save ten times a second. Each time the rollback begins again, on top of that save."""
 
 
-async def kept_snapshot(
-    store: Store, model: str, current: Head, digest: str, version: int, offload: Offload, options: Options
-) -> Snapshot:
+async def kept_snapshot(store: Store, model: str, head: Head, digest: str, version: int, options: Options) -> Snapshot:
     """A version that this head of a model keeps, verified; raises DataError that names the other versions."""
-    name, digests = f"model {model}", {k.version: k.digest for k in current.kept_by(digest)}
+    name, digests = f"model {model}", {k.version: k.digest for k in head.kept_by(digest)}
     other_versions = ", ".join(str(number) for number in digests if number != version) or "none"
     if version not in digests:
         raise DataError(f"{name} has no kept version {version}: it has {other_versions}")
@@ -43,16 +42,14 @@ async def kept_snapshot(
         if not data:
             raise SnapshotDamaged("its head is missing")
         kept = codec.decode_head(data[0], digests[version])
-        return await read_snapshot(store, model, kept, digests[version], offload, options, None)
+        return await read_snapshot(store, model, kept, digests[version], asyncio.to_thread, options, None)
     except SnapshotDamaged as error:
         raise DataError(f"{name}: kept version {version} is damaged ({error}): it also has {other_versions}") from error
     except SnapshotForeign as error:
         raise SnapshotForeign(f"{name}: kept version {version}: {error}") from error
 
 
-async def before_growth(
-    store: Store, model: str, diverged: Snapshot, offload: Offload, options: Options
-) -> Snapshot | None:
+async def before_growth(store: Store, model: str, diverged: Snapshot, options: Options) -> Snapshot | None:
     """The last version kept from before the weights of a diverged model began to grow; None if none is kept.
 
     Growth shows in the steps: their mean square, which data and rule otherwise hold about equal, rises without end. If
@@ -67,7 +64,7 @@ async def before_growth(
     for step, version in reversed(steps):
         if step <= GROWTH_FACTOR * least:
             try:
-                kept = await kept_snapshot(store, model, current, diverged.digest, version, offload, options)
+                kept = await kept_snapshot(store, model, current, diverged.digest, version, options)
             except DataError:
                 continue  # it is damaged; an older one may answer
             if not kept.learner.main.diverged and kept.learner.main.squared_norm <= LARGE_SQUARED_NORM:

@@ -1,6 +1,5 @@
 """`perceptron rollback`: make a kept version the newest one."""
 
-import asyncio
 import time
 from contextlib import suppress
 
@@ -23,7 +22,7 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
         if (newest := await current_head(store, name)) is None:
             raise await not_stored(store, name)
         current, digest = newest
-        kept = await kept_snapshot(store, name, current, digest, to, asyncio.to_thread, Options())
+        kept = await kept_snapshot(store, name, current, digest, to, Options())
         await _check_offsets(settings.kafka.cluster, settings.topics_of(name), kept.head, offsets)
         if not yes:
             raise ConfigurationError(

@@ -5,7 +5,6 @@ It is recorded since the last kept version, so their replay begins there. Each p
 time. Gaps are skipped. Nothing is written.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -104,7 +103,7 @@ async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedMod
         learner = Learner(stored.identities[0], options=options, start=_start(settings, name, head))
     else:
         version = head.kept[-1].version
-        learner = (await kept_snapshot(store, name, head, snapshot.digest, version, asyncio.to_thread, options)).learner
+        learner = (await kept_snapshot(store, name, head, snapshot.digest, version, options)).learner
     learner.begin({partition: ranges[0][0] for partition, ranges in stored.covered.items()})
     # Candidates of a kept version that were removed or replaced since then are not compared.
     since = {name: (candidate.identity, candidate.since) for name, candidate in stored.candidates.items()}
