@@ -247,8 +247,7 @@ class LearnLoop:
             self.observer.snapshot_lost()
         # `start_at` is meant for new models. A model that was lost is learned again from offset 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self.start_at))
-        saved = await self.keeper.save(learner, {}, source)
-        if saved is None:
+        if (saved := await self.keeper.save(learner, {}, source)) is None:
             return None
         self.observer.saved(saved)
         return _Model(learner, source)
@@ -276,16 +275,15 @@ class LearnLoop:
         """The offset where each partition of a new model, or each new partition, begins."""
         if isinstance(start_at, str):
             return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}
-        chosen = start_at or {}
+        starts = {p: (start_at or {}).get(p, 0) for p in bounds}
         for partition, (begin, end) in sorted(bounds.items()):
-            offset = chosen.get(partition, 0)
-            if not begin <= offset <= end:
+            if not begin <= (offset := starts[partition]) <= end:
                 raise errors.LogLost(
                     f"topic {self.log.topic_of(partition)}: learning would begin at offset {offset} of partition "
                     f"{partition.number}, which holds {begin} to {end}: say where with --start-at earliest, latest or "
                     f"{partition}:OFFSET"
                 )
-        return {p: chosen.get(p, 0) for p in bounds}
+        return starts
 
     async def _learn_records(self, model: _Model, records: KafkaRecords) -> None:
         learner, start = model.learner, 0
@@ -325,9 +323,8 @@ class LearnLoop:
         if not merge.waiting:
             self._waits_since = self.clock.now()
         if self.clock.now() - self._waits_since > WAIT_SECONDS:
-            missing = [partition for partition in merge.short if partition not in self.log.at_end()]
-            names = ", ".join(map(str, missing))
-            return f"partitions are merged by time, and the next records of partition {names} are not here yet"
+            missing = ", ".join(str(partition) for partition in merge.short if partition not in self.log.at_end())
+            return f"partitions are merged by time, and the next records of partition {missing} are not here yet"
         if join and (silent := join.silent):
             return (
                 f"no labels have come lately in partition {', '.join(map(str, silent))}: windows stay open until they "
@@ -402,10 +399,8 @@ class LearnLoop:
         return outcome.consumed
 
     async def _save(self, model: _Model) -> None:
-        learner = model.learner
-        if broken := await self.keeper.compute(
-            learner, lambda: learner.main.observations.failed_check(learner.main.squared_norm)
-        ):
+        learner, main = model.learner, model.learner.main
+        if broken := await self.keeper.compute(learner, lambda: main.observations.failed_check(main.squared_norm)):
             # Learning cannot reach a state that the theorem excludes: memory or program are at fault. Save nothing.
             raise errors.DataError(
                 f"model {self.log.model} is corrupt: {broken}; its last good version answers. A restart continues "
