@@ -92,8 +92,7 @@ class KafkaRecords(Records):
 
     def with_headers(self) -> list[int]:
         """The indices of the records that have headers."""
-        indices: list[int] = np.flatnonzero(self._record_table[table.HEADER_COUNT]).tolist()
-        return indices
+        return np.flatnonzero(self._record_table[table.HEADER_COUNT]).tolist()
 
     def header_count(self, i: int) -> int:
         """The number of headers of the record at index `i`."""

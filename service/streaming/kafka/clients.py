@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
@@ -15,8 +15,7 @@ CLOSE_SECONDS = 0.5
 """The limit of closing the clients. A message that is not acknowledged by then may be lost."""
 
 
-@dataclass(frozen=True)
-class KafkaClients:
+class KafkaClients(NamedTuple):
     """A cluster's id and connected clients.
 
     Each client has its own connections: a broker answers the requests of one connection in order, and a fetch or

@@ -167,8 +167,7 @@ class Cluster:
             if (controller := client.cluster.controller) is None:
                 raise KafkaError("the cluster has no controller")
             request = CreateTopicsRequest(new, int(ANSWER_SECONDS * 1000), False)
-            answer = await client.send(controller.nodeId, request)
-            for topic, code, *rest in answer.topic_errors:
+            for topic, code, *rest in (await client.send(controller.nodeId, request)).topic_errors:
                 if for_code(code) in UNAUTHORISED:
                     raise Unauthorised(f"{self}: {missing_right('Create', f'topic {topic}')}", "kafka")
                 if code not in (0, TopicAlreadyExistsError.errno):

@@ -121,8 +121,7 @@ class ModelLog:
 
     def _buffers(self) -> list[PartitionBuffer]:
         """The buffers of the partitions that are read: after an assignment none, until a seek."""
-        buffers = map(self.fetcher.partitions.get, self.assigned.values())
-        return [buffer for buffer in buffers if buffer is not None]
+        return [buffer for each in self.assigned.values() if (buffer := self.fetcher.partitions.get(each))]
 
     async def records_at(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, KafkaRecord]:
         own = {each: offsets[partition] for partition, each in self.assigned.items() if partition in offsets}

@@ -6,9 +6,8 @@ they happen in the background, and a commit that fails is dropped.
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Self
@@ -100,7 +99,7 @@ class GroupMember(ConsumerRebalanceListener):
             try:
                 yield self
             finally:
-                with contextlib.suppress(TimeoutError, KafkaError):
+                with suppress(TimeoutError, KafkaError):
                     async with asyncio.timeout(COMMIT_SECONDS):
                         await self._commit()
                 await close_clients(self._consumer, seconds=LEAVE_SECONDS)
@@ -161,7 +160,7 @@ class GroupMember(ConsumerRebalanceListener):
         logs = [log for log in self.logs.values() if not {tp.topic for tp in revoked}.isdisjoint(log.topics)]
         for log in logs:
             log.assign([])
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(self.session_timeout / 2):
                 for log in logs:
                     await log.released.wait()
@@ -190,7 +189,7 @@ class GroupMember(ConsumerRebalanceListener):
                     if replace:
                         await self._replace_consumer()
                     replace = False
-                    with contextlib.suppress(TimeoutError):  # it waits during a rebalance
+                    with suppress(TimeoutError):  # it waits during a rebalance
                         async with asyncio.timeout(POLL_SECONDS):
                             await self._consumer.getmany(timeout_ms=0)
             except DependencyError as error:
@@ -198,7 +197,7 @@ class GroupMember(ConsumerRebalanceListener):
                 if not isinstance(error, Unauthorised):  # `health` reports a missing right
                     self._warn_once(f"{error}; joining again")
             else:
-                with contextlib.suppress(KafkaError, OSError, *MALFORMED):
+                with suppress(KafkaError, OSError, *MALFORMED):
                     await self._commit()
             await asyncio.sleep(POLL_SECONDS)
             if self.health.subscribed and not self.health.joined:
