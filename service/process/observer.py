@@ -48,9 +48,8 @@ class ModelObserver:
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         self._recovered("redis")
         if not self._model.learning_here:
-            self._log.info(
-                "learning", version=head.version, next=by_text(learner.next), events=learner.main.counts.events
-            )
+            following, events = by_text(learner.next), learner.main.counts.events
+            self._log.info("learning", version=head.version, next=following, events=events)
         self._model.status.stopped = None
         self._model.learning_here = True
         self._model.answering = ServedModel(learner, head, digest)
