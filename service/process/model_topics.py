@@ -44,9 +44,12 @@ class ModelTopics:
         own = self._settings.model_settings(model)
         if (log := own.predictions) is None:
             return None
-        counters = {result: self._metrics.logged.labels(model, result) for result in ("written", "lost", "dropped")}
-        writer, identity = self._writer(log.topic), own.identity()
-        self._logs.append(PredictionLog(model, identity, writer, log.share, lambda result: counters[result].inc()))
+
+        def count(result: str, records: int) -> None:
+            self._metrics.logged.labels(model, result).inc(records)
+
+        count("dropped", 0)  # so that its rate begins at 0
+        self._logs.append(PredictionLog(model, own.identity(), self._writer(log.topic), log.share, count))
         return self._logs[-1]
 
     def _new_posting(self, model: str) -> Posting | None:

@@ -5,11 +5,11 @@ import math
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Raw
+from msgspec import Raw
 from msgspec.structs import replace
 
 from service.errors import BadRecords, Rejected
@@ -20,41 +20,6 @@ from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity, label_as_json
 from service.streaming.kafka.topic_writer import TopicWriter
 from service.streaming.records import Message
-
-
-class StoredRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a record is stored."""
-
-    topic: Annotated[str, Meta(examples=["clicks"])]
-    partition: Annotated[int, Meta(examples=[0])]
-    offset: Annotated[int, Meta(examples=[1234])]
-
-
-class Delivery:
-    """The records of a request, on their way to a topic: a `topic_writer.Receipt`."""
-
-    def __init__(self, topic: str, count: int) -> None:
-        self.places: list[StoredRecord | None] = [None] * count
-        """Where each record is stored; None as long as it is not."""
-        self.why = ""
-        """Why a record was refused."""
-        self.ended = asyncio.Event()
-        self._topic, self._left = topic, count
-
-    def stored(self, number: int, partition: int, offset: int) -> None:
-        """Note where a record is stored."""
-        self.places[number] = StoredRecord(self._topic, partition, offset)
-        self._end_one()
-
-    def lost(self, number: int, why: str) -> None:  # noqa: ARG002
-        """Note why records were refused."""
-        self.why = why
-        self._end_one()
-
-    def _end_one(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self.ended.set()
 
 
 def is_in_share(id_: str, share: float) -> bool:
@@ -101,18 +66,14 @@ class Posting:
             posted = replace(join, id="/id", label="/label", label_value=None, where={}, own_topic=True)
             self._label_reader = EventReader(replace(identity, join=posted), labels=True)
 
-    async def read_events(self, values: ValueBuffer, pointer: str) -> Sequence[Message]:
-        """The records of events; raises BadRecords.
+    async def read(self, kind: str, values: ValueBuffer, pointer: str) -> Sequence[Message | None]:
+        """The records of events or labels, None for a label that is not written; raises BadRecords.
 
         `pointer` is the JSON pointer of one of them in the request, with `{}` in place of its index.
         """
         async with self._turn:  # a reader is not for several threads
-            return await asyncio.to_thread(self._read_events, values, pointer)
-
-    async def read_labels(self, values: ValueBuffer, pointer: str) -> Sequence[Message | None]:
-        """The records of labels, None for one that is not written; the rest is as in `read_events`."""
-        async with self._turn:
-            return await asyncio.to_thread(self._read_labels, values, pointer)
+            read = self._read_labels if kind == "labels" else self._read_events
+            return await asyncio.to_thread(read, values, pointer)
 
     def _read_events(self, values: ValueBuffer, pointer: str) -> list[Message]:
         events, join = self._event_reader.read(values), self._identity.join or None

@@ -14,7 +14,7 @@ from service.learning.events.json_pointer import Path, parse_pointer, quoted_nam
 from service.learning.identity import Identity, Label
 from service.serving.posting import document, first_allowed, is_in_share
 from service.serving.predictions import Asked, LabelScore, Prediction, PredictionRequest
-from service.streaming.kafka.topic_writer import TopicWriter
+from service.streaming.kafka.topic_writer import Delivery, TopicWriter
 from service.streaming.records import Message
 
 CLOUD_EVENT = ("ce_specversion", b"1.0"), ("ce_type", b"perceptron.prediction.v1")
@@ -46,12 +46,12 @@ class LoggedPrediction(msgspec.Struct):
 
 
 class PredictionLog:
-    """The log of one model. As a `topic_writer.Receipt` it counts what became of its records."""
+    """The log of one model."""
 
     def __init__(
-        self, model: str, identity: Identity, writer: TopicWriter, share: float, count: Callable[[str], None]
+        self, model: str, identity: Identity, writer: TopicWriter, share: float, count: Callable[[str, int], None]
     ) -> None:
-        """`count` gets the result of each record: written, lost or dropped."""
+        """`count` gets a result, which is written, lost or dropped, and a number of records."""
         self._writer, self._share, self._count = writer, share, count
         places = identity.event
         self._features, self._label, self._id = map(parse_pointer, (places.features, places.label, places.id or ""))
@@ -103,17 +103,17 @@ class PredictionLog:
 
     def add(self, records: Sequence[Message]) -> None:
         """Write these records in the background; drop them if too many wait."""
-        if records and not self._writer.add(records, self):
-            for _ in records:
-                self._count("dropped")
+        if not records:
+            return
+        if delivery := self._writer.add(records):
+            delivery.ended.add_done_callback(lambda _: self._count_ended(delivery))
+        else:
+            self._count("dropped", len(records))
 
-    def stored(self, number: int, partition: int, offset: int) -> None:  # noqa: ARG002
-        """Count a record that was written."""
-        self._count("written")
-
-    def lost(self, number: int, why: str) -> None:  # noqa: ARG002
-        """Count a record that was refused."""
-        self._count("lost")
+    def _count_ended(self, delivery: Delivery) -> None:
+        lost = delivery.places.count(None)
+        self._count("lost", lost)
+        self._count("written", len(delivery.places) - lost)
 
     def _id_of(self, asked: Asked) -> str | None:
         text = bytes((_value_at(asked.value, self._id) if asked.is_event else asked.id) or b"null").strip()

@@ -20,7 +20,6 @@ from service.errors import (
     UnknownModel,
     Unpostable,
 )
-from service.serving.posting import StoredRecord
 from service.text import format_error
 
 
@@ -29,6 +28,14 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 
     pointer: Annotated[str, Meta(examples=["/features/age"])]
     reason: Annotated[str, Meta(examples=["wrong-type"])]
+
+
+class StoredRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a record is stored."""
+
+    topic: Annotated[str, Meta(examples=["clicks"])]
+    partition: Annotated[int, Meta(examples=[0])]
+    offset: Annotated[int, Meta(examples=[1234])]
 
 
 class Problem(msgspec.Struct, forbid_unknown_fields=True):

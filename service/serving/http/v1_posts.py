@@ -14,10 +14,10 @@ from service.errors import BadRecords, DependencyError, Rejected, UnknownModel, 
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import text_values
 from service.serving.http.endpoint import Endpoint
-from service.serving.http.problems import Unstored
+from service.serving.http.problems import StoredRecord, Unstored
 from service.serving.http.request_bodies import InFlight, media_type
 from service.serving.http.v1_predictions import check_count, edges
-from service.serving.posting import Delivery, Posting, StoredRecord
+from service.serving.posting import Posting
 from service.streaming.kafka.topic_writer import TopicWriter
 from service.streaming.records import Message
 
@@ -84,8 +84,7 @@ class Post(Endpoint):
         try:
             is_ndjson, limit = media_type(scope["headers"]) == NDJSON, self._in_flight.limits.max_instances
             values, pointer = await asyncio.to_thread(_split, body, self._kind, is_ndjson, limit)
-            read = posting.read_labels if self._kind == "labels" else posting.read_events
-            records = await read(values, pointer)
+            records = await posting.read(self._kind, values, pointer)
         finally:
             self._in_flight.release(len(body))  # a post that waits for Kafka keeps no prediction out
         places = await self._write(name, writer, records, pointer)
@@ -95,9 +94,8 @@ class Post(Endpoint):
         self, model: str, writer: TopicWriter, records: Sequence[Message | None], pointer: str
     ) -> list[StoredRecord | None]:
         """Write records; returns where each is stored, None for one that is not written. Raises Unstored."""
-        numbered = [(i, record) for i, record in enumerate(records) if record]
-        places: list[StoredRecord | None] = [None] * len(records)
-        delivery, why = Delivery(writer.topic, len(numbered)), ""
+        written = {i: record for i, record in enumerate(records) if record}
+        delivery, why = None, ""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 partitions, limit = await writer.facts()
@@ -105,25 +103,27 @@ class Post(Endpoint):
                     raise Unpostable(f"topic {writer.topic} does not exist")
                 why_large = f"topic {writer.topic} takes at most {limit} bytes"
                 # Only the size of a long record is looked at in detail, which takes time.
-                long = ((i, record) for i, record in numbered if 2 * len(record.value or b"") > limit)
+                long = ((i, record) for i, record in written.items() if 2 * len(record.value or b"") > limit)
                 if large := [i for i, record in long if record.wire_size > limit]:
                     raise BadRecords([Rejected("too-large", why_large, pointer.format(i)) for i in large])
-                if not writer.add([record for _, record in numbered], delivery):
-                    why = f"too many records wait for topic {writer.topic}"
-                elif numbered:
-                    await delivery.ended.wait()
+                if written:
+                    if delivery := writer.add([*written.values()]):
+                        await asyncio.shield(delivery.ended)
+                        why = delivery.why
+                    else:
+                        why = f"too many records wait for topic {writer.topic}"
         except TimeoutError:
             why = f"{writer.cluster}: no acknowledgement in time"
         except DependencyError as error:
             why = str(error)
-        for (i, _), place in zip(numbered, delivery.places, strict=True):
-            places[i] = place
-        stored = len(places) - places.count(None)
-        self._count(model, self._kind, "stored", stored)
-        self._count(model, self._kind, "unstored", len(numbered) - stored)
-        if why := why or delivery.why:
-            raise Unstored(why, places)
-        return places
+        stored = zip(written, delivery.places, strict=True) if delivery else ()
+        places = {i: StoredRecord(writer.topic, *place) for i, place in stored if place}
+        self._count(model, self._kind, "stored", len(places))
+        self._count(model, self._kind, "unstored", len(written) - len(places))
+        answer = [places.get(i) for i in range(len(records))]
+        if why:
+            raise Unstored(why, answer)
+        return answer
 
 
 def _split(body: bytes, kind: str, is_ndjson: bool, limit: int) -> tuple[ValueBuffer, str]:

@@ -8,9 +8,9 @@ import asyncio
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -32,14 +32,23 @@ FACTS_SECONDS = 30.0
 CLOSE_SECONDS, RETRY_SECONDS = 0.5, 1.0
 
 
-class Receipt(Protocol):
-    """Hears what became of records, by their numbers."""
+class Delivery:
+    """Records on their way to a topic."""
 
-    def stored(self, number: int, partition: int, offset: int) -> None:
-        """The broker has this record."""
+    def __init__(self, count: int) -> None:
+        self.places: list[tuple[int, int] | None] = [None] * count
+        """The partition and offset of each record; None as long as it is not stored."""
+        self.why = ""
+        """Why records were refused."""
+        self.ended = asyncio.get_running_loop().create_future()
+        """Done once each record is stored or refused."""
+        self._left = count
 
-    def lost(self, number: int, why: str) -> None:
-        """This record was refused."""
+    def end(self, number: int, place: tuple[int, int] | None, why: str) -> None:
+        """Note where a record is stored, or why it was refused."""
+        self.places[number], self.why, self._left = place, why or self.why, self._left - 1
+        if not self._left:
+            self.ended.set_result(None)
 
 
 class TopicFacts(NamedTuple):
@@ -52,10 +61,10 @@ class TopicFacts(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A record that waits for its acknowledgement, and its receipt."""
+    """A record that waits for its acknowledgement."""
 
     message: Message
-    receipt: Receipt
+    delivery: Delivery
     number: int
 
     @property
@@ -79,21 +88,18 @@ class TopicWriter:
         self._empty.set()
         self._facts, self._facts_until, self._asking = TopicFacts(0, USUAL_LIMIT_BYTES), 0.0, asyncio.Lock()
 
-    def add(self, messages: Iterable[Message], receipt: Receipt) -> bool:
-        """Take records to write, and return True. If too many wait, take none and return False.
-
-        The number of a record is its index.
-        """
-        waiting = [_Waiting(message, receipt, i) for i, message in enumerate(messages)]
+    def add(self, messages: Sequence[Message]) -> Delivery | None:
+        """Take records to write, at least one; takes none and returns None if too many wait."""
+        delivery = Delivery(len(messages))
+        waiting = [_Waiting(message, delivery, i) for i, message in enumerate(messages)]
         size = sum(each.memory for each in waiting)
         if self._bytes and self._bytes + size > MAX_QUEUED_BYTES:
-            return False
-        if waiting:
-            self._queue += waiting
-            self._bytes += size
-            self._added.set()
-            self._empty.clear()
-        return True
+            return None
+        self._queue += waiting
+        self._bytes += size
+        self._added.set()
+        self._empty.clear()
+        return delivery
 
     async def facts(self) -> TopicFacts:
         """The present facts of the topic; raises DependencyError."""
@@ -175,10 +181,7 @@ class TopicWriter:
     def _end(self, waiting: Sequence[_Waiting], partition: int = 0, first: int = 0, why: str = "") -> None:
         """Say that records are stored, at offsets from `first` on, or why they are lost."""
         for offset, each in enumerate(waiting, first):
-            if why:
-                each.receipt.lost(each.number, why)
-            else:
-                each.receipt.stored(each.number, partition, offset)
+            each.delivery.end(each.number, None if why else (partition, offset), why)
         self._bytes -= sum(each.memory for each in waiting)
         if not self._bytes:
             self._added.clear()
