@@ -16,9 +16,9 @@ PerceptronError
 ├── Stuck                 our code or a client library makes no progress; a fresh process continues
 ├── Rejected              one event or request breaks the format (never ends a process)
 ├── BadRecords            some records of a request break the format
-├── Unpostable            a request posts what its model does not take
-├── UnknownModel          a request names a model that does not exist
-├── UnknownCandidate      a request names a candidate that its model does not have
+├── NotFound              a request names or needs what does not exist
+│   ├── UnknownModel      … a model
+│   └── UnknownCandidate  … a candidate of its model
 └── Unanswerable          a model exists but cannot answer now
 
 Each message is one line that says what is wrong and what to do.
@@ -124,18 +124,18 @@ class BadRecords(PerceptronError):
         self.faults = faults
 
 
-class Unpostable(PerceptronError):
-    """A request posts what its model does not take."""
+class NotFound(PerceptronError):
+    """A request names or needs what does not exist."""
 
 
-class UnknownModel(PerceptronError):
+class UnknownModel(NotFound):
     """A request names a model that does not exist."""
 
     def __init__(self) -> None:
         super().__init__("there is no model of this name; GET /v1/models lists them")
 
 
-class UnknownCandidate(PerceptronError):
+class UnknownCandidate(NotFound):
     """A request names a candidate that its model does not have."""
 
     def __init__(self, candidates: Iterable[str]) -> None:

@@ -11,15 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from service.errors import (
-    BadRecords,
-    Rejected,
-    SnapshotDamaged,
-    Unanswerable,
-    UnknownCandidate,
-    UnknownModel,
-    Unpostable,
-)
+from service.errors import BadRecords, NotFound, Rejected, SnapshotDamaged, Unanswerable
 from service.text import format_error
 
 
@@ -63,27 +55,19 @@ ENDING = 408, 413
 CLOSE = {"connection": "close"}
 HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}, 408: CLOSE, 413: CLOSE}
 NOTHING_SERVED = "nothing is served at this path; /docs lists the paths"
-STATUSES: dict[type, int] = {
-    UnknownModel: 404,
-    UnknownCandidate: 404,
-    Unpostable: 404,
-    Unanswerable: 503,
-    SnapshotDamaged: 503,
-}
+STATUSES: dict[type, int] = {NotFound: 404, Unanswerable: 503, SnapshotDamaged: 503}
 """The status of an error whose message is the detail."""
 REASONS = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
 """The reason of a bad parameter, by the first word of pydantic's error; any other is a wrong type."""
 
 
-def response(status: int, detail: str, *faults: Fault, headers: Mapping[str, str] | None = None) -> Response:
+def response(
+    status: int, detail: str, *faults: Fault, headers: Mapping[str, str] | None = None, records: Any = UNSET
+) -> Response:
     """A response with a problem document."""
     headers = dict(headers or {}) | HEADERS.get(status, {})
-    problem = Problem("about:blank", HTTPStatus(status).phrase, status, detail, list(faults))
-    return _encoded(problem, headers)
-
-
-def _encoded(problem: Problem, headers: Mapping[str, str]) -> Response:
-    return Response(msgspec.json.encode(problem), problem.status, headers, media_type="application/problem+json")
+    problem = Problem("about:blank", HTTPStatus(status).phrase, status, detail, list(faults), records)
+    return Response(msgspec.json.encode(problem), status, headers, media_type="application/problem+json")
 
 
 async def answer_to(_request: Any, error: Exception) -> Response:
@@ -102,14 +86,14 @@ async def answer_to(_request: Any, error: Exception) -> Response:
             detail = "there is no such parameter; /docs lists them"
         return response(422, f"{where}: {detail}", Fault(where, reason))
     if isinstance(error, Unstored):
-        problem = Problem("about:blank", HTTPStatus(503).phrase, 503, str(error), [], error.places)
-        return _encoded(problem, HEADERS[503])
+        return response(503, str(error), records=error.places)
     if isinstance(error, BadRecords):
         return response(422, str(error), *(Fault(fault.pointer, fault.reason) for fault in error.faults))
     if isinstance(error, Rejected):
         return response(422, str(error), Fault(error.pointer, error.reason))
-    if status := STATUSES.get(type(error)):
-        return response(status, str(error))
+    for kind, status in STATUSES.items():
+        if isinstance(error, kind):
+            return response(status, str(error))
     return response(500, "the service failed on this request; its log says why")
 
 

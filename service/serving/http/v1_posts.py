@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 from starlette.types import Receive, Scope
 
-from service.errors import BadRecords, DependencyError, Rejected, UnknownModel, Unpostable
+from service.errors import BadRecords, DependencyError, NotFound, Rejected, UnknownModel
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import text_values
 from service.serving.http.endpoint import Endpoint
@@ -78,7 +78,7 @@ class Post(Endpoint):
         if (posting := self._find(name)) is None:
             raise UnknownModel
         if (writer := posting.labels if self._kind == "labels" else posting.events) is None:
-            raise Unpostable("this model has no labels that come later: set [models.NAME.join]")
+            raise NotFound("this model has no labels that come later: set [models.NAME.join]")
         body = await self._in_flight.read(scope, receive, NDJSON)
         self._in_flight.take(len(body))
         try:
@@ -100,7 +100,7 @@ class Post(Endpoint):
             async with asyncio.timeout(ANSWER_SECONDS):
                 partitions, limit = await writer.facts()
                 if not partitions:
-                    raise Unpostable(f"topic {writer.topic} does not exist")
+                    raise NotFound(f"topic {writer.topic} does not exist")
                 why_large = f"topic {writer.topic} takes at most {limit} bytes"
                 # Only the size of a long record is looked at in detail, which takes time.
                 long = ((i, record) for i, record in written.items() if 2 * len(record.value or b"") > limit)
