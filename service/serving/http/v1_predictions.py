@@ -25,7 +25,7 @@ from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Features, Flattener, name_fits
 from service.learning.events.json_pointer import Path, quoted_name, to_pointer
 from service.learning.events.json_values import MAX_DEPTH, WHITE, type_name
-from service.learning.events.read_events import Event, FeatureRows
+from service.learning.events.read_events import Event
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import ParsedValues, text_values
 from service.learning.identity import MAX_VALUE, Mode
@@ -117,15 +117,102 @@ class V1Request(msgspec.Struct, gc=False):
         return len(self.body) > LARGE_BODY_BYTES
 
     def read(self, flattener: Flattener) -> Instances:
-        """All instances of a body that is not large; raises Rejected."""
-        features, self.input_field, self.ids_are_valid = read_instances(self.body, flattener, self.max_instances)
-        return Instances(features, POINTERS[self.input_field])
+        """All instances of a body that is not large; raises Rejected. Only msgspec looks at ids."""
+        body, identity = self.body, flattener.identity
+        if not flattener.excluded and flattener.patterns is None:
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                decode = _decoder(identity.features, identity.dimension, identity.max_features, identity.max_name_bytes)
+                request = decode(body)
+                many = request.instances is not UNSET
+                single = [request.features] if request.features is not UNSET else []
+                instances = [instance.features for instance in request.instances] if many else single
+                # If the body has as many colons as members and ids, no name is repeated or unknown, or has a colon.
+                colons = 1 + (len(instances) if many else 0)
+                certain = many == (not single) and len(instances) <= self.max_instances
+                if ids := [e.id for e in (request, *(request.instances if many else ())) if e.id is not UNSET]:
+                    colons += len(ids) + sum(str(each).count(":") for each in ids)
+                    certain = certain and b"\\" not in body
+                if identity.features != "positional":
+                    colons += sum(map(len, instances))
+                    # In plain ASCII a name has as many bytes as characters, which the decoder counts.
+                    if not body.isascii() or b"\\" in body:
+                        certain = certain and all(name_fits(name, identity) for row in instances for name in row)
+                if certain and body.count(b":") == colons:
+                    self.input_field, self.ids_are_valid = "instances" if many else "features", True
+                    return Instances(instances, POINTERS[self.input_field])
+        return self._read_carefully(body, flattener)
+
+    def _read_carefully(self, body: bytes, flattener: Flattener) -> Instances:
+        """All instances of this body, by the careful reader; raises Rejected for the first rule that is broken."""
+        commas = np.empty(self.max_instances, np.int64)
+        values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
+        members = {name: m for name, m in zip(_INPUT_FIELDS, values.values, strict=False) if m is not UNSET}
+        if not members:
+            raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
+        if len(members) > 1:
+            raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(members)}")
+        ((name, member),) = members.items()
+        kind = type_name(values.scalar(_INPUT_FIELDS.index(name)))
+        if name not in LIST_FIELDS:
+            if name == "event" and kind != "an object":
+                raise Rejected("wrong-type", f"expected an object, got {kind}", "/event")
+            i, pointer = (0, "/features") if name == "features" else (-1, "/event" + to_pointer(flattener.path))
+            instances = [_features(values, i, pointer, flattener)]
+        else:
+            if kind != "a list":
+                raise Rejected("wrong-type", f"'{name}' must be a list, got {kind}", f"/{name}")
+            check_count(member.items, name, self.max_instances)
+            spans = enumerate(zip(*edges(body, member, commas), strict=True))
+            instances = [_element(body[begin:end], name, i, flattener) for i, (begin, end) in spans]
+        if values.not_finite is not None:
+            raise values.not_finite
+        self.input_field = name
+        return Instances(instances, POINTERS[name])
 
     def read_pieces(self, flattener: Flattener, by_rows: bool) -> Iterator[Instances]:
-        """The instances of the body in pieces; raises Rejected."""
-        for features, input_field in read_pieces(self.body, flattener, self.max_instances, by_rows):
-            self.input_field = input_field
-            yield Instances(features, POINTERS[input_field])
+        """The instances of a large body in pieces; `by_rows` allows compiled rows. Raises Rejected."""
+        body, commas = self.body, np.empty(self.max_instances, np.int64)
+        max_bytes = max(MAX_INSTANCE_BYTES, flattener.identity.max_record_bytes)
+        scan_end, spans, repeated_path = scan(body, _PATHS, commas)
+        if scan_end == TOO_DEEP:
+            raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
+        members = dict(zip(_INPUT_FIELDS, spans, strict=True))
+        name, many = next(((name, members[name]) for name in LIST_FIELDS if members[name]), ("", None))
+        listed = many and many.items and repeated_path is None and _LIST.fullmatch(body, many.begin, many.end)
+        begin, end = listed.span(1) if listed else (0, 0)
+        rest = body[:begin] + body[end:]
+        _check_size(len(rest), max_bytes, "")
+        instances = self._read_carefully(rest, flattener)
+        if many is None or not listed:
+            yield instances
+            return
+        check_count(many.items, name, self.max_instances)
+        begins, ends = edges(body, many, commas)
+        largest = int(np.argmax(ends - begins))
+        _check_size(int(ends[largest] - begins[largest]), max_bytes, f"/{name}/{largest}")
+
+        def careful(i: int) -> Features:
+            return _element(body[begins[i] : ends[i]], name, i, flattener)
+
+        idle = _IDLE_READERS.setdefault(flattener, {})
+        reader = idle.pop(name, None) if by_rows else None
+        if by_rows and reader is None and EventReader.compiled:
+            with suppress(UnsupportedError):
+                reader = RowReader.for_instances(flattener, _path_in(name, flattener), max_bytes)
+        data = np.frombuffer(body, np.uint8)
+        first = 0
+        while first < many.items:
+            last = max(first + 1, int(np.searchsorted(ends, begins[first] + PIECE_BYTES)))
+            if reader is None:
+                last = min(last, first + PIECE_INSTANCES)
+                yield Instances([careful(i) for i in range(first, last)], POINTERS[name])
+            else:
+                values = ValueBuffer(data, begins[first:last], ends[first:last])
+                rows = reader.read(values, lambda i, n=first: Event(careful(n + i), 0.0, 1.0, None))  # type: ignore[misc]
+                yield Instances(rows.features, POINTERS[name])
+            first = last
+        if reader is not None and flattener.patterns is None:  # with patterns a reader keeps names
+            idle[name] = reader
 
     def asked(self) -> list[Asked]:
         """All instances as they were sent."""
@@ -189,62 +276,6 @@ def _decoder(mode: Mode, dimension: int, max_features: int, max_name_bytes: int)
     return msgspec.json.Decoder(defstruct("Request", members)).decode
 
 
-def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str, bool]:
-    """The features of each instance of a small body, the member that holds them, and whether all ids are valid.
-
-    It raises Rejected. If it returns False, ids were not looked at.
-    """
-    if not flattener.excluded and flattener.patterns is None:
-        identity = flattener.identity
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            decode = _decoder(identity.features, identity.dimension, identity.max_features, identity.max_name_bytes)
-            request = decode(body)
-            many = request.instances is not UNSET
-            single = [request.features] if request.features is not UNSET else []
-            instances = [instance.features for instance in request.instances] if many else single
-            # If the body has as many colons as members and ids, no name is repeated or unknown, or has a colon.
-            colons = 1 + (len(instances) if many else 0)
-            certain = many == (not single) and len(instances) <= max_instances
-            if ids := [e.id for e in (request, *(request.instances if many else ())) if e.id is not UNSET]:
-                colons += len(ids) + sum(str(each).count(":") for each in ids)
-                certain = certain and b"\\" not in body
-            if identity.features != "positional":
-                colons += sum(map(len, instances))
-                # In plain ASCII a name has as many bytes as characters, which the decoder counts.
-                if not body.isascii() or b"\\" in body:
-                    certain = certain and all(name_fits(name, identity) for row in instances for name in row)
-            if certain and body.count(b":") == colons:
-                return instances, "instances" if many else "features", True
-    return *_read_carefully(body, flattener, max_instances), False
-
-
-def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
-    """The result of `read_instances`, by the careful reader; raises Rejected for the first rule that is broken."""
-    commas = np.empty(max_instances, np.int64)
-    values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
-    members = {name: m for name, m in zip(_INPUT_FIELDS, values.values, strict=False) if m is not UNSET}
-    if not members:
-        raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
-    if len(members) > 1:
-        raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(members)}")
-    ((name, member),) = members.items()
-    kind = type_name(values.scalar(_INPUT_FIELDS.index(name)))
-    if name not in LIST_FIELDS:
-        if name == "event" and kind != "an object":
-            raise Rejected("wrong-type", f"expected an object, got {kind}", "/event")
-        i, pointer = (0, "/features") if name == "features" else (-1, "/event" + to_pointer(flattener.path))
-        instances = [_features(values, i, pointer, flattener)]
-    else:
-        if kind != "a list":
-            raise Rejected("wrong-type", f"'{name}' must be a list, got {kind}", f"/{name}")
-        check_count(member.items, name, max_instances)
-        spans = enumerate(zip(*edges(body, member, commas), strict=True))
-        instances = [_element(body[begin:end], name, i, flattener) for i, (begin, end) in spans]
-    if values.not_finite is not None:
-        raise values.not_finite
-    return instances, name
-
-
 def _element(raw: bytes, name: str, i: int, flattener: Flattener) -> Features:
     """The features of element i of a list; raises Rejected."""
     pointer, path = f"/{name}/{i}", _path_in(name, flattener)
@@ -281,52 +312,6 @@ def edges(body: bytes, member: MemberSpan, commas: NDArray[np.int64]) -> tuple[N
     inner = commas[: max(member.items - 1, 0)]
     begins, ends = np.concatenate([[begin], inner + 1]), np.concatenate([inner, [end]])
     return begins[: member.items], ends[: member.items]
-
-
-def read_pieces(
-    body: bytes, flattener: Flattener, max_instances: int, by_rows: bool
-) -> Iterator[tuple[FeatureRows | Sequence[Features], str]]:
-    """The result of `read_instances` for a large body, in pieces; `by_rows` allows compiled rows. Raises Rejected."""
-    commas, max_bytes = np.empty(max_instances, np.int64), max(MAX_INSTANCE_BYTES, flattener.identity.max_record_bytes)
-    scan_end, spans, repeated_path = scan(body, _PATHS, commas)
-    if scan_end == TOO_DEEP:
-        raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
-    members = dict(zip(_INPUT_FIELDS, spans, strict=True))
-    name, many = next(((name, members[name]) for name in LIST_FIELDS if members[name]), ("", None))
-    listed = many and many.items and repeated_path is None and _LIST.fullmatch(body, many.begin, many.end)
-    begin, end = listed.span(1) if listed else (0, 0)
-    rest = body[:begin] + body[end:]
-    _check_size(len(rest), max_bytes, "")
-    instances = _read_carefully(rest, flattener, max_instances)
-    if many is None or not listed:
-        yield instances
-        return
-    check_count(many.items, name, max_instances)
-    begins, ends = edges(body, many, commas)
-    largest = int(np.argmax(ends - begins))
-    _check_size(int(ends[largest] - begins[largest]), max_bytes, f"/{name}/{largest}")
-
-    def careful(i: int) -> Features:
-        return _element(body[begins[i] : ends[i]], name, i, flattener)
-
-    idle = _IDLE_READERS.setdefault(flattener, {})
-    reader = idle.pop(name, None) if by_rows else None
-    if by_rows and reader is None and EventReader.compiled:
-        with suppress(UnsupportedError):
-            reader = RowReader.for_instances(flattener, _path_in(name, flattener), max_bytes)
-    data = np.frombuffer(body, np.uint8)
-    first = 0
-    while first < many.items:
-        last = max(first + 1, int(np.searchsorted(ends, begins[first] + PIECE_BYTES)))
-        if reader is None:
-            last = min(last, first + PIECE_INSTANCES)
-            yield [careful(i) for i in range(first, last)], name
-        else:
-            values = ValueBuffer(data, begins[first:last], ends[first:last])
-            yield reader.read(values, lambda i, n=first: Event(careful(n + i), 0.0, 1.0, None)).features, name  # type: ignore[misc]
-        first = last
-    if reader is not None and flattener.patterns is None:  # with patterns a reader keeps names
-        idle[name] = reader
 
 
 def _check_size(size: int, limit: int, pointer: str) -> None:

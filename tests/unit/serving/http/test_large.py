@@ -16,7 +16,6 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
-from service.serving.http import v1_predictions
 from service.serving.http.app import Application
 from service.serving.http.v1_predictions import V1Request
 from service.serving.scoring import freeze, predict_large
@@ -89,7 +88,7 @@ async def test_a_large_request_does_not_hold_the_loop(model: LocalModel) -> None
 
 async def test_one_state_answers_a_large_request(model: LocalModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal instances get equal answers, though weights change and names come meanwhile."""
-    learner, event_learned, read_pieces = model.learner, threading.Semaphore(0), v1_predictions.read_pieces
+    learner, event_learned, read_pieces = model.learner, threading.Semaphore(0), V1Request.read_pieces
 
     def after_an_event(*arguments: Any, **options: Any) -> Iterator[Any]:
         """The pieces of the request, each only after one more event is learned, however busy the machine is."""
@@ -97,7 +96,7 @@ async def test_one_state_answers_a_large_request(model: LocalModel, monkeypatch:
             assert event_learned.acquire(timeout=DEADLINE)
             yield piece
 
-    monkeypatch.setattr(v1_predictions, "read_pieces", after_an_event)
+    monkeypatch.setattr(V1Request, "read_pieces", after_an_event)
     # From here on the learner's arrays have room, and stay in place.
     learner.apply(Records.from_values(1, [b'{"features":{"spare":0},"label":1}']))
     row = dict.fromkeys([*NAMES, "late"], 1.0)
