@@ -6,7 +6,7 @@ points that are no longer true are dropped, and so are those of a clock that was
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -91,7 +91,8 @@ class History:
     def __init__(self, models: Models, lag: Callable[[Model], Mapping[Any, int] | None]) -> None:
         """`lag` returns a model's lag by partition, or None if it is not known here."""
         self._models, self._lag = models, lag
-        self._points: dict[str, Points] = {}
+        self.points = defaultdict[str, Points](Points)
+        """The history of each model."""
         self._learners: dict[str, Learner] = {}
         """The learner of each model when its last point was taken."""
 
@@ -108,17 +109,13 @@ class History:
         """Add a point to the history of a model, if it answers."""
         if model.answering is None:
             return
-        learner, points, lag = model.answering.learner, self.points(model.name), self.lag(model)
+        learner, points, lag = model.answering.learner, self.points[model.name], self.lag(model)
         if self._learners.get(model.name) is learner and points.all[-1].events == learner.main.counts.events:
             # Only these change. To compute all figures would cost a hundred idle models 1 % of a core (measured).
             points.add(replace(points.all[-1], time=round(now, 1), lag=lag))
         else:
             points.add(point(learner, now, lag))
         self._learners[model.name] = learner
-
-    def points(self, name: str) -> Points:
-        """The history of a model."""
-        return self._points.setdefault(name, Points())
 
     def lag(self, model: Model) -> int | None:
         """The number of records that the model has not learned yet; None if it is not known here."""

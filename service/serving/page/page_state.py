@@ -9,15 +9,18 @@ from typing import Any
 
 import msgspec
 from fastapi.responses import Response
+from msgspec import UNSET
 
-from service.errors import UnknownModel
+from service.errors import Rejected, UnknownModel
 from service.learning.classifier import Classifier, largest
 from service.learning.evaluation.last_events import PLANE_COLUMNS
+from service.learning.events.flatten import Flattener
+from service.learning.events.json_pointer import Path
+from service.learning.events.json_values import Pairs
 from service.learning.identity import as_text
 from service.learning.learner import Learner
 from service.serving.model_info import Description, describe, iso, served_confusion
 from service.serving.models import Model, Models, ServedModel, read_all
-from service.serving.page.example_event import newest_event
 from service.serving.page.history import SECONDS, History
 
 MAX_MODELS = 1000
@@ -26,6 +29,8 @@ MAX_LABELS = 12
 LARGEST_WEIGHTS = 12
 WEIGHTS_PER_SECOND = 100_000
 """Weights that are searched in a second, so the weights of a large model are shown a little late."""
+MAX_EVENT_BYTES = 16 << 10
+"""Bytes of JSON; a larger event is not shown."""
 
 
 class PageState:
@@ -45,7 +50,7 @@ class PageState:
         if name is not None and self._models.get(name) is None:
             raise UnknownModel
         name = name or next((model.name for model in self._models), "")
-        points = self._history.points(name).all
+        points = self._history.points[name].all
         moment = points[-1].time if points else time.time() // SECONDS
         if name not in self._bodies or self._bodies[name][0] != moment:
             self._bodies[name] = moment, asyncio.ensure_future(self._body(name))
@@ -69,7 +74,7 @@ class PageState:
         return Response(msgspec.json.encode(now, enc_hook=attrgetter("as_json")), media_type="application/json")
 
     def _figures(self, model: Model, served: ServedModel, about: Description) -> dict[str, Any]:
-        learner, classifier, points = served.learner, served.learner.serving, self._history.points(model.name)
+        learner, classifier, points = served.learner, served.learner.serving, self._history.points[model.name]
         labels = learner.identity.labels or (-1, 1)
         confusion = served_confusion(classifier)
         return {
@@ -85,7 +90,7 @@ class PageState:
             "points": points.all,
             "set_aside": model.status.set_aside,
             "skipped": learner.last_events.skipped,
-            "event": newest_event(learner),
+            "event": _newest_event(learner),
             "plane": _decision_plane(learner, classifier),
         }
 
@@ -115,6 +120,37 @@ def _short(model: Description) -> Description:
         return model
     labels = sorted(model.labels, key=lambda label: -label.events)[:MAX_LABELS]
     return msgspec.structs.replace(model, labels=labels, identity=msgspec.structs.replace(model.identity, labels=()))
+
+
+def _newest_event(learner: Learner) -> msgspec.Raw | None:
+    """The newest event for the form that asks for a prediction: the features that the model reads, as JSON; or None."""
+    last, flattener = learner.last_events, learner.flattener
+    if last.record is None:
+        return None
+    try:
+        values = last.record_format.parse(last.record, (flattener.path,), learner.identity)
+        features = _readable_parts(flattener, flattener.exclude(values.whole(0, learner.identity.max_features, "")))
+    except Rejected:
+        return None
+    text = msgspec.json.encode(features)
+    return msgspec.Raw(text) if len(text) <= MAX_EVENT_BYTES else None
+
+
+def _readable_parts(flattener: Flattener, value: Any, path: Path = ()) -> Any:
+    """The parts of a value that the model reads, or UNSET. A null stays: in another event it may be a value."""
+    if value.__class__ is Pairs:
+        members = {name: _readable_parts(flattener, member, (*path, name)) for name, member in value}
+        return {name: member for name, member in members.items() if member is not UNSET}
+    name, patterns = ".".join(path), flattener.patterns
+    names = [name]
+    if isinstance(value, list):
+        names += [f"{name}.{i}" for i in range(len(value))]
+        value = [item if isinstance(item, bool | int | float | str) else None for item in value]
+    elif isinstance(value, str) and flattener.identity.text == "ignore":
+        return UNSET
+    if path and patterns is not None and (patterns.excluded(name) or not any(map(patterns.included, names))):
+        return UNSET
+    return value if isinstance(value, bool | int | float | str | list) else None
 
 
 def _decision_plane(learner: Learner, classifier: Classifier) -> dict[str, Any] | None:

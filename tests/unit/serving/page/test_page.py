@@ -19,8 +19,8 @@ from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.http.auth import BearerTokens
 from service.serving.models import Model, Models, static_model
-from service.serving.page.example_event import MAX_EVENT_BYTES
 from service.serving.page.history import MAX_POINTS, History, Point, Points
+from service.serving.page.page_state import MAX_EVENT_BYTES
 from service.serving.page.routes import OPEN
 from tests.checks import learner_of
 from tests.conftest import event
