@@ -11,11 +11,9 @@ from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
+from service.serving.page.routes import POLICY
+
 _FILES = "static-offline-docs"  # links are relative, so that a proxy may serve the page under a prefix
-_POLICY = (
-    "default-src 'none'; script-src 'self' {}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 def install_swagger_ui(app: FastAPI) -> None:
@@ -29,8 +27,8 @@ def install_swagger_ui(app: FastAPI) -> None:
         swagger_ui_parameters={"validatorUrl": None},
     )
     programs = re.findall(rb"<script>(.*?)</script>", bytes(page.body), re.DOTALL)
-    digests = (f"'sha256-{base64.b64encode(hashlib.sha256(program).digest()).decode()}'" for program in programs)
-    page.headers["content-security-policy"] = _POLICY.format(" ".join(digests))
+    digests = (f" 'sha256-{base64.b64encode(hashlib.sha256(program).digest()).decode()}'" for program in programs)
+    page.headers["content-security-policy"] = POLICY.format("".join(digests), " 'unsafe-inline'", " data:")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -3,6 +3,7 @@
 The files hold no data of any model, so they need no token. The body needs one, like the rest of the service.
 """
 
+from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -10,10 +11,11 @@ from fastapi.responses import Response
 
 from service.serving.page.page_state import PageState
 
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
+POLICY = (
+    "default-src 'none'; script-src 'self'{}; style-src 'self'{}; img-src 'self'{}; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+"""The Content-Security-Policy of a page, with places for more sources of scripts, styles and images."""
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FILES = {f"/page/{file.name}": file for file in Path(__file__).parent.iterdir() if file.suffix in _TYPES}
 _FILES["/"] = _FILES.pop("/page/page.html")
@@ -23,16 +25,15 @@ OPEN = tuple(_FILES)
 
 def install_page(app: FastAPI, state: PageState) -> None:
     """Serve the page."""
-    headers = {"content-security-policy": _POLICY}
+    headers = {"content-security-policy": POLICY.format("", "", "")}
     for path, file in _FILES.items():
-        _serve(app, path, Response(file.read_bytes(), headers=headers, media_type=_TYPES[file.suffix]))
+        answer = Response(file.read_bytes(), headers=headers, media_type=_TYPES[file.suffix])
+        app.get(path, include_in_schema=False)(partial(_file, answer))
 
     @app.get("/page/now", include_in_schema=False)
     async def now(model: str | None = None) -> Response:
         return await state.response(model)
 
 
-def _serve(app: FastAPI, path: str, answer: Response) -> None:
-    @app.get(path, include_in_schema=False)
-    async def file() -> Response:
-        return answer
+async def _file(answer: Response) -> Response:
+    return answer
