@@ -42,8 +42,7 @@ from service.serving.http.limits import Connections, Limits
 from service.serving.http.server import HttpServer
 from service.serving.http.v1_predictions import warm_up_predictions
 from service.serving.model_info import describe
-from service.serving.model_status import ModelStatus
-from service.serving.models import Model, Models, ServedModel, static_model
+from service.serving.models import Model, Models, ModelStatus, ServedModel, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
 from service.settings.section import loopback
