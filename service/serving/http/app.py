@@ -141,9 +141,8 @@ class Application:
             return send(message)
 
         app: ASGIApp = self.api
-        tokens, is_post = self._metrics_tokens if path == METRICS_PATH else self._tokens, POSTS.fullmatch(path)
-        if is_post:
-            tokens = self._ingest_tokens
+        is_post = POSTS.fullmatch(path)
+        tokens = self._ingest_tokens if is_post else self._metrics_tokens if path == METRICS_PATH else self._tokens
         try:
             if tokens and path not in OPEN_PATHS and not tokens.accept(bearer_token(scope["headers"])):
                 app = problems.response(401, "send a token, with the header authorization: Bearer TOKEN")
