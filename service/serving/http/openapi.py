@@ -38,9 +38,8 @@ def responses(
 ) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: its answer, its problems (their names, by status), and a defect."""
     content: dict[str, Any] = {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}}
-    described: dict[int | str, dict[str, Any]] = {}
-    for status, names in (problems | {"default": "defect"}).items():
-        described[status] = {"description": names, "content": content}
+    every = problems | {"default": "defect"}
+    described = {status: {"description": names, "content": content} for status, names in every.items()}
     if answer:
         described[200] = {"description": "the answer", "content": _json(answer, examples)}
     return described
