@@ -19,7 +19,7 @@ class Endpoint:
             body = await self.answer(scope, receive)
         except Exception as error:
             answer = await problems.answer_to(None, error)
-            if answer.status_code in problems.ENDING:
+            if "connection" in answer.headers:
                 return await _send_last(answer, scope, receive, send)
             await answer(scope, receive, send)
             if answer.status_code == 500:

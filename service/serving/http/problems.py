@@ -50,9 +50,8 @@ class Unstored(Exception):
         self.places = places
 
 
-ENDING = 408, 413
-"""Statuses after which the connection ends, since the rest of the body is not read."""
 CLOSE = {"connection": "close"}
+"""The header of an answer after which the connection ends, since the rest of the body is not read."""
 HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}, 408: CLOSE, 413: CLOSE}
 NOTHING_SERVED = "nothing is served at this path; /docs lists the paths"
 STATUSES: dict[type, int] = {NotFound: 404, Unanswerable: 503, SnapshotDamaged: 503}
