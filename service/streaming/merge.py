@@ -15,7 +15,6 @@ from service.streaming.records import KafkaRecords
 
 MERGED_RECORDS = 4000
 """The records of a merged part at most: to copy more of them would hold the event loop."""
-_NONE = np.zeros(0, np.int64)
 
 
 class Merge:
@@ -29,14 +28,13 @@ class Merge:
         self.partitions = partitions
         self._window, self._step_ms = window, step
         self._waiting: dict[PartitionId, list[KafkaRecords]] = {partition: [] for partition in self.partitions}
-        self._times = dict.fromkeys(self.partitions, _NONE)
         self._step = np.iinfo(np.int64).min
         """The last step of which a record came."""
 
     @property
     def short(self) -> list[PartitionId]:
         """The partitions of which at most one record waits: to go on, their next records are needed."""
-        return [partition for partition in self.partitions if len(self._times[partition]) < 2]
+        return [partition for partition in self.partitions if sum(map(len, self._waiting[partition])) < 2]
 
     @property
     def waiting(self) -> bool:
@@ -51,7 +49,6 @@ class Merge:
         """Add records that follow those that were added before."""
         for partition, records in polled.items():
             self._waiting[partition].append(records)
-            self._times[partition] = np.concatenate([self._times[partition], records.timestamps])
 
     def take(self, at_end: Collection[PartitionId]) -> Iterator[KafkaRecords]:
         """The records whose turn it is, in order.
@@ -76,9 +73,9 @@ class Merge:
 
     def _steps(self, partition: PartitionId, is_at_end: bool) -> NDArray[np.int64]:
         """The step of each record that waits, as far as it is known."""
-        times = self._times[partition]
-        if not len(times):
-            return times
+        if self.is_empty(partition):
+            return np.zeros(0, np.int64)
+        times = np.concatenate([records.timestamps for records in self._waiting[partition]])
         following = np.append(times[1:], times[-1:])
         own = np.where(times > following + self._window, following, times) // self._step_ms
         known = own if is_at_end else own[:-1]
@@ -86,7 +83,6 @@ class Merge:
 
     def _first(self, partition: PartitionId, count: int) -> Iterator[KafkaRecords]:
         """Take the first records of a partition that wait."""
-        self._times[partition] = self._times[partition][count:]
         waiting = self._waiting[partition]
         while count > 0:
             part = waiting[0][:count]
