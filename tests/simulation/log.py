@@ -7,7 +7,7 @@ from typing import NamedTuple
 from service.errors import DependencyError, LogGap
 from service.learning.records import PartitionId
 from service.snapshots.head import TopicIdentity
-from service.streaming.kafka.fetching.offset_sequence import OffsetDamage, OffsetSequence
+from service.streaming.kafka.fetching.offset_sequence import OffsetSequence
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords, Message
 from tests.batches import join_records
@@ -202,8 +202,8 @@ class SimulatedLog:
             cut = None
         try:
             reading.admitted.extend(sequence.admit(visible, cut, end, end, part.begin))
-        except OffsetDamage as error:
-            reading.error = LogGap(str(error))
+        except LogGap as error:
+            reading.error = error
 
     def commit(self, offsets: Mapping[PartitionId, int]) -> None:
         if self.held and not self._foreign:

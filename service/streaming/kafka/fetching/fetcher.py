@@ -21,12 +21,12 @@ from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import CorruptRecordException, KafkaError, NoError, OffsetOutOfRangeError, for_code
 
-from service.errors import DataError, LogGap
+from service.errors import DataError
 from service.learning.records import PartitionId
 from service.streaming.kafka import log_queries
 from service.streaming.kafka.failures import MALFORMED, UNAUTHORISED
 from service.streaming.kafka.fetching.compression import DamagedBatch
-from service.streaming.kafka.fetching.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
+from service.streaming.kafka.fetching.offset_sequence import OffsetSequence
 from service.streaming.kafka.fetching.record_batch import HEAD, OpenBatch, RecordBatch, RecordsBuilder, parse_batches
 from service.streaming.records import KafkaRecords
 from service.streaming.supervision import SupervisedTasks
@@ -127,9 +127,8 @@ class PartitionBuffer:
             else:  # the leader moved, or the broker cannot answer now
                 self.end_at = 0.0
                 self.retry_at = time.monotonic() + RETRY_SECONDS
-        except OffsetDamage as damage:
-            kind = DataError if isinstance(damage, BatchDamage) else LogGap
-            self.error = unreadable(self.of, self.sequence.position, str(damage), kind)
+        except DataError as damage:
+            self.error = unreadable(self.of, self.sequence.position, str(damage), type(damage))
         self.arrived.set()
 
     def _buffer(self, response: log_queries.PartitionResponse, share: int, alone: bool) -> None:

@@ -18,6 +18,8 @@ batch before is unknown, so the look back continues until it sees two batches in
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
+from service.errors import DataError, LogGap
+
 
 class OffsetRange(Protocol):
     """The offsets of a batch. Control batches and batches of aborted transactions count too."""
@@ -32,14 +34,6 @@ class OffsetRange(Protocol):
 
 
 BatchOffsets = TypeVar("BatchOffsets", bound=OffsetRange)
-
-
-class OffsetDamage(Exception):
-    """The log is damaged: a batch is not in its place."""
-
-
-class BatchDamage(OffsetDamage):
-    """The log is damaged: the next batch itself is."""
 
 
 class OffsetSequence(Generic[BatchOffsets]):
@@ -69,7 +63,7 @@ class OffsetSequence(Generic[BatchOffsets]):
             return max(self._anchor, self._log_start)
         return self.waiting.end if self.waiting is not None else self.position
 
-    def doubt(self, reason: str, kind: type[OffsetDamage] = BatchDamage) -> None:
+    def doubt(self, reason: str, kind: type[DataError] = DataError) -> None:
         """Have the log fetched again from before `position`; raises this kind of error at the second doubt there."""
         if self._doubted == self.position:
             raise kind(f"at {self.position} {reason}")
@@ -81,7 +75,7 @@ class OffsetSequence(Generic[BatchOffsets]):
         """The batches that may be learned, of a response to a fetch at `fetch_offset`; moves `position` after them.
 
         `cut_start` is the first offset of the last batch, if the response has only the beginning of it. `stable` is the
-        last stable offset. Raises OffsetDamage.
+        last stable offset. Raises LogGap.
         """
         batches, admitted = list(fetched), list[BatchOffsets]()
         looked_back, self.looking_back, self._log_start = self.looking_back, False, log_start
@@ -99,22 +93,22 @@ class OffsetSequence(Generic[BatchOffsets]):
             goes_on = _goes_on(batch)
             if batch.end > high_watermark:
                 if self._beyond == (batch.start, batch.end):
-                    raise OffsetDamage(f"at {self.position} the log, which ends at {high_watermark}, {goes_on}")
+                    raise LogGap(f"at {self.position} the log, which ends at {high_watermark}, {goes_on}")
                 self._beyond = batch.start, batch.end
                 break
             if not (gap or contains) or (batch.start < self.position and not self._sought):
-                self.doubt(f"the log {goes_on}", OffsetDamage)
+                self.doubt(f"the log {goes_on}", LogGap)
                 break
             first = i == 0 and not preceding  # the response shows no batch before it
             if (gap or self._sought or first) and not agreed:
-                self.doubt(f"the log {goes_on}, and then with one from {following} on", OffsetDamage)
+                self.doubt(f"the log {goes_on}, and then with one from {following} on", LogGap)
                 break
             at_end = batch.end in (high_watermark, stable)
             unseen = following is None or first
             # After a seek into a batch: if its offsets became lower, a gap follows it, and it overlaps the one before.
             gap_follows = batch.start < self.position and following != batch.end and not at_end
             if ((gap and unseen) or gap_follows) and self._doubted != self.position:
-                self.doubt("offsets are missing", OffsetDamage)
+                self.doubt("offsets are missing", LogGap)
                 break
             if gap:
                 if following is None and not at_end:
@@ -135,9 +129,9 @@ class OffsetSequence(Generic[BatchOffsets]):
     def _ends_look_back(
         self, preceding: Sequence[BatchOffsets], batches: Sequence[BatchOffsets], cut_start: int | None
     ) -> bool:
-        """Whether this response shows the batch before `position`; if not, look back further. Raises OffsetDamage."""
+        """Whether this response shows the batch before `position`; if not, look back further. Raises LogGap."""
         if preceding and batches and batches[0].start < preceding[-1].end:
-            self.doubt(f"the log {_goes_on(batches[0])}", OffsetDamage)
+            self.doubt(f"the log {_goes_on(batches[0])}", LogGap)
         self.looking_back = True
         if not (self._anchored or len(preceding) > 1 or self._anchor <= self._log_start):
             # After a seek the batch before `position` may be damaged too, which the batch before that one shows.

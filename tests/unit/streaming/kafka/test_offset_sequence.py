@@ -6,7 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from service.streaming.kafka.fetching.offset_sequence import OffsetDamage, OffsetSequence
+from service.errors import LogGap
+from service.streaming.kafka.fetching.offset_sequence import OffsetSequence
 
 
 class Batch(NamedTuple):
@@ -34,7 +35,7 @@ class Broker:
 
 
 def read(broker: Broker, start: int, counts: list[int]) -> list[Batch]:
-    """All batches that are admitted from `start` on; raises OffsetDamage."""
+    """All batches that are admitted from `start` on; raises LogGap."""
     sequence: OffsetSequence[Batch] = OffsetSequence(start)
     admitted = list[Batch]()
     for i in range(100):
@@ -73,7 +74,7 @@ def test_a_flipped_base_offset_is_damage_and_nothing_after_it_is_admitted(broker
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
     admitted = list[Batch]()
     count = data.draw(st.integers(3, 5))
-    with pytest.raises(OffsetDamage, match="goes on with"):  # noqa: PT012 - whatever is admitted before
+    with pytest.raises(LogGap, match="goes on with"):  # noqa: PT012 - whatever is admitted before
         for _ in range(20):
             batches, next_start = broker.response(sequence.fetch_offset, count)
             admitted += sequence.admit(batches, next_start, broker.end, broker.end, 0)
@@ -101,7 +102,7 @@ def _lowered(place: int, damaged: Batch, following: int, size: int = 1) -> list[
 def test_a_batch_whose_offsets_became_lower_is_found_by_a_seek(
     batches: list[Batch], start: int, counts: list[int], message: str
 ) -> None:
-    with pytest.raises(OffsetDamage, match=message):
+    with pytest.raises(LogGap, match=message):
         read(Broker(batches, batches[-1].end), start, counts)
 
 
@@ -114,7 +115,7 @@ def test_a_seek_beyond_a_gap_looks_back_and_goes_on(broker: Broker, start: int) 
 def test_a_batch_that_stays_beyond_the_high_watermark_is_damage() -> None:
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
     assert sequence.admit([Batch(256, 261)], None, 5, 5, 0) == []
-    with pytest.raises(OffsetDamage):
+    with pytest.raises(LogGap):
         sequence.admit([Batch(256, 261)], None, 5, 5, 0)
 
 
