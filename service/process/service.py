@@ -49,7 +49,7 @@ from service.settings.section import loopback
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, SaveBudget, Snapshot
 from service.snapshots.ports import before_reset
-from service.streaming.kafka.clients import connected_clients
+from service.streaming.kafka.cluster import connected_clients
 from service.streaming.kafka.fetching.record_framing import TABLE_ROWS, frame_records
 from service.streaming.kafka.membership.group import GroupMember
 from service.streaming.kafka.model_log import ModelLog

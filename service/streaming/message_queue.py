@@ -8,7 +8,7 @@ from functools import partial
 from aiokafka.errors import InvalidTimestampError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from service.errors import DependencyError
-from service.streaming.kafka.clients import MAX_MESSAGE_BYTES, KafkaClients
+from service.streaming.kafka.cluster import MAX_MESSAGE_BYTES, KafkaClients
 from service.streaming.kafka.failures import kafka_failure
 from service.streaming.records import Message
 

@@ -15,7 +15,7 @@ from service.errors import ConfigurationError, DataError
 from service.learning.events.read_events import REASONS
 from service.settings.load import Settings
 from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, dead_letter_topic, own_headers
-from service.streaming.kafka.clients import MAX_MESSAGE_BYTES
+from service.streaming.kafka.cluster import MAX_MESSAGE_BYTES
 from service.text import quantity
 
 CLOSE_SECONDS = 3.0

@@ -17,8 +17,7 @@ from structlog.testing import CapturingLogger
 from service.embedded.servers import Server
 from service.errors import DependencyError
 from service.streaming.dead_letters import dead_letter_topic
-from service.streaming.kafka.clients import connected_clients
-from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster, connected_clients
 from service.streaming.kafka.membership.group import GroupMember
 from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord

@@ -14,8 +14,7 @@ from structlog.testing import CapturingLogger
 from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server
 from service.errors import DependencyError
-from service.streaming.kafka.clients import connected_clients
-from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster, connected_clients
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.kafka.membership.assignor import whole_topics
 from service.streaming.kafka.membership.group import GroupMember

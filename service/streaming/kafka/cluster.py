@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin.config_resource import ConfigResourceType
@@ -40,6 +40,10 @@ POLL_RECORDS = 4000
 """The size of a poll of a `LogReader`."""
 SILENCE_SECONDS = 30.0
 """The limit of a `LogReader`'s wait for records that the log must still have."""
+MAX_MESSAGE_BYTES = 64 << 20
+"""The largest message that is sent."""
+CLOSE_SECONDS = 0.5
+"""The limit of closing the clients. A message that is not acknowledged by then may be lost."""
 
 Client: TypeAlias = AIOKafkaClient | AIOKafkaConsumer | AIOKafkaProducer
 RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
@@ -251,6 +255,31 @@ class Cluster:
             for partition, (begin, end) in reader.bounds.items():
                 async for records in reader.read(partition, begin, end):
                     yield partition, records
+
+
+class KafkaClients(NamedTuple):
+    """A cluster, its id, and the connected clients of a process that need no consumer group.
+
+    Each client has its own connections: a broker answers the requests of one connection in order, and a fetch or
+    produce request may wait.
+    """
+
+    cluster: Cluster
+    cluster_id: str
+    query_client: AIOKafkaClient
+    """For questions that brokers answer at once."""
+    producer: AIOKafkaProducer
+    """For messages that are sent again until they are acknowledged."""
+
+
+@asynccontextmanager
+async def connected_clients(cluster: Cluster) -> AsyncIterator[KafkaClients]:
+    """Connect the clients, and close them at the end; raises DependencyError."""
+    # Not idempotent: an idempotent client counts a batch that the broker refused, but the broker does not count it and
+    # refuses all later ones. A message may be written twice.
+    query_client, producer = cluster.client(ANSWER_SECONDS), cluster.producer(max_request_size=MAX_MESSAGE_BYTES)
+    async with cluster.open_clients(query_client, producer, close_seconds=CLOSE_SECONDS):
+        yield KafkaClients(cluster, await cluster.id(), query_client, producer)
 
 
 async def close_clients(*clients: Client, seconds: float) -> None:

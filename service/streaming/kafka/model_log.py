@@ -16,7 +16,7 @@ from service.errors import DependencyError
 from service.learning.records import PartitionId
 from service.snapshots.head import TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic, truncate
-from service.streaming.kafka.clients import KafkaClients
+from service.streaming.kafka.cluster import KafkaClients
 from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, PartitionBuffer, partitions_of
 from service.streaming.kafka.fetching.record_lookup import find_records
 from service.streaming.kafka.log_queries import log_bounds, topic_id

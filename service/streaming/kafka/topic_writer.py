@@ -16,8 +16,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from service.errors import DependencyError
-from service.streaming.kafka.clients import MAX_MESSAGE_BYTES
-from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.cluster import MAX_MESSAGE_BYTES, Cluster
 from service.streaming.kafka.failures import kafka_failure
 from service.streaming.message_queue import USUAL_LIMIT_BYTES
 from service.streaming.records import Message

@@ -9,8 +9,7 @@ from aiokafka.errors import MessageSizeTooLargeError
 from service.errors import DependencyError
 from service.streaming import message_queue
 from service.streaming.dead_letters import truncate
-from service.streaming.kafka.clients import KafkaClients
-from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster, KafkaClients
 from service.streaming.message_queue import MessageQueue
 from service.streaming.records import Message
 

@@ -16,8 +16,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from service.errors import DependencyError, Unauthorised
-from service.streaming.kafka.clients import KafkaClients
-from service.streaming.kafka.cluster import ANSWER_SECONDS, close_clients
+from service.streaming.kafka.cluster import ANSWER_SECONDS, KafkaClients, close_clients
 from service.streaming.kafka.failures import MALFORMED
 from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.health import Health

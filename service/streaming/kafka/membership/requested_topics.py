@@ -7,7 +7,7 @@ from typing import Any
 
 from service.errors import Unauthorised
 from service.streaming.dead_letters import dead_letter_topic
-from service.streaming.kafka.clients import KafkaClients
+from service.streaming.kafka.cluster import KafkaClients
 
 _NO_MATCH = "no topic matches a pattern in topics yet: create one, or correct the pattern"
 _NOT_THERE = "waiting for the topic to exist; create it, or run with --create-topics"
