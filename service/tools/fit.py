@@ -226,12 +226,9 @@ def _largest(w: Vector, data: Data) -> str:
 def _combination(r: Result) -> Iterator[dict[str, Any]]:
     """The vectors of the evidence: the event's place, the coefficient, and the label `against` it if there are more."""
     for i, coefficient in r.evidence.combination or ():
-        if r.labels:
-            event, other = divmod(i, len(r.labels) - 1)
-            against = r.labels[other + (other >= r.data.batch.labels[event])]
-            yield {"event": r.places[event], "coefficient": coefficient, "against": against}
-        else:
-            yield {"event": r.places[i], "coefficient": coefficient}
+        event, other = divmod(i, max(1, len(r.labels) - 1))
+        against = {"against": r.labels[other + (other >= r.data.batch.labels[event])]} if r.labels else {}
+        yield {"event": r.places[event], "coefficient": coefficient, **against}
 
 
 def _radius(r: Result, b: BoundCheck) -> float:
