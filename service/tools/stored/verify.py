@@ -223,13 +223,16 @@ async def _read_group(
     parts, keys = list[KafkaRecords](), list[NDArray[np.int64]]()
     for partition in dict.fromkeys(partition for partition, *_ in group):
         own = np.array([(start, to, i) for i, (p, start, to) in enumerate(group) if p == partition])
-        following, end = int(own[0, 0]), int(own[-1, 1])
-        async for part in reader.read(partition, following, end):
+        start, end = int(own[0, 0]), int(own[-1, 1])
+        offsets = [np.array([start - 1])]
+        async for part in reader.read(partition, start, end):
             check(part)
             parts.append(part)
             keys.append(own[np.searchsorted(own[:, 0], part.offsets, "right") - 1, 2])
-            following = _add_gaps(learner, partition, following, part.offsets)
-        _add_gaps(learner, partition, following, np.array([end]))
+            offsets.append(part.offsets)
+        edges = np.concatenate([*offsets, [end]])
+        for i in np.flatnonzero(np.diff(edges) > 1).tolist():
+            learner.add_gap(partition, (int(edges[i]) + 1, int(edges[i + 1])))
     return KafkaRecords.merged(parts, np.concatenate(keys)) if parts else None
 
 
@@ -242,17 +245,6 @@ def _check_last(topic: str, fingerprints: Mapping[PartitionId, Fingerprint | Non
                 f"topic {topic}: the record at offset {record.offset} of partition {records.partitions[0]} is not the "
                 "one that was learned, so the topic was recreated"
             )
-
-
-def _add_gaps(learner: Learner, partition: PartitionId, following: int, offsets: NDArray[np.int64]) -> int:
-    """Count the gaps before and between these offsets, of which `following` may be the first.
-
-    Returns the offset after the last one.
-    """
-    ends = np.append(following - 1, offsets)
-    for i in np.flatnonzero(np.diff(ends) > 1).tolist():
-        learner.add_gap(partition, (int(ends[i]) + 1, int(ends[i + 1])))
-    return int(ends[-1]) + 1
 
 
 def _check_log(topic: str, steps: Sequence[Step], bounds: dict[PartitionId, tuple[int, int]]) -> None:
