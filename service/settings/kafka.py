@@ -10,7 +10,6 @@ from service.settings.section import TlsSection, check_addresses, loopback
 
 if TYPE_CHECKING:
     from service.streaming.kafka.cluster import Cluster
-    from service.streaming.kafka.security import TokenSource
 
 _SASL_SETTINGS: dict[str | None, tuple[str, ...]] = {
     None: (),
@@ -92,7 +91,7 @@ class KafkaSettings(TlsSection):
         """The cluster that these settings name."""
         # Half of the commands need no Kafka client, and do not import one.
         from service.streaming.kafka.cluster import Cluster
-        from service.streaming.kafka.security import ClientCredentials, MskIam, Security
+        from service.streaming.kafka.security import ClientCredentials, MskIam, Security, TokenSource
 
         tls = self.tls if self.security_protocol.endswith("SSL") else None
         tokens: TokenSource | None = MskIam(self.aws_region) if self.aws_region else None

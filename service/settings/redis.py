@@ -1,15 +1,13 @@
 """`[redis]`: where snapshots are kept, and with which credentials."""
 
 import re
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
 from service.settings.section import Texts, TlsSection, check_addresses, loopback
-
-if TYPE_CHECKING:
-    from service.snapshots.ports import Store
+from service.snapshots.ports import Store
 
 
 class RedisSettings(TlsSection):
@@ -71,7 +69,7 @@ class RedisSettings(TlsSection):
             return []
         return ["redis.url begins with redis://: the password crosses the network unencrypted; use rediss://"]
 
-    def store(self, timeout: float = 3.0) -> "Store":
+    def store(self, timeout: float = 3.0) -> Store:
         """The store, which answers within `timeout` seconds; the caller closes it."""
         # Half of the commands need no Redis client, and do not import one.
         from service.snapshots.redis.connection import Endpoint
