@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
-from service.learning.candidates import Candidate, stored_as
-from service.learning.classifier import Classifier, Scores, majority_baseline
+from service.learning.classifier import Candidate, Classifier, Scores, majority_baseline, stored_as
 from service.learning.columns.columns import columns_for
 from service.learning.evaluation.given_answers import GivenAnswer, GivenAnswers
 from service.learning.evaluation.last_events import KEPT_IDS, LastEvents

@@ -31,7 +31,7 @@ class Options(NamedTuple):
     reference: WeightsFile | None = None
     """The reference vector of the bound, if the settings name one."""
     candidates: Mapping[str, CandidateOptions] = MappingProxyType({})
-    """The candidates that learn next to the model, by name: see `candidates`."""
+    """The candidates that learn next to the model, by name: see `classifier.Candidate`."""
     label_topic: str = ""
     """The topic of labels that come later, if they have one of their own."""
     max_silence: int = 0

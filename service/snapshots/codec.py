@@ -7,7 +7,7 @@ from operator import attrgetter
 import msgspec
 
 from service.errors import SnapshotDamaged, SnapshotForeign
-from service.learning.candidates import stored_as
+from service.learning.classifier import stored_as
 from service.learning.identity import FOLD, Identity
 from service.learning.records import PartitionId
 from service.snapshots import blobs

@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from service.learning.candidates import Candidate
-from service.learning.classifier import Classifier
+from service.learning.classifier import Candidate, Classifier
 from service.learning.evaluation.given_answers import Tally
 from service.learning.learner import Learner
 from service.snapshots import blobs

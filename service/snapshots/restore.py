@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import SnapshotDamaged
-from service.learning.candidates import Candidate, stored_as
-from service.learning.classifier import state_of
+from service.learning.classifier import Candidate, state_of, stored_as
 from service.learning.evaluation.given_answers import GivenAnswers, Tally
 from service.learning.evaluation.mistake_bound import BoundSegment
 from service.learning.evaluation.prequential import PrequentialWindow
