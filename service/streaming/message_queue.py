@@ -1,13 +1,13 @@
-"""Sends messages to one topic in order, and retries each until the broker acknowledges it."""
+"""Sends dead letters to their topic in order, and retries each until the broker acknowledges it."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from functools import partial
 
 from aiokafka.errors import InvalidTimestampError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from service.errors import DependencyError
+from service.streaming.dead_letters import truncate
 from service.streaming.kafka.cluster import MAX_MESSAGE_BYTES, KafkaClients
 from service.streaming.kafka.failures import kafka_failure
 from service.streaming.records import Message
@@ -27,16 +27,10 @@ RETRY_SECONDS = 1.0
 
 
 class MessageQueue:
-    """Messages that wait for their acknowledgement. `run` sends them."""
+    """Dead letters that wait for their acknowledgement. `run` sends them, cut to the limit of their topic."""
 
-    def __init__(
-        self, topic: str, clients: KafkaClients, failure: str, shorten: Callable[[Message, int], Message]
-    ) -> None:
-        """`failure` follows the number of messages in the error of `flush`.
-
-        `shorten` cuts a message to this many bytes, if it can: the limit of the topic.
-        """
-        self._topic, self._clients, self._failure, self._shorten = topic, clients, failure, shorten
+    def __init__(self, topic: str, clients: KafkaClients) -> None:
+        self._topic, self._clients = topic, clients
         self._messages: list[tuple[Message, int]] = []  # with their size on the wire
         self._bytes = 0
         self._waiting, self._acknowledged = asyncio.Event(), asyncio.Event()
@@ -63,9 +57,9 @@ class MessageQueue:
             async with asyncio.timeout(FAILING_FLUSH_SECONDS if self._error else FLUSH_SECONDS):
                 await self._acknowledged.wait()
         except TimeoutError:
+            what = f"{len(self._messages)} dead letters cannot be written to {self._topic}, so saves wait"
             why = self._error or "no acknowledgement yet"
-            message = f"{self._clients.cluster}: {len(self._messages)} {self._failure}: {why}"
-            raise DependencyError(message, "kafka") from None
+            raise DependencyError(f"{self._clients.cluster}: {what}: {why}", "kafka") from None
 
     async def run(self) -> None:
         """Send messages as they come, for as long as the process runs."""
@@ -94,7 +88,7 @@ class MessageQueue:
                 self._acknowledged.set()
 
     async def _send(self, message: Message, size: int) -> None:
-        key, value, headers, timestamp = message if size <= self._limit else self._shorten(message, self._limit)
+        key, value, headers, timestamp = message if size <= self._limit else truncate(message, self._limit)
         send = partial(self._clients.producer.send_and_wait, self._topic, value=value, key=key, headers=headers)
         try:
             await send(timestamp_ms=timestamp)

@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 from service.errors import DependencyError
 from service.learning.records import PartitionId
 from service.snapshots.head import TopicIdentity
-from service.streaming.dead_letters import dead_letter_topic, truncate
+from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.cluster import KafkaClients
 from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, PartitionBuffer, partitions_of
 from service.streaming.kafka.fetching.record_lookup import find_records
@@ -62,9 +62,7 @@ class ModelLog:
         """The end of each partition at the last check of `health`."""
         self.committable: Mapping[TopicPartition, int] = {}
         """The next offsets of the last snapshot."""
-        letters = dead_letter_topic(self.model)
-        failure = f"dead letters cannot be written to {letters}, so saves wait"
-        self.dead_letters = MessageQueue(letters, self.clients, failure, truncate)
+        self.dead_letters = MessageQueue(dead_letter_topic(self.model), self.clients)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Take what the group assigned to this process. A log of which it lacks a topic is not assigned."""

@@ -8,7 +8,6 @@ from aiokafka.errors import MessageSizeTooLargeError
 
 from service.errors import DependencyError
 from service.streaming import message_queue
-from service.streaming.dead_letters import truncate
 from service.streaming.kafka.cluster import Cluster, KafkaClients
 from service.streaming.message_queue import MessageQueue
 from service.streaming.records import Message
@@ -27,12 +26,12 @@ async def test_a_refused_message_does_not_make_the_others_written_again(monkeypa
                 raise MessageSizeTooLargeError
 
     clients = KafkaClients(Cluster("kafka"), "", None, Producer())
-    queue = MessageQueue("t.dead-letters", clients, "messages cannot be written", truncate)
+    queue = MessageQueue("t.dead-letters", clients)
     task = asyncio.create_task(queue.run())
     for offset in range(20):
         queue.add(Message(b"t-0-%d" % offset, b"v", [("reason", b"not-json")]))
     while writes[large] < 5:
-        with pytest.raises(DependencyError, match="messages cannot be written"):
+        with pytest.raises(DependencyError, match="dead letters cannot be written"):
             await queue.flush()
     assert len(writes) == 20
     assert {n for key, n in writes.items() if key != large} == {1}
