@@ -75,12 +75,7 @@ SHARES = {
     "f1": ("f1", "Harmonic mean of precision and recall"),
 }
 """Shares of the process that learns, by metric: the member of the description, and the help text."""
-WEIGHTS = {
-    "last": "accuracy",
-    "average": "average_accuracy",
-    "served": "served_accuracy",
-    "answered": "answered_accuracy",
-}
+WEIGHTS = {"last": "accuracy", **{name: f"{name}_accuracy" for name in ("average", "served", "answered")}}
 """The accuracies of a description by the metric label `weights`. Some models have no average, or no logged answers."""
 JOIN_COUNTERS = {
     "expired_events": ("expired", "Events whose window ended without a label, or before they came."),
@@ -127,8 +122,7 @@ class Metrics(Collector):
         gauge = partial(prometheus_client.Gauge, namespace="perceptron", registry=registry)
         self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", ["model", "label"])
         self.logged = counter("predictions_logged", "Predictions for the log, by result.", ["model", "result"])
-        text = "Records that were posted, by result."
-        self.ingested = counter("ingested_records", text, ["model", "kind", "result"])
+        self.ingested = counter("ingested_records", "Posted records, by result.", ["model", "kind", "result"])
         self.snapshots = counter("snapshots", "Saves, by result.", ["model", "result"])
         self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", ["model"])
         self.rewinds = counter("rewinds", "Times that state was dropped and restored.", ["model", "cause"])

@@ -28,7 +28,6 @@ _BEFORE, _LIST, _AFTER = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*'), re.compile(rb"\
 """What stands before the value of an object's only member, how a list begins, and what stands after the value."""
 _EventId = Annotated[Any, Meta(description="text or a whole number: the id of the event")]
 _Label = Annotated[Any, Meta(description="one of the model's labels; null withdraws the event")]
-_EXAMPLE = {"topic": "clicks", "partition": 0, "offset": 1234}
 
 
 class EventsRequest(msgspec.Struct):
@@ -55,7 +54,7 @@ class LabelsRequest(msgspec.Struct):
 class StoredRecords(msgspec.Struct, forbid_unknown_fields=True):
     """All records of the request are stored."""
 
-    records: Annotated[list[StoredRecord | None], Meta(examples=[[_EXAMPLE]])]
+    records: list[StoredRecord | None]
     """In the order of the request; null for a label whose prediction was left out by `predictions.share`."""
 
 
@@ -87,8 +86,7 @@ class Post(Endpoint):
             records = await posting.read(self._kind, values, pointer)
         finally:
             self._in_flight.release(len(body))  # a post that waits for Kafka keeps no prediction out
-        places = await self._write(name, writer, records, pointer)
-        return msgspec.json.encode(StoredRecords(places))
+        return msgspec.json.encode(StoredRecords(await self._write(name, writer, records, pointer)))
 
     async def _write(
         self, model: str, writer: TopicWriter, records: Sequence[Message | None], pointer: str
@@ -103,8 +101,7 @@ class Post(Endpoint):
                     raise NotFound(f"topic {writer.topic} does not exist")
                 why_large = f"topic {writer.topic} takes at most {limit} bytes"
                 # Only the size of a long record is looked at in detail, which takes time.
-                long = ((i, record) for i, record in written.items() if 2 * len(record.value or b"") > limit)
-                if large := [i for i, record in long if record.wire_size > limit]:
+                if large := [i for i, r in written.items() if 2 * len(r.value or b"") > limit and r.wire_size > limit]:
                     raise BadRecords([Rejected("too-large", why_large, pointer.format(i)) for i in large])
                 if written:
                     if delivery := writer.add([*written.values()]):

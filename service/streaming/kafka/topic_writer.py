@@ -50,15 +50,6 @@ class Delivery:
             self.ended.set_result(None)
 
 
-class TopicFacts(NamedTuple):
-    """What a writer must know about its topic."""
-
-    partitions: int
-    """Their number; 0 if the topic does not exist."""
-    limit: int
-    """Bytes of the largest batch."""
-
-
 class _Waiting(NamedTuple):
     """A record that waits for its acknowledgement."""
 
@@ -85,7 +76,7 @@ class TopicWriter:
         self._queue, self._bytes, self._round = deque[_Waiting](), 0, 0
         self._added, self._empty = asyncio.Event(), asyncio.Event()
         self._empty.set()
-        self._facts, self._facts_until, self._asking = TopicFacts(0, USUAL_LIMIT_BYTES), 0.0, asyncio.Lock()
+        self._facts, self._facts_until, self._asking = (0, USUAL_LIMIT_BYTES), 0.0, asyncio.Lock()
 
     def add(self, messages: Sequence[Message]) -> Delivery | None:
         """Take records to write, at least one; takes none and returns None if too many wait."""
@@ -100,16 +91,19 @@ class TopicWriter:
         self._empty.clear()
         return delivery
 
-    async def facts(self) -> TopicFacts:
-        """The present facts of the topic; raises DependencyError."""
+    async def facts(self) -> tuple[int, int]:
+        """The number of partitions, 0 if there is no such topic, and the bytes of the largest batch.
+
+        Raises DependencyError.
+        """
         async with self._asking:
             if time.monotonic() >= self._facts_until:
-                limit, partitions = self._facts.limit, len(await self.cluster.partitions(self.topic, "Write"))
+                limit, partitions = self._facts[1], len(await self.cluster.partitions(self.topic, "Write"))
                 if partitions:
                     with suppress(DependencyError):  # without the right to ask, the limit stays as it is
                         limit = await self.cluster.largest_batch(self.topic)
                     self._facts_until = time.monotonic() + FACTS_SECONDS
-                self._facts = TopicFacts(partitions, limit)
+                self._facts = partitions, limit
         return self._facts
 
     async def flush(self) -> None:
@@ -121,13 +115,13 @@ class TopicWriter:
         while True:
             await self._added.wait()
             try:
-                facts = await self.facts()
-                if self._create and not facts.partitions:
+                partitions, limit = await self.facts()
+                if self._create and not partitions:
                     await self.cluster.create_topics([self.topic])
-                    facts = await self.facts()
-                if not facts.partitions:
+                    partitions, limit = await self.facts()
+                if not partitions:
                     raise DependencyError(f"{self.cluster}: topic {self.topic} does not exist", "kafka")
-                size = min(BATCH_BYTES, facts.limit)
+                size = min(BATCH_BYTES, limit)
                 producer = self.cluster.producer(
                     enable_idempotence=True, max_batch_size=size, max_request_size=MAX_MESSAGE_BYTES
                 )
