@@ -24,6 +24,7 @@ MAX_SQUARED_NORM = 1e30
 """The limit of ‖w‖²: a model beyond it diverges, or its values should have been scaled. Within it every score, step and
 sum is finite. It changes nothing about an event that is learned."""
 
+MAX_CLIP = 1000.0
 MAX_CLASSES = 1000
 """The most labels of one model. With more than two, each has its own weights."""
 
@@ -41,6 +42,8 @@ Text = Literal["category", "ignore", "reject"]
 
 SUMS = ("count", "mean", "m2")
 """The sums of each column that scaling keeps, an array each: see `kernel.scaling`."""
+NEWEST_SUMS = ("newest_count", "newest_mean", "newest_m2")
+"""Those that it keeps besides with `clip`."""
 
 OF_A_CANDIDATE = ("rule", "eta", "outputs", "slope", "margin", "tie", "start", "average", "half_life")
 """The members in which a candidate may differ from its model: both read the same events."""
@@ -125,6 +128,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     event: Places = Places()
     scale: Literal["none", "standard"] = "none"
     """Whether numbers are learned as they are, or as distances from the running mean: see `kernel.scaling`."""
+    clip: Annotated[float, msgspec.Meta(ge=1.0, le=MAX_CLIP)] | msgspec.UnsetType = msgspec.UNSET
+    """Only for `standard`: the standard deviations from the mean that a number counts as at most."""
     labels: Annotated[tuple[Label, ...], msgspec.Meta(min_length=2, max_length=MAX_CLASSES)] | None = None
     max_record_bytes: int = 1 << 20
     max_features: int = 10_000
@@ -150,7 +155,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     @property
     def arrays(self) -> tuple[str, ...]:
         """The names of the arrays that a learner stores."""
-        return (*self.weight_arrays, *(SUMS if self.scale == "standard" else ()))
+        return (*self.weight_arrays, *self.sums)
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """The names of the arrays by which numbers are scaled, of columns each; empty if they are not scaled."""
+        return () if self.scale == "none" else SUMS if self.clip is msgspec.UNSET else (*SUMS, *NEWEST_SUMS)
 
     @property
     def weight_arrays(self) -> list[str]:

@@ -28,6 +28,9 @@ from service.learning.options import DEFAULT, Options
 from service.learning.records import PartitionId, Place, Records
 from service.learning.weights_file import WeightsFile
 
+MAX_JUMPS = 10
+"""The columns whose jump of the variance is kept."""
+
 
 def with_gap(ranges: Sequence[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
     """These ranges with `offset` as the next one; the offsets in between are a gap that is never learned."""
@@ -98,6 +101,8 @@ class Learner:
         """The events that wait for their labels, if labels come later."""
         self._label_reader = EventReader(identity, labels=True) if self.join else self._reader
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
+        self.jumps: dict[str, tuple[PartitionId, int]] = {}
+        """The first record of which one number made a column's variance jump, by name of the column."""
         self.last_events = LastEvents(identity)
         self.answers = GivenAnswers(options.window, identity.classes)
         """How often the answers were right that events brought with them."""
@@ -302,6 +307,9 @@ class Learner:
         if len(batch.labels) < len(decoded.labels) and self.scaler:
             self.scaler.undo(decoded, len(batch.labels))
         self.columns.extend(batch.names)
+        for event, column in self.scaler.jumps if self.scaler else ():
+            if event < len(batch.labels) and len(self.jumps) < MAX_JUMPS:
+                self.jumps.setdefault(self.columns.name_of(column), place(batch.records[event]))
         baseline = majority_baseline(np.array(main.counts.by_label), learned.truth)
         predicted = {"last": learned.predicted, "baseline": baseline}
         if self.identity.average:

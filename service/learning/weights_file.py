@@ -90,6 +90,7 @@ def weights_as_json(
         "tie": identity.tie,
         "features": features,
         "scale": identity.scale,
+        **({"clip": identity.clip} if identity.clip else {}),
         **{name: array[1:].tolist() for name, array in sums.items()},
         "names": [*names] if identity.features == "named" else None,
         "n_features": len(w) - 1,

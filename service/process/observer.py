@@ -94,8 +94,11 @@ class ModelObserver:
                     self._log.error("candidate stopped learning; the others continue", candidate=name, reason=reason)
             if (join := saved.head.counts.join) and join["set_aside"] and self._first("set aside"):
                 self._log.warning("records with timestamps far ahead of the others are set aside (logged once)")
-            if (accuracy := advice(answering.learner).get("accuracy")) and self._first("accuracy"):
+            lines = advice(answering.learner)
+            if (accuracy := lines.get("accuracy")) and self._first("accuracy"):
                 self._log.warning(f"{accuracy} (logged once)")
+            if (variance := lines.get("variance")) and self._first(variance):
+                self._log.warning(variance)
 
     def rewound(self, cause: str) -> None:
         if cause == "refused":

@@ -14,8 +14,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import cache, partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 import uvloop
 from aiokafka import TopicPartition
@@ -181,7 +182,7 @@ class Process:
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         """Compile, connect to the store, start following, connect to Kafka, start learning."""
         settings = self._settings
-        kinds = {(min(len(model.labels or (-1, 1)), 3), model.scale) for model in settings.models.values()}
+        kinds = {(min(len(model.labels or (-1, 1)), 3), model.scale, model.clip) for model in settings.models.values()}
         if CACHE_IS_EMPTY:
             self._log.info("compiling, once: 10 to 20 seconds")
         joins = any(model.join or model.event.once for model in settings.models.values())
@@ -375,9 +376,9 @@ class Process:
         return ({"kafka": kafka} if self._settings.learn else {}) | {"redis": self._store.missing_since}
 
 
-Kinds = Iterable[tuple[int, Literal["none", "standard"]]]
-"""Kinds of models: the number of labels (3 for 3 and more), and the scale."""
-ALL_KINDS: Kinds = ((2, "none"), (3, "standard"))
+Kinds = Iterable[tuple[int, Literal["none", "standard"], float | None]]
+"""Kinds of models: the number of labels (3 for 3 and more), the scale, and its clip."""
+ALL_KINDS: Kinds = ((2, "none", None), (3, "standard", None), (3, "standard", 6.0))
 
 
 def warm_up(kinds: Kinds = ALL_KINDS, joins: bool = True) -> None:
@@ -397,14 +398,15 @@ def warm_up(kinds: Kinds = ALL_KINDS, joins: bool = True) -> None:
     event = b'{"features":[1],"label":1,"more":1}'
     if joins:
         _learn_event(Identity(once=1), b'{"features":{},"label":1,"id":"a"}')
-    for labels, scale in kinds:
-        identity = Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale)
+    for labels, scale, clip in kinds:
+        scaling: dict[str, Any] = {"scale": scale, "clip": clip or msgspec.UNSET}
+        identity = Identity(labels=tuple(range(labels)), features="positional", dimension=1, **scaling)
         learner = _learn_event(identity, event)
         learner.main.begin_segment()
         learner.apply(Records.from_values(1, [event]))
         warm_up_predictions(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
-            _learn_event(Identity(features="hashed", bits=1, scale=scale), b'{"features":{"a":1},"label":1}')
+            _learn_event(Identity(features="hashed", bits=1, **scaling), b'{"features":{"a":1},"label":1}')
 
 
 def _learn_event(identity: Identity, event: bytes) -> Learner:

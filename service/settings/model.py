@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from service.errors import ConfigurationError
 from service.learning.events.careful_reader import label_signs
-from service.learning.identity import MAX_CLASSES, MAX_HALF_LIFE, MAX_VALUE, Identity, JoinRules, Places, Text
+from service.learning.identity import MAX_CLASSES, MAX_CLIP, MAX_HALF_LIFE, MAX_VALUE, Identity, JoinRules, Places, Text
 from service.learning.options import MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
@@ -235,6 +235,8 @@ class ModelSettings(LearningSettings):
     predictions: PredictionSettings | None = None
     scale: Literal["none", "standard"] = "none"
     """`"standard"` learns numbers as (value - running mean) / running standard deviation."""
+    clip: float | None = Field(None, ge=1, le=MAX_CLIP)
+    """With `scale = "standard"`: the standard deviations that a number counts as at most; take 6."""
     labels: tuple[LabelSetting, ...] | None = Field(None, min_length=2, max_length=MAX_CLASSES)
     """Two labels, the negative one first; or up to 1,000, each with weights of its own."""
     max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
@@ -318,6 +320,8 @@ class ModelSettings(LearningSettings):
                     raise ValueError(f"{name} needs two labels, and there are {len(self.labels):,}")
         with as_value_error():  # files are read now, so that a bad file is a bad setting
             start, _ = self.start_weights, self._reference
+        if self.clip is not None and self.scale != "standard":
+            raise ValueError('clip: set it with scale = "standard", and only then')
         if start and (self.scale == "standard" or len(self.labels or ()) > 2):
             raise ValueError('start: a file needs two labels and no scale: take "zero" or "random:SEED"')
         if self.serve == "average" and not self.average:
@@ -420,6 +424,7 @@ class ModelSettings(LearningSettings):
             "start": self.start_weights.identity if self.start_weights else self.start,
             "half_life": (self.half_life or HALF_LIFE_EVENTS) if self.average == "recent" else None,
             "event": self.event.places(),
+            "clip": msgspec.UNSET if self.clip is None else self.clip,
             "max_columns": self.max_columns if self.features == "named" else None,
             "unlabelled": "skip" if self.event.unlabelled == "skip" else msgspec.UNSET,
             "once": milliseconds(self.event.once) if self.event.once else msgspec.UNSET,

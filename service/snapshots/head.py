@@ -109,6 +109,8 @@ class StoredObservations(msgspec.Struct, frozen=True, omit_defaults=True, forbid
     """Why nothing more is learned and the weights do not answer: see `Learner.diverged`."""
     gaps: dict[PartitionId, OffsetGaps] = {}
     """Accepted gaps between batches, by partition."""
+    jumps: dict[str, tuple[PartitionId, int]] = {}
+    """`Learner.jumps`."""
     answers: dict[str, StoredTally] = {}
     """The answers that were given, in all ("") and by candidate."""
 

@@ -12,7 +12,7 @@ from service.learning.classifier import Candidate, state_of, stored_as
 from service.learning.evaluation.given_answers import GivenAnswers, Tally
 from service.learning.evaluation.mistake_bound import BoundSegment
 from service.learning.evaluation.prequential import PrequentialWindow
-from service.learning.identity import SUMS, Identity
+from service.learning.identity import Identity
 from service.learning.kernel.kernel import squared_norm
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
@@ -77,8 +77,8 @@ def restore_learner(
     figures, classes, segment = head.observations, head.identity.classes, None
     main = _weights(head.identity, decoded)
     candidates = {name: _weights(saved.identity, decoded, name) for name, saved in head.candidate_states.items()}
-    scaled = head.identity.scale == "standard"
-    scaler = StandardScaler.from_sums(head.identity, [decoded.arrays[name].values for name in SUMS]) if scaled else None
+    sums = [decoded.arrays[name].values for name in head.identity.sums]
+    scaler = StandardScaler.from_sums(head.identity, sums) if sums else None
     if decoded.reference is not None and figures.bound_segment is not None:
         vector = decoded.reference.values
         shaped = vector.reshape(head.columns, -1) if head.identity.multiclass else vector
@@ -101,6 +101,7 @@ def restore_learner(
                 candidate.stop(*saved.diverged_at)
             learner.candidates[name] = candidate
         learner.scaler, learner.runs, learner.gaps = scaler, runs, figures.gaps.copy()
+        learner.jumps = figures.jumps.copy()
         learner.answers = _answers(figures, learner.options, classes)
         learner.amendments = list(head.amendments or ())
         learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}

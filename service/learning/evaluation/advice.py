@@ -6,6 +6,7 @@ from service.learning.classifier import Classifier
 from service.learning.identity import as_text
 from service.learning.learner import Learner
 from service.learning.options import MODEL_ITSELF
+from service.text import printable
 
 MIN_RECORDS = 10
 """The advice about rejections or recall needs at least this many records or missed events."""
@@ -50,6 +51,14 @@ def advice(learner: Learner) -> dict[str, str]:
         candidate = learner.candidates.get(serve)
         why = f"it diverged: {candidate.diverged}" if candidate else "it has not begun, or the learner does not have it"
         lines["serve"] = f"candidate {serve} does not answer, and the model itself does ({why})"
+    if learner.jumps:
+        jumps = [f"{printable(name)} at offset {at} of partition {p}" for name, (p, at) in learner.jumps.items()]
+        partition, offset = next(iter(learner.jumps.values()))
+        lines["variance"] = (
+            f"one value multiplied the variance of a feature, whose others count nearly alike since: "
+            f"{', '.join(jumps)}: set clip = 6 {RESET_HINT}, or go back to a version before it and leave the record "
+            f"out (`perceptron rollback --resume-at {partition}:{offset + 1}`)"
+        )
     rejected = sum(learner.main.counts.rejected.values())
     if rejected > events and rejected + events >= MIN_RECORDS:
         lines["rejected"] = (

@@ -156,7 +156,8 @@ def _readable_parts(flattener: Flattener, value: Any, path: Path = ()) -> Any:
 def _decision_plane(learner: Learner, classifier: Classifier) -> dict[str, Any] | None:
     """For a model of two numbers x and y: its last events, and each score as (bias, a, b) of bias + a*x + b*y.
 
-    The numbers are in their own units, also if the model scales. None for any other model, such as one with a category.
+    The numbers are in their own units, also if the model scales, and none is clipped. None for any other
+    model, such as one with a category.
     """
     if len(classifier.columns) != PLANE_COLUMNS or learner.identity.features == "hashed":
         return None
@@ -164,7 +165,7 @@ def _decision_plane(learner: Learner, classifier: Classifier) -> dict[str, Any] 
     if any("=" in name for name in names):
         return None
     w, scaler = classifier.served_at(slice(PLANE_COLUMNS)).reshape(PLANE_COLUMNS, -1).T.tolist(), learner.scaler
-    zeros, ones = ([scaler.value(c, v) if scaler else v for c in (1, 2)] for v in (0.0, 1.0))
+    zeros, ones = ([scaler.unclipped(c, v) if scaler else v for c in (1, 2)] for v in (0.0, 1.0))
     scores = [(b + x * zeros[0] + y * zeros[1], x * (ones[0] - zeros[0]), y * (ones[1] - zeros[1])) for b, x, y in w]
     two = not learner.identity.multiclass
     events = [(x, y, int(label > 0) if two else int(label)) for x, y, label in learner.last_events.points.tolist()]

@@ -14,7 +14,7 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning import weights_file
-from service.learning.identity import listed
+from service.learning.identity import SUMS, listed
 from service.serving.model_info import Version
 from service.serving.models import ServedModel
 from service.settings.load import Settings
@@ -54,7 +54,9 @@ def export_json(name: str, served: ServedModel) -> dict[str, Any]:
         classifier.served,
         {part: getattr(classifier.counts, part) for part in (*counts, "ignored_features")},
         {"model": name, "version": saved.version, "saved_at": saved.saved_at, "state_digest": served.head.state_digest},
-        learner.scaler.arrays(len(learner.columns)) if learner.scaler else {},
+        {name: array for name, array in learner.scaler.arrays(len(learner.columns)).items() if name in SUMS}
+        if learner.scaler
+        else {},
     )
 
 
@@ -73,6 +75,11 @@ def _fitted(name: str, served: ServedModel) -> Any:
             f'model {name} has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
             "feature that is absent, and scaling has to tell it from the number 0; the JSON (-o FILE) has "
             "weights, count, mean and m2 of each column"
+        )
+    if learner.identity.clip:
+        raise DataError(
+            f"model {name} has clip = {learner.identity.clip:g}: scikit-learn's Perceptron and ONNX cannot clip; "
+            "the JSON (-o FILE) has weights, clip, count, mean and m2 of each column"
         )
     from sklearn.linear_model import Perceptron
 

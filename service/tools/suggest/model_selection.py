@@ -22,6 +22,8 @@ from service.settings.model import ModelSettings
 
 TRIED_RULES = ("perceptron", "logistic-delta")
 SCALES = ("none", "standard")
+CLIP = 6
+"""The clip of scaled values."""
 AVERAGE: dict[str, bool | str] = {"last": False, "mean": True, "recent": "recent"}
 """The setting `average`, by the weights that predict."""
 MIN_GAIN = 0.002
@@ -105,7 +107,8 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
         # The model itself is the first trial; the others are its candidates.
         model, *others = (Trial(rule, scale, weights, margin) for rule, weights, margin in variants)
         candidates = {trial.name: trial.candidate for trial in others}
-        own = ModelSettings(**settings, scale=scale, bound=False, window=len(later), candidates=candidates)
+        clip = CLIP if scale == "standard" else None
+        own = ModelSettings(**settings, scale=scale, clip=clip, bound=False, window=len(later), candidates=candidates)
         learner = Learner(own.identity(), options=own.options())
         learner.begin({P0: 0})
         learner.reconcile()
