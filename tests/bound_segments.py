@@ -118,7 +118,7 @@ class Run:
             names = ["", *(reference.names or ())]
             self.oracle = Oracle(self.w, dict(zip(names, reference.vector.tolist(), strict=True)), 0)
         self.updates = 0
-        self.scale = Fold(scaled=identity.scale == "standard")
+        self.scale = Fold(scaled=identity.scale == "standard", clip=identity.clip or None)
 
     def _vector(self, array: Any) -> Vector:
         return dict(zip(self.names, array.tolist(), strict=True))

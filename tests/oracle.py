@@ -6,17 +6,38 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def standard(x: float, n: float, mean: float, m2: float) -> float:
-    """The distance of x from the mean in standard deviations; 0 if the deviation is 0."""
-    return (x - mean) / math.sqrt(m2 / n) if m2 / n > 0.0 else 0.0
+def standard(x: float, sums: Sequence[float], clip: float | None = None) -> float:
+    """The distance of x from the mean in standard deviations, clipped from 10 numbers on; 0 if the deviation is 0."""
+    n, mean, m2 = sums[:3]
+    z = (x - mean) / math.sqrt(m2 / n) if n and m2 / n > 0.0 else 0.0
+    return max(-clip, min(clip, z)) if clip and n >= 10 else z
 
 
-def update_sums(sums: dict[Any, tuple[float, float, float]], key: Any, x: float) -> None:
-    """Add a number to Welford's n, mean and M2 of its feature."""
-    n, mean, m2 = sums.get(key, (0.0, 0.0, 0.0))
+def welford(sums: Sequence[float], x: float) -> tuple[float, ...]:
+    """n, mean and M2 with one number more."""
+    n, mean, m2 = sums
     d = x - mean
     mean += d / (n + 1.0)
-    sums[key] = n + 1.0, mean, m2 + d * (x - mean)
+    return n + 1.0, mean, m2 + d * (x - mean)
+
+
+def update_sums(sums: dict[Any, tuple[float, ...]], key: Any, x: float, clip: float | None = None) -> float:
+    """Add a number to the Welford sums of its feature; returns it as it counts.
+
+    With `clip` the newest numbers have sums too. They take over if the variance fell when n has doubled.
+    """
+    before = sums.get(key, (0.0,) * 6)
+    own, newest = before[:3], before[3:]
+    if clip:
+        if newest[0] >= 10 and 2 * newest[0] >= own[0]:
+            own = newest if 0 < 4 * (newest[2] / newest[0]) < own[2] / own[0] else own
+            newest = (0.0,) * 3
+        n, mean, m2 = own
+        if n >= 10 and m2 > 0 and (x - mean) * (x - mean) * n > clip * clip * m2:
+            x = mean + math.copysign(clip * math.sqrt(m2 / n), x - mean)
+        newest = welford(newest, x)
+    sums[key] = (*welford(own, x), *(newest if clip else ()))
+    return x
 
 
 def squared(x: Iterable[tuple[str, float]]) -> float:
@@ -36,11 +57,12 @@ class Fold:
         half_life: int | None = None,
         scaled: bool = False,
         margins: tuple[float, float] = (0.0, 0.0),
+        clip: float | None = None,
     ) -> None:
         """`margins` of the negative and of the positive label: an event is an update if y·s is at most its margin."""
-        self.eta, self.half_life, self.scaled, self.margins = eta, half_life, scaled, margins
-        self.sums: dict[str, tuple[float, float, float]] = {}
-        """Welford's n, mean and M2 of each numeric feature, if values are scaled."""
+        self.eta, self.half_life, self.scaled, self.margins, self.clip = eta, half_life, scaled, margins, clip
+        self.sums: dict[str, tuple[float, ...]] = {}
+        """The sums of each numeric feature, if values are scaled: see `update_sums`."""
         self.w: dict[str, Any] = {}  # in order of first sight
         self.bias: Any = 0.0
         self.recent: list[float] = []
@@ -85,17 +107,18 @@ class Fold:
             weight, previous = 1.0 - beta, self.recent + [0.0] * (len(vector) - len(self.recent))
             self.recent = [beta * e + weight * w for e, w in zip(previous, vector, strict=True)]
 
-    def features(self, features: Any) -> tuple[list[tuple[str, float]], dict[str, tuple[float, float, float]]]:
+    def features(self, features: Any) -> tuple[list[tuple[str, float]], dict[str, tuple[float, ...]]]:
         """The names and values that weights are multiplied with, and the sums by which they are scaled."""
         named = features if isinstance(features, dict) else {str(i): v for i, v in enumerate(features)}
         flat = [(f"{name}={v}", True) if isinstance(v, str) else (name, v) for name, v in named.items()]
         if not self.scaled:
             return [(name, float(v)) for name, v in flat], self.sums
-        sums = dict(self.sums)
+        sums, x = dict(self.sums), list[tuple[str, float]]()
         for name, v in flat:
-            if not isinstance(v, bool):
-                update_sums(sums, name, v)
-        return [(name, float(v) if isinstance(v, bool) else standard(v, *sums[name])) for name, v in flat], sums
+            is_number = not isinstance(v, bool)
+            counted = update_sums(sums, name, v, self.clip) if is_number else v
+            x.append((name, standard(counted, sums[name], self.clip) if is_number else float(v)))
+        return x, sums
 
     def _beyond(self, step: float, x: Iterable[tuple[str, float]]) -> bool:
         # After few and short steps no sum is needed: by the triangle inequality and Cauchy's inequality.
@@ -123,9 +146,14 @@ class Classes(Fold):
     """
 
     def __init__(
-        self, labels: Sequence[Any], eta: float = 1.0, half_life: int | None = None, scaled: bool = False
+        self,
+        labels: Sequence[Any],
+        eta: float = 1.0,
+        half_life: int | None = None,
+        scaled: bool = False,
+        clip: float | None = None,
     ) -> None:
-        super().__init__(eta, half_life, scaled)
+        super().__init__(eta, half_life, scaled, clip=clip)
         self.labels = list(labels)
         self.bias = [0.0] * len(self.labels)
         self.confusion = [[0] * len(self.labels) for _ in self.labels]

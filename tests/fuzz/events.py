@@ -47,8 +47,8 @@ IDENTITIES = (
     Identity(event=Places(label="/~1/~01", only=("a*", "*.b", "n1?"), without=("a.?", "*=*", "age")), text="reject"),
     Identity(features="hashed", bits=6, event=Places(features="", where={"/label": (1, False)}), **TIGHT),
     Identity(features="positional", dimension=2, event=Places(features="/a/b", weight="/id", id=None)),
-    Identity(scale="standard", average="recent", half_life=20, max_columns=30),
-    Identity(scale="standard", features="hashed", bits=2, labels=(0, 1), margin=(0.0, 3.0)),
+    Identity(scale="standard", average="recent", half_life=20, max_columns=30, clip=1.5),
+    Identity(scale="standard", features="hashed", bits=2, labels=(0, 1), margin=(0.0, 3.0), clip=1.0),
     Identity(scale="standard", features="positional", dimension=3, average=True, rule="lms", eta=0.9),
 )
 JOIN = JoinRules(
@@ -163,7 +163,7 @@ class JudgedStream:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.names: list[str] = []
-        self.sums: dict[int, tuple[float, float, float]] = {}
+        self.sums: dict[int, tuple[float, ...]] = {}
         self.events = self.ignored = self.rejected = 0
 
     def entries(self, features: judge.Features) -> list[tuple[int, float]]:
@@ -184,10 +184,9 @@ class JudgedStream:
         """The values that are multiplied by the weights: scaled if the model scales, with equal columns merged."""
         entries = self.entries(features)
         if self.identity.scale == "standard":
-            for column, value in entries:
-                if isinstance(value, float):
-                    update_sums(self.sums, column, value)
-            entries = [(c, standard(v, *self.sums[c]) if isinstance(v, float) else v) for c, v in entries]
+            clip, sums = self.identity.clip or None, self.sums
+            entries = [(c, update_sums(sums, c, v, clip) if isinstance(v, float) else v) for c, v in entries]
+            entries = [(c, standard(v, sums[c], clip) if isinstance(v, float) else v) for c, v in entries]
         return merged(entries)
 
 

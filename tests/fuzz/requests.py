@@ -184,8 +184,8 @@ def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
             unknown += 1
             continue
         if "m2" in sums and isinstance(value, float):
-            n, mean, m2 = (float(sums[name][column]) for name in ("count", "mean", "m2"))
-            value = standard(value, n, mean, m2) if n else 0.0
+            own = [float(sums[name][column]) for name in ("count", "mean", "m2")]
+            value = standard(value, own, learner.identity.clip or None)
         pairs.append((column, value))
     return formulas.score(learner.main.weights.tolist(), merged(pairs)), unknown
 

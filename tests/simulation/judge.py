@@ -114,7 +114,7 @@ class State:
         for name in expected.keys() - self.candidates.keys():
             candidate = expected[name]
             if all(self.next.get(p, starts[p]) >= offset for p, offset in candidate.since.items()):
-                fold = Fold(candidate.eta, candidate.half_life, self.fold.scaled, candidate.margins)
+                fold = Fold(candidate.eta, candidate.half_life, self.fold.scaled, candidate.margins, self.fold.clip)
                 fold.sums = dict(self.fold.sums)  # values are scaled by the model's
                 self.candidates[name] = candidate, fold
 
@@ -243,8 +243,9 @@ class Judge:
         names = [n for name in head["names"] for n in json.loads(self._world.redis.state[f"b:{name}"])]
         if names != list(fold.w):
             return f"names are {names}, not {list(fold.w)}"
-        for i, name in enumerate(("count", "mean", "m2") if fold.scaled else ()):
-            sums = [fold.sums.get(feature, (0.0,) * 3)[i] for feature in ("", *fold.w)]
+        newest = ("newest_count", "newest_mean", "newest_m2") if fold.clip else ()
+        for i, name in enumerate(("count", "mean", "m2", *newest) if fold.scaled else ()):
+            sums = [fold.sums.get(feature, (0.0,) * 6)[i] for feature in ("", *fold.w)]
             if (scale := self._array(head["arrays"][name], head["columns"])) != sums:
                 return f"{name} is {scale}, not {sums}"
         if isinstance(fold, Classes) and counts["confusion"] != fold.confusion:
@@ -336,8 +337,8 @@ def _empty_fold(identity: Any) -> Fold:
     eta, half_life, scaled = identity["eta"], identity["half_life"], identity["scale"] == "standard"
     labels = identity["labels"] or ()
     if len(labels) > 2:
-        return Classes(labels, eta, half_life, scaled)
-    return Fold(eta, half_life, scaled, identity.get("margin", (0.0, 0.0)))
+        return Classes(labels, eta, half_life, scaled, identity.get("clip"))
+    return Fold(eta, half_life, scaled, identity.get("margin", (0.0, 0.0)), identity.get("clip"))
 
 
 def _empty_state(identity: Any) -> State:

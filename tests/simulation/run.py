@@ -36,6 +36,7 @@ from tests.simulation.log import SimulatedLog
 from tests.simulation.world import (
     CLASSES,
     RAW,
+    WILD,
     WINDOW,
     Clock,
     SimulatedStore,
@@ -212,7 +213,8 @@ class Simulation:
         self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8)), 0.0 if seed % 3 == 0 else 1.0
         # Some models diverge, after a few events or a few dozen.
         recent: dict[str, Any] = {"average": "recent", "half_life": 3} if seed % 4 == 1 or seed % 16 == 12 else {}
-        scaled: dict[str, Any] = {"scale": "standard"} if self.world.values is RAW else {}
+        scaled: dict[str, Any] = {"scale": "standard"} if self.world.values in (RAW, WILD) else {}
+        scaled |= {"clip": 1.0} if self.world.values is WILD else {}
         eta = rng.choice((1.0, 0.5, 0.3)) * (3e14 if seed % 16 == 9 else 1.0)
         margins: dict[str, Any] = {"margin": (0.5, 4.0)} if seed % 8 == 3 else {}
         classes: dict[str, Any] = {"labels": CLASSES} if self.world.labels is CLASSES else {}

@@ -25,6 +25,8 @@ NAMES = "abcdefghijklmn"
 VALUES: tuple[Any, ...] = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
 RAW = (*VALUES, True, False, "x", "y")
 """Values that are scaled and values that are not."""
+WILD = (*RAW, 1e6)
+"""The same, and one that is clipped."""
 CLASSES = ("a", "b", "c")
 BAD = (
     None, b"", b"no event", b'{"features":{"a":1}}', b'{"features":{"new1":1,"a":NaN},"label":1}',
@@ -313,7 +315,7 @@ class World:
         self.now, self.jump = 0.0, 0.0
         self.faulty, self.torn, self.refusing = True, 0, False
         self.redis = Redis()
-        self.values = RAW if seed % 8 == 5 else VALUES
+        self.values = WILD if seed % 16 == 13 else RAW if seed % 8 == 5 else VALUES
         self.labels: Sequence[Any] = CLASSES if seed % 8 == 4 else (1, -1)
         self.joined = (seed % 10 == 5 or seed % 40 in (4, 22)) and seed % 13 != 5
         count = self.rng.choice((1, 1, 2, 3)) + self.joined
