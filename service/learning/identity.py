@@ -24,7 +24,7 @@ MAX_SQUARED_NORM = 1e30
 """The limit of ‖w‖²: a model beyond it diverges, or its values should have been scaled. Within it every score, step and
 sum is finite. It changes nothing about an event that is learned."""
 
-MAX_CLIP = 1000.0
+MAX_CLIP = 1000
 MAX_CLASSES = 1000
 """The most labels of one model. With more than two, each has its own weights."""
 
