@@ -113,12 +113,9 @@ class Fold:
         flat = [(f"{name}={v}", True) if isinstance(v, str) else (name, v) for name, v in named.items()]
         if not self.scaled:
             return [(name, float(v)) for name, v in flat], self.sums
-        sums, x = dict(self.sums), list[tuple[str, float]]()
-        for name, v in flat:
-            is_number = not isinstance(v, bool)
-            counted = update_sums(sums, name, v, self.clip) if is_number else v
-            x.append((name, standard(counted, sums[name], self.clip) if is_number else float(v)))
-        return x, sums
+        sums, clip = dict(self.sums), self.clip
+        flat = [(name, v if isinstance(v, bool) else update_sums(sums, name, v, clip)) for name, v in flat]
+        return [(n, float(v) if isinstance(v, bool) else standard(v, sums[n], clip)) for n, v in flat], sums
 
     def _beyond(self, step: float, x: Iterable[tuple[str, float]]) -> bool:
         # After few and short steps no sum is needed: by the triangle inequality and Cauchy's inequality.
@@ -145,15 +142,8 @@ class Classes(Fold):
     the largest, an event is added to its label's weights and subtracted from those of the best wrong label.
     """
 
-    def __init__(
-        self,
-        labels: Sequence[Any],
-        eta: float = 1.0,
-        half_life: int | None = None,
-        scaled: bool = False,
-        clip: float | None = None,
-    ) -> None:
-        super().__init__(eta, half_life, scaled, clip=clip)
+    def __init__(self, labels: Sequence[Any], eta: float = 1.0, half_life: int | None = None, **scaling: Any) -> None:
+        super().__init__(eta, half_life, **scaling)
         self.labels = list(labels)
         self.bias = [0.0] * len(self.labels)
         self.confusion = [[0] * len(self.labels) for _ in self.labels]

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from service.errors import ConfigurationError
-from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
+from service.learning.identity import MAX_SQUARED_NORM, SUMS, Identity, Label
 from service.learning.initial_weights import FROM_FILE
 from service.learning.kernel.kernel import Vector, squared_norm
 
@@ -91,7 +91,7 @@ def weights_as_json(
         "features": features,
         "scale": identity.scale,
         **({"clip": identity.clip} if identity.clip else {}),
-        **{name: array[1:].tolist() for name, array in sums.items()},
+        **{name: array[1:].tolist() for name, array in sums.items() if name in SUMS},
         "names": [*names] if identity.features == "named" else None,
         "n_features": len(w) - 1,
         "classes": list(identity.labels or (-1, 1)),

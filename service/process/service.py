@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import cache, partial
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -182,7 +182,8 @@ class Process:
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         """Compile, connect to the store, start following, connect to Kafka, start learning."""
         settings = self._settings
-        kinds = {(min(len(model.labels or (-1, 1)), 3), model.scale, model.clip) for model in settings.models.values()}
+        own = [model.identity() for model in settings.models.values()]
+        kinds = {(min(each.classes, 3), each.scale, each.clip) for each in own}
         if CACHE_IS_EMPTY:
             self._log.info("compiling, once: 10 to 20 seconds")
         joins = any(model.join or model.event.once for model in settings.models.values())
@@ -376,9 +377,9 @@ class Process:
         return ({"kafka": kafka} if self._settings.learn else {}) | {"redis": self._store.missing_since}
 
 
-Kinds = Iterable[tuple[int, Literal["none", "standard"], float | None]]
+Kinds = Iterable[tuple[int, Literal["none", "standard"], float | msgspec.UnsetType]]
 """Kinds of models: the number of labels (3 for 3 and more), the scale, and its clip."""
-ALL_KINDS: Kinds = ((2, "none", None), (3, "standard", None), (3, "standard", 6.0))
+ALL_KINDS: Kinds = ((2, "none", msgspec.UNSET), (3, "standard", msgspec.UNSET), (3, "standard", 6.0))
 
 
 def warm_up(kinds: Kinds = ALL_KINDS, joins: bool = True) -> None:
@@ -399,14 +400,13 @@ def warm_up(kinds: Kinds = ALL_KINDS, joins: bool = True) -> None:
     if joins:
         _learn_event(Identity(once=1), b'{"features":{},"label":1,"id":"a"}')
     for labels, scale, clip in kinds:
-        scaling: dict[str, Any] = {"scale": scale, "clip": clip or msgspec.UNSET}
-        identity = Identity(labels=tuple(range(labels)), features="positional", dimension=1, **scaling)
+        identity = Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale, clip=clip)
         learner = _learn_event(identity, event)
         learner.main.begin_segment()
         learner.apply(Records.from_values(1, [event]))
         warm_up_predictions(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
-            _learn_event(Identity(features="hashed", bits=1, **scaling), b'{"features":{"a":1},"label":1}')
+            _learn_event(Identity(features="hashed", bits=1, scale=scale, clip=clip), b'{"features":{"a":1},"label":1}')
 
 
 def _learn_event(identity: Identity, event: bytes) -> Learner:

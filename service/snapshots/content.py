@@ -62,15 +62,13 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
     runs, rest, new_runs = blobs.encode_runs(learner.runs, before.runs)
     stored = Stored(arrays, reference, names, len(learner.columns.names), runs)
     answers = {name: _tally(tally) for name, tally in learner.answers.tallies.items()}
-    stored_observations = replace(
-        observations(learner.main), gaps=learner.gaps.copy(), answers=answers, jumps=learner.jumps.copy()
-    )
+    gaps, jumps = learner.gaps.copy(), learner.jumps.copy()
     head = Head(
         identity=learner.identity,
         order="log" if len(learner.covered) <= 1 else "arrival",
         covered={partition: list(ranges) for partition, ranges in learner.covered.items()},
         counts=learner.main.counts.copy(),
-        observations=stored_observations,
+        observations=replace(observations(learner.main), gaps=gaps, answers=answers, jumps=jumps),
         runs=rest,
         run_blobs=runs,
         columns=len(learner.columns),

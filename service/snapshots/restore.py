@@ -100,8 +100,8 @@ def restore_learner(
             if saved.diverged_at is not None:
                 candidate.stop(*saved.diverged_at)
             learner.candidates[name] = candidate
-        learner.scaler, learner.runs, learner.gaps = scaler, runs, figures.gaps.copy()
-        learner.jumps = figures.jumps.copy()
+        learner.scaler, learner.runs = scaler, runs
+        learner.gaps, learner.jumps = figures.gaps.copy(), figures.jumps.copy()
         learner.answers = _answers(figures, learner.options, classes)
         learner.amendments = list(head.amendments or ())
         learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}

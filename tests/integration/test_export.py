@@ -43,9 +43,14 @@ scale = "standard"
 features = "positional"
 dimension = 8
 scale = "standard"
+[models.clipped]
+features = "positional"
+dimension = 8
+scale = "standard"
+clip = 6
 """
 LABELS: dict[str, tuple[Any, ...]] = {"words": ("z", "a", "é")}
-MODELS = ["scaled-rows", "words", "raw", "raw-hashed", "empty", "scaled"]
+MODELS = ["scaled-rows", "words", "raw", "raw-hashed", "empty", "scaled", "clipped"]
 ROWS = "scaled-rows"
 RAW = ("raw", "raw-hashed")
 NAMES = [f"n{i}" for i in range(8)]
@@ -74,7 +79,7 @@ def events_of(model: str) -> list[bytes]:
     """Random events for a model."""
     r = random.Random(model)
     labels = LABELS.get(model, (-1, 1))
-    return [event(instance(r, model), r.choice(labels)) for _ in range(300 if model != "empty" else 0)]
+    return [event(instance(r, model), r.choice(labels)) for _ in range(300 if model not in ("empty", "clipped") else 0)]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +131,7 @@ def matrix(spec: Any, instances: list[Any]) -> Any:
     return np.array([[x.get(name, 0.0) for name in spec["names"]] for x in instances])
 
 
-@pytest.mark.parametrize("model", MODELS[:-2])
+@pytest.mark.parametrize("model", MODELS[:-3])
 def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, model: str) -> None:
     """scikit-learn and ONNX agree with the service on 1,000 random instances and the empty one, labels exactly."""
     files = [("-o", "m.json"), ("--sklearn", "m.skops"), ("--onnx", "m.onnx")]
@@ -186,6 +191,9 @@ def test_a_failed_export_is_one_line_and_leaves_no_file(service: Running, tmp_pa
     assert result.returncode == 1
     assert 'model scaled has scale = "standard": the columns that scikit-learn and ONNX take' in result.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["m.json"], "the form that can be written is written"
+    result = export(service, "clipped", "--sklearn", "m.skops", "-o", "m.json", cwd=tmp_path)
+    assert (result.returncode, "model clipped clips, which scikit-learn and ONNX cannot" in result.stderr) == (1, True)
+    assert {"clip", "m2"} < json.loads((tmp_path / "m.json").read_text()).keys()
 
 
 def _blocks() -> list[str]:

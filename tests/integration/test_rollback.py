@@ -10,7 +10,7 @@ from service.embedded.servers import Server
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from service.streaming.resume_check import fingerprint
-from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, send, trim, wait
+from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, event, read_all, send, trim, wait
 from tests.integration.kept import KEEP_OFTEN, Tool, kept_versions, learn_and_keep, newest_within, random_events
 from tests.oracle import Fold, assert_model_is_fold
 from tests.partitions import P0
@@ -83,6 +83,19 @@ async def test_records_in_a_gap_are_never_learned(run: Run, tool: Tool, producer
     assert_model_is_fold(Fold().fold(events), restarted.model(), restarted.weights())
     result = await tool("verify")
     assert (result.returncode, "equal, bit for bit" in result.stdout) == (0, True)
+
+
+async def test_a_record_that_ruins_a_scale_is_named_and_can_be_left_out(
+    run: Run, tool: Tool, producer: AIOKafkaProducer
+) -> None:
+    service = await asyncio.to_thread(run(f'{KEEP_OFTEN}[model]\nscale = "standard"\n').up)
+    events = [event({"x": i % 7 if i != 250 else 1e9}, int(i % 7 > 3)) for i in range(400)]
+    versions = await learn_and_keep(service, producer, events)
+    assert "x at offset 250 of partition 0" in service.model()["advice"][0]
+    await asyncio.to_thread(wait, lambda: service.log.read_text().count("x at offset 250") == 1, "the log says it")
+    await tool.roll_back(newest_within(versions, 250)["version"], "--resume-at", "0:251")
+    await asyncio.to_thread(wait, lambda: service.model()["next"] == {"0": 400}, "it is left out")
+    assert service.model()["advice"] == []
 
 
 @pytest.mark.nightly

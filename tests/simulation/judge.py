@@ -337,7 +337,7 @@ def _empty_fold(identity: Any) -> Fold:
     eta, half_life, scaled = identity["eta"], identity["half_life"], identity["scale"] == "standard"
     labels = identity["labels"] or ()
     if len(labels) > 2:
-        return Classes(labels, eta, half_life, scaled, identity.get("clip"))
+        return Classes(labels, eta, half_life, scaled=scaled, clip=identity.get("clip"))
     return Fold(eta, half_life, scaled, identity.get("margin", (0.0, 0.0)), identity.get("clip"))
 
 

@@ -95,6 +95,7 @@ kinds = (
     (Identity(features="positional", dimension=2, rule="lms", eta=0.1), listed),
     (Identity(scale="standard"), named),
     (Identity(scale="standard", features="hashed", bits=8), named),
+    (Identity(scale="standard", clip=2.0), named),
     (Identity(labels=(0, 1, 2, 3), average="recent", half_life=1), named),
     (Identity(labels=(0, 1, 2), rule="lms", eta=0.1, features="positional", dimension=2, scale="standard"), listed),
 )

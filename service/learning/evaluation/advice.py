@@ -55,9 +55,8 @@ def advice(learner: Learner) -> dict[str, str]:
         jumps = [f"{printable(name)} at offset {at} of partition {p}" for name, (p, at) in learner.jumps.items()]
         partition, offset = next(iter(learner.jumps.values()))
         lines["variance"] = (
-            f"one value multiplied the variance of a feature, whose others count nearly alike since: "
-            f"{', '.join(jumps)}: set clip = 6 {RESET_HINT}, or go back to a version before it and leave the record "
-            f"out (`perceptron rollback --resume-at {partition}:{offset + 1}`)"
+            f"one value ruined the scale of a feature: {', '.join(jumps)}: set clip = 6 {RESET_HINT}, or go back to a "
+            f"version before it and leave it out (`perceptron rollback --resume-at {partition}:{offset + 1}`)"
         )
     rejected = sum(learner.main.counts.rejected.values())
     if rejected > events and rejected + events >= MIN_RECORDS:

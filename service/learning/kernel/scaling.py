@@ -179,8 +179,7 @@ def _learn(
                             own[0], own[1], own[2] = own[3], own[4], own[5]
                         own[3], own[4], own[5] = 0.0, 0.0, 0.0
                     distance = x - own[1]
-                    outside = distance * distance * own[0] > clip * clip * own[2]
-                    if outside & (own[2] > 0.0) & (own[0] >= MIN_CLIPPED):
+                    if (distance * distance * own[0] > clip * clip * own[2]) & (own[2] > 0.0) & (own[0] >= MIN_CLIPPED):
                         x = own[1] + math.copysign(clip * math.sqrt(own[2] / own[0]), distance)
                     own[3] += 1.0
                     distance = x - own[4]

@@ -14,7 +14,7 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning import weights_file
-from service.learning.identity import SUMS, listed
+from service.learning.identity import listed
 from service.serving.model_info import Version
 from service.serving.models import ServedModel
 from service.settings.load import Settings
@@ -54,9 +54,7 @@ def export_json(name: str, served: ServedModel) -> dict[str, Any]:
         classifier.served,
         {part: getattr(classifier.counts, part) for part in (*counts, "ignored_features")},
         {"model": name, "version": saved.version, "saved_at": saved.saved_at, "state_digest": served.head.state_digest},
-        {name: array for name, array in learner.scaler.arrays(len(learner.columns)).items() if name in SUMS}
-        if learner.scaler
-        else {},
+        learner.scaler.arrays(len(learner.columns)) if learner.scaler else {},
     )
 
 
@@ -77,10 +75,7 @@ def _fitted(name: str, served: ServedModel) -> Any:
             "weights, count, mean and m2 of each column"
         )
     if learner.identity.clip:
-        raise DataError(
-            f"model {name} has clip = {learner.identity.clip:g}: scikit-learn's Perceptron and ONNX cannot clip; "
-            "the JSON (-o FILE) has weights, clip, count, mean and m2 of each column"
-        )
+        raise DataError(f"model {name} clips, which scikit-learn and ONNX cannot; the JSON (-o FILE) has what it takes")
     from sklearn.linear_model import Perceptron
 
     fitted = Perceptron(eta0=classifier.identity.eta, shuffle=False)

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from service.errors import Rejected
 from service.learning.events.flatten import MAX_OBJECT_DEPTH, Flattener
 from service.learning.events.json_pointer import Path
@@ -65,6 +67,15 @@ class FieldProfile:
     def distinct(self) -> int:
         """The number of different values of the member."""
         return len(self.counts)
+
+    @property
+    def far_value(self) -> str:
+        """The largest number next to the quartiles, if it is a hundred times as far from them as they are apart."""
+        numbers = [float(value) for (_, value), n in self.counts.items() for _ in range(n) if self.kind == "number"]
+        low, high = np.quantile(numbers or [0.0], (0.25, 0.75)).tolist()
+        value = max(numbers, key=lambda number: abs(number - low), default=0.0)
+        quartiles = f"is {value:g} once, and half of its values are between {low:g} and {high:g}"
+        return quartiles if 0.0 < 100.0 * (high - low) < abs(value - low) else ""
 
     def add(self, value: Any) -> None:
         """Count the value of one record."""

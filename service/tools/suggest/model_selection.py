@@ -21,9 +21,8 @@ from service.serving.model_info import Accuracy
 from service.settings.model import ModelSettings
 
 TRIED_RULES = ("perceptron", "logistic-delta")
-SCALES = ("none", "standard")
-CLIP = 6
-"""The clip of scaled values."""
+SCALES: dict[str, dict[str, Any]] = {"none": {}, "standard": {"clip": 6}}
+"""The settings that go with each scale."""
 AVERAGE: dict[str, bool | str] = {"last": False, "mean": True, "recent": "recent"}
 """The setting `average`, by the weights that predict."""
 MIN_GAIN = 0.002
@@ -58,7 +57,7 @@ class Trial(NamedTuple):
     @property
     def changes(self) -> int:
         """The number of settings that differ from the defaults: of equal trials, the one with fewer is simpler."""
-        return (self.rule != TRIED_RULES[0]) + (self.scale != SCALES[0]) + (self.weights != "last") + bool(self.margin)
+        return (self.rule != TRIED_RULES[0]) + (self.scale != "none") + (self.weights != "last") + bool(self.margin)
 
     @property
     def candidate(self) -> dict[str, Any]:
@@ -103,12 +102,12 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
     if is_rare:
         variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
     trials = list[Trial]()
-    for scale in SCALES:
+    for scale, added in SCALES.items():
         # The model itself is the first trial; the others are its candidates.
         model, *others = (Trial(rule, scale, weights, margin) for rule, weights, margin in variants)
         candidates = {trial.name: trial.candidate for trial in others}
-        clip = CLIP if scale == "standard" else None
-        own = ModelSettings(**settings, scale=scale, clip=clip, bound=False, window=len(later), candidates=candidates)
+        scaling = settings | added | {"scale": scale}
+        own = ModelSettings(**scaling, bound=False, window=len(later), candidates=candidates)
         learner = Learner(own.identity(), options=own.options())
         learner.begin({P0: 0})
         learner.reconcile()

@@ -20,7 +20,7 @@ from service.text import printable, quantity, short_json
 from service.tools.formats.atomic_write import write_atomically
 from service.tools.suggest.label_inference import is_amount, positive_is_rare
 from service.tools.suggest.late_labels import LABEL, propose_join
-from service.tools.suggest.model_selection import CLIP, SampleComparison, Trial, best_trial, compare_settings
+from service.tools.suggest.model_selection import SCALES, SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
 from service.tools.suggest.sample import Sample
 from service.tools.tables import print_tables
@@ -129,8 +129,8 @@ def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choi
         other = best_trial([trial for trial in comparison.trials if getattr(trial, part) != getattr(chosen, part)])
         why = f"{_figure(chosen)} in the later half; {part} {getattr(other, part)} has {_figure(other)} at best"
         yield Choice(setting, value, why)
-        if value == "standard":
-            yield Choice("clip", CLIP, "one wild value does not ruin the scale of its column")
+        for added, limit in SCALES.get(value, {}).items():
+            yield Choice(added, limit, "one wild value does not ruin the scale of its column")
 
 
 def _figure(trial: Trial) -> str:
@@ -152,6 +152,9 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
     if is_amount(event.label):
         values = f"{event.label.distinct:,} different values in {quantity(event.label.present, 'record')}"
         yield f"{event.label.name} has {values}: a number to be predicted is not a class"
+    for member, mark in event.members:
+        if not mark and (line := member.far_value):
+            yield f"{member.name} {line}: without clip = 6 such a value ruins a scaled model"
     if comparison.rejected:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
         total = quantity(sum(comparison.rejected.values()), "record")

@@ -58,9 +58,9 @@ def apply_all(learner: Learner, records: list[bytes], rng: random.Random | None 
     return learner
 
 
-@pytest.mark.parametrize(("seed", "scale"), [(0, "none"), (1, "standard")])
+@pytest.mark.parametrize(("seed", "scale"), [(0, {}), (1, {"scale": "standard", "clip": 1.0})])
 def test_each_candidate_learns_as_its_own_model_and_leaves_the_model_unchanged(seed: int, scale: Any) -> None:
-    identity = msgspec.structs.replace(MODEL, scale=scale)
+    identity = msgspec.structs.replace(MODEL, **scale)
     records, options = random_records(seed), three_candidates(identity)
     whole = apply_all(learner_of(identity, (), options), records)
     sliced = apply_all(learner_of(identity, (), options), records, random.Random(seed))

@@ -113,7 +113,7 @@ def streams(draw: Any) -> tuple[Identity, list[Event], list[tuple[int, bool]]]:
         **draw(st.sampled_from(RULES)), **MODES[mode], features=mode, labels=LABELS[:count],
         eta=draw(st.sampled_from([1.0, 0.3, 0.01, 1e14])), start=draw(st.sampled_from(["zero", "random:7"])),
         average=average, half_life=3 if average == "recent" else None,
-        scale=draw(st.sampled_from(["none", "none", "standard"])),
+        **draw(st.sampled_from([{}, {}, {"scale": "standard"}, {"scale": "standard", "clip": 1.0}])),
     )  # fmt: skip
     integral, events = draw(st.booleans()), []
     for _ in range(draw(st.integers(1, 40))):

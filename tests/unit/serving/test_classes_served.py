@@ -93,7 +93,9 @@ def test_an_answer_has_the_scores_of_the_labels_largest_first() -> None:
         assert problem["errors"][0]["pointer"] == "?top"
 
 
-@pytest.mark.parametrize("fields", [{}, {"scale": "standard", "average": True}], ids=["plain", "scaled average"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"scale": "standard", "clip": 1.0, "average": True}], ids=["plain", "scaled average"]
+)
 def test_an_explanation_is_of_the_label_against_the_runner_up(fields: dict[str, Any]) -> None:
     learner = train(options=Options(serve="average" if fields else "last"), **fields)
     answer = ModelClient(learner).predict({"features": {**row(random.Random(2)), "never seen": 1.0}}, "explain=true")

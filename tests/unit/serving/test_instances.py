@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("compiled_reader")
 
 NAMES = ["a", "b", "c 1.5e3", "d.e", "é", "f", "g", "never seen"]
 IDENTITIES = {
-    "scaled": Identity(scale="standard", start="random:1"),
+    "scaled": Identity(scale="standard", start="random:1", clip=1.0),
     "classes": Identity(labels=(0, "x", 2.5)),
     "classes, average, scaled": Identity(labels=(0, 1, 2), average="recent", half_life=5, scale="standard"),
     "patterns": Identity(event=Places(without=("b", "u.*")), text="ignore"),

@@ -116,6 +116,8 @@ def test_an_error_is_one_line_that_names_the_setting(text: str, part: str) -> No
         ("labels = [1, 2, 3]\nmargin = 1", "margin needs two labels, and there are 3"),
         ('average = "mean"', "model.average: expected true or false or 'recent'"),
         ("half_life = 5", 'model: half_life needs average = "recent"'),
+        ("clip = 6", 'model.clip: set it with scale = "standard", and only then'),
+        ('scale = "standard"\nclip = 0', "model.clip: expected a number greater than or equal to 1, got 0"),
         ('serve = "average"', 'serve = "average" needs average = true or "recent"'),
         ('serve = "d"\n[models.a.candidates.c]\neta = 2', "serve: there is no candidate 'd': expected one of last,"),
         ("event.weight = true", "model.event.weight: expected a string or false, got true"),

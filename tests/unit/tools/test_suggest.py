@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from service.tools.suggest.label_inference import is_amount, positive_is_rare
 from service.tools.suggest.model_selection import MIN_GAIN, best_trial, compare_settings
 from service.tools.suggest.proposal import EventChoices, choose_event
 from service.tools.suggest.sample import Sample
+from service.tools.suggest.suggest import suggest_settings
 from tests.checks import learner_of
 from tests.conftest import event
 from tests.oracle import Classes
@@ -261,3 +263,13 @@ def test_trials_of_classes_are_what_a_fold_by_hand_gives() -> None:
     labels = "".join(row["y"] for row in rows)
     assert baseline.accuracy == pytest.approx(max(map(labels.count, "pqr")) / 300)
     assert baseline.later == pytest.approx(max(map(labels[150:].count, "pqr")) / 150)
+
+
+def test_a_scaled_model_is_clipped_and_a_wild_value_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    rng = random.Random(1)
+    rows: list[Any] = [{"x": 1e6 if i == 7 else rng.gauss(50, 10)} for i in range(300)]
+    rows = [row | {"y": row["x"] > 50} for row in rows]
+    suggest_settings(sample(rows), "t", None, label="/y", output=None, as_json=False)
+    output = capsys.readouterr()
+    assert re.search(r'^scale = "standard"\n# .*\nclip = 6$', output.out, re.MULTILINE)
+    assert re.search(r"note: x is 1e\+06 once, and half of its values are between 4\S+ and 5\S+: ", output.err)
