@@ -36,6 +36,7 @@ def kinds() -> dict[str, tuple[Callable[[random.Random, int], dict[str, Any]], d
     return {
         NUMBERS: (numbers, {}),
         "20 numbers, scaled": (numbers, {"scale": "standard"}),
+        "20 numbers, clipped": (numbers, {"scale": "standard", "clip": 6.0}),
         **{f"20 numbers, {k} classes": (numbers, {"labels": tuple(range(k))}) for k in CLASSES},
         **{f"20 numbers, {n} candidates": (numbers, {"candidates": n}) for n in CANDIDATES},
         "20 strings": (lambda rng, _: {f"n{i}": f"v{rng.randrange(9)}" for i in range(VALUES)}, {}),

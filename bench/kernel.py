@@ -53,10 +53,12 @@ def figures() -> list[Figure]:
         what = f"kernel against C, {name}"
         result.append(Figure("P3", what, loop_ratios[name], 1.3, False, "×"))
     for kind, batch, averaged, bounded in (("20 dense", with_x, 1.4, 1.7), ("sparse, Zipf", words, 1.8, 2.0)):
-        mean, bound, scaled = zip(*(_extras(batch) for _ in range(ROUNDS)), strict=True)
+        mean, bound, scaled, clipped = zip(*(_extras(batch) for _ in range(ROUNDS)), strict=True)
         result.append(Figure("P3", f"with averaging against without, {kind}", list(mean), averaged, False, "×"))
         result.append(Figure("P3", f"with the live bound against without, {kind}", list(bound), bounded, False, "×"))
         result.append(Figure("P3", f"scaling, {kind}", list(scaled), 6.0, False, "ns a value"))
+        added = [clip - plain for clip, plain in zip(clipped, scaled, strict=True)]
+        result.append(Figure("P3", f"what clip adds to scaling, {kind}", added, 10.0, False, "ns a value"))
     return [*result, _flat(c)]
 
 
@@ -99,13 +101,16 @@ def _loop(c: Any, batch: Batch, w: kernel.Vector | None = None) -> float:
     return time.process_time() - began
 
 
-def _extras(batch: Batch) -> tuple[float, float, float]:
-    """The cost of averaging and of the bound as multiples of the kernel's, and nanoseconds for a scaled value."""
+def _extras(batch: Batch) -> tuple[float, float, float, float]:
+    """Averaging and the bound as multiples of the kernel's cost; nanoseconds for a scaled value without and with clip."""
     plain, mean = _minimum(lambda: _kernel(batch)), _minimum(lambda: _kernel(batch, average=True))
     referring = _minimum(lambda: _kernel(batch, bound=True))
     with_bound, without = (_minimum(lambda o=o: _observe(batch, o)) for o in (True, False))  # type: ignore[misc]
-    scaled = _minimum(lambda: _scale(batch)) / len(batch.values) * 1e9
-    return mean / plain, (referring + with_bound - without) / plain, scaled
+    scaled, clipped = (
+        _minimum(lambda c=clip: _scale(batch, **c)) / len(batch.values) * 1e9  # type: ignore[misc]
+        for clip in ({}, {"clip": 6.0})
+    )
+    return mean / plain, (referring + with_bound - without) / plain, scaled, clipped
 
 
 def _learner(batch: Batch, bound: bool = False, **identity: Any) -> Learner:
@@ -125,8 +130,8 @@ def _observe(batch: Batch, bound: bool) -> float:
     return time.process_time() - began
 
 
-def _scale(batch: Batch) -> float:
-    scaler = _learner(batch, scale="standard").scaler
+def _scale(batch: Batch, **clip: Any) -> float:
+    scaler = _learner(batch, scale="standard", **clip).scaler
     assert scaler
     scaler.make_room(int(batch.columns.max()) + 1)
     scaler.learn(batch)

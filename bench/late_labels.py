@@ -24,6 +24,7 @@ SETTINGS = """
 topics = []
 [model]
 scale = "standard"
+clip = 6
 average = "recent"
 serve = "average"
 labels = [0, 1]
