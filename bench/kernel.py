@@ -102,7 +102,7 @@ def _loop(c: Any, batch: Batch, w: kernel.Vector | None = None) -> float:
 
 
 def _extras(batch: Batch) -> tuple[float, float, float, float]:
-    """Averaging and the bound as multiples of the kernel's cost; nanoseconds for a scaled value without and with clip."""
+    """Averaging and the bound as multiples of the kernel's cost; nanoseconds to scale a value, also with clip."""
     plain, mean = _minimum(lambda: _kernel(batch)), _minimum(lambda: _kernel(batch, average=True))
     referring = _minimum(lambda: _kernel(batch, bound=True))
     with_bound, without = (_minimum(lambda o=o: _observe(batch, o)) for o in (True, False))  # type: ignore[misc]
