@@ -113,6 +113,9 @@ class Classifier:
         probability, slope = RULES[identity.rule].probability, identity.parameter
         self.probability = (lambda s: probability(s, slope)) if probability and not identity.multiclass else None
         """The probability of the positive label by the score, if the rule models it."""
+        above = options.positive_above
+        self.decide = identity.decide if above is None else lambda s: s > above
+        """Whether a score, or each of an array, is answered with the positive label."""
         self._reach = math.inf
         self._part = 1.0
         """The factor of `average_accumulator` in the average, w - average_accumulator·part."""
@@ -132,7 +135,7 @@ class Classifier:
     @property
     def averaged(self) -> bool:
         """Whether the average answers."""
-        return bool(self.identity.average) and self.observations.options.serve == "average"
+        return self.observations.averaged
 
     @property
     def served(self) -> NDArray[np.float64]:
@@ -279,11 +282,12 @@ class Classifier:
         return s
 
     def label(self, score: Scores) -> Label:
-        """The label that a score predicts: positive if s > 0, and if s = 0 and the tie is positive.
+        """The label that a score is answered with: positive if s > 0, and if s = 0 and the tie is positive.
 
+        With `positive_above` it is positive if s is larger than that.
         With three labels or more it is the label of the largest score, the first of equals.
         """
-        label_index = int(np.argmax(score)) if self.identity.multiclass else self.identity.decide(score)
+        label_index = int(np.argmax(score)) if self.identity.multiclass else self.decide(score)
         return (self.identity.labels or (-1, 1))[label_index]
 
 

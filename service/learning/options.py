@@ -17,6 +17,7 @@ class CandidateOptions(NamedTuple):
     identity: Identity
     serve: Literal["last", "average"] = "last"
     """The weights that answer if the candidate does."""
+    positive_above: float | None = None
 
 
 class Options(NamedTuple):
@@ -36,11 +37,14 @@ class Options(NamedTuple):
     """The topic of labels that come later, if they have one of their own."""
     max_silence: int = 0
     """Milliseconds that labels may be behind events before that is reported."""
+    positive_above: float | None = None
+    """The score above which the positive label is answered; None if the sign of the score decides."""
 
     def candidate_options(self, name: str) -> "Options":
         """The options of a candidate, which the settings may no longer have. A candidate has no bound."""
-        serve = self.candidates[name].serve if name in self.candidates else "last"
-        return Options(self.window, serve, bound=False)
+        own = self.candidates.get(name)
+        serve, above = (own.serve, own.positive_above) if own else ("last", None)
+        return Options(self.window, serve, bound=False, positive_above=above)
 
 
 DEFAULT = Options()

@@ -57,6 +57,9 @@ GAUGES = {
 LEARNER_GAUGES = {
     "squared_norm_limit": ("about.squared_norm_limit", "The start's squared norm plus the most that updates can add."),
     "loss": ("about.loss", "Mean of max(0, -y*s) over the recent window."),
+    "auc": ("about.auc", "Area under the ROC curve of the served scores, over the recent window."),
+    "average_precision": ("about.average_precision", "Mean precision at the score of each positive event, recent."),
+    "log_loss": ("about.log_loss", "Mean of -log(probability of the label), over the recent window."),
     "mistake_bound": ("about.bound", "The most updates that the perceptron theorem allows, if it applies."),
     "snapshot_timestamp_seconds": ("saved_at", "When the last save was accepted."),
     "unsaved_records": ("unsaved", "Records read that no accepted snapshot covers."),
@@ -69,6 +72,7 @@ LOG_GAUGES = {
 """Gauges of models that learn a topic. A threshold unit does not learn one."""
 SHARES = {
     "baseline": ("baseline_accuracy", "Share of the most frequent label: the accuracy of always predicting it"),
+    "previous_label_baseline": ("previous_label_accuracy", "Share of events with the label of the event before"),
     "balanced_accuracy": ("balanced_accuracy", "Mean over labels of the share of right predictions, as served"),
     "precision": ("precision", "Share of right predictions among the positive ones, as served"),
     "recall": ("recall", "Share of right predictions among the events of the positive label, as served"),
@@ -89,6 +93,9 @@ CANDIDATE_GAUGES = {
     "mistakes": "Events with y*s <= 0 before learning, of a candidate.",
     "updates": "Events that changed a candidate's weights.",
     "answers": "Whether a candidate answers for its model.",
+    "auc": "Area under the ROC curve of a candidate's scores, over the recent window.",
+    "average_precision": "Mean precision at the score of each positive event, of a candidate, recent.",
+    "log_loss": "Mean of -log(probability of the label), of a candidate, over the recent window.",
 }
 """Gauges of candidates, by member. They are not counters, since a candidate that begins again counts from 0."""
 

@@ -3,6 +3,7 @@
 The docstring of a member is its description in `/openapi.json`. This module knows no web framework.
 """
 
+import asyncio
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Self
@@ -17,6 +18,7 @@ from service.learning.evaluation.confidence_sequences import PairedComparison, i
 from service.learning.evaluation.confusion import Confusion, share
 from service.learning.evaluation.given_answers import ALL
 from service.learning.evaluation.prequential import QUANTILES
+from service.learning.evaluation.ranking import MAX_RANKED, Ranking, ScoredEvents
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.join.memory import LABEL_OUTCOMES, NEVER
 from service.learning.learner import Learner
@@ -29,6 +31,8 @@ Saved = Annotated[str, Meta(examples=["2030-01-01T12:00:00.000+00:00"])]
 Offsets = Annotated[dict[str, int], Meta(examples=[{"0": 1234}], description="the next offset, by partition")]
 Digest = Annotated[str, Meta(examples=["9d55c0e5…"])]
 Interval = tuple[float, float]
+Rankings = dict[str | None, Ranking | None]
+"""How well scores rank recent events: those of the model itself (None), and of candidates by name."""
 COUNTS = "events", "mistakes", "wrong_predictions", "updates"
 """The counts that models and candidates show."""
 
@@ -71,9 +75,10 @@ class Accuracy(Share, forbid_unknown_fields=True):
 
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
-    """Two predictors on the same events. A predictor is `last`, `average`, `baseline` or the name of a candidate.
+    """Two predictors on the same events: `last`, `average`, `baseline`, `previous` or the name of a candidate.
 
-    `baseline` predicts the most frequent label so far; a candidate predicts as it would answer.
+    `baseline` predicts the most frequent label so far, `previous` the label of the event before. A candidate predicts
+    with the weights that it would answer with.
     """
 
     first: Annotated[str, Meta(examples=["average"])]
@@ -129,6 +134,10 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The share of its positive predictions that was right; null with three labels and more."""
     recall: Share
     f1: Share
+    auc: Annotated[float | None, Meta(examples=[0.9])]
+    """As the model's, as are the next two."""
+    average_precision: Annotated[float | None, Meta(examples=[0.8])]
+    log_loss: Annotated[float | None, Meta(examples=[0.3])]
     against_the_model: Comparison | None
     """The candidate and the model's own weights on the same events; null before the first event."""
     diverged: str | None
@@ -143,8 +152,8 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return "no difference" if not better else "better" if better == self.name else "worse"
 
     @classmethod
-    def from_learner(cls, learner: Learner, name: str) -> Self:
-        """The candidate of this name."""
+    def from_learner(cls, learner: Learner, name: str, ranking: Ranking | None) -> Self:
+        """The candidate of this name, with the ranking by its scores."""
         candidate, model = learner.candidates[name], _weights(learner.main)
         pair = next((p for p in learner.main.observations.recent.pairs if {p.first, p.second} == {name, model}), None)
         own, shared = msgspec.to_builtins(candidate.identity), msgspec.to_builtins(learner.identity)
@@ -159,7 +168,8 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             against_the_model=Comparison.from_pair(pair) if pair else None,
             diverged=candidate.diverged,
             **_members(candidate.counts, *COUNTS),
-            **_shares(_confusion(candidate), candidate.observations.recent.confusion(candidate.averaged)),
+            **_shares(_confusion(candidate), candidate.observations.recent_answers),
+            **_ranked(ranking),
         )
 
 
@@ -209,6 +219,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The accuracy of the average weights; null if no average is kept."""
     baseline: Share
     """The accuracy of always answering with the most frequent label."""
+    previous_label_baseline: Share
+    """The accuracy of always answering with the label of the event before."""
     comparisons: list[Comparison]
     """A comparison of each two predictors, on the same events."""
     balanced_accuracy: Share
@@ -221,6 +233,15 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The share of positive events that was predicted rightly; null with three labels and more."""
     f1: Share
     """The harmonic mean of precision and recall; null with three labels and more."""
+    auc: Annotated[float | None, Meta(examples=[0.91])]
+    """The area under the ROC curve of the served scores of recent events: the chance that a positive event has a higher
+    score than a negative one. Null while a label has fewer than 50 recent events since a restart, and with three labels
+    and more."""
+    average_precision: Annotated[float | None, Meta(examples=[0.83])]
+    """The mean precision over the recent positive events, each at its own score; null where `auc` is."""
+    log_loss: Annotated[float | None, Meta(examples=[0.31])]
+    """The mean of -log(probability of the label) over recent events; null where `auc` is, and for other rules than
+    logistic-delta."""
     advice: Annotated[list[str], Meta(examples=[[]])]
     """Advice on what to change if the model predicts poorly."""
     columns: Annotated[int, Meta(examples=[21])]
@@ -236,7 +257,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     serve: Annotated[str, Meta(examples=["last"])]
     """The weights that answer: last, average, or a candidate's name."""
     served_accuracy: Accuracy
-    """The accuracy of the weights that answer."""
+    """The accuracy of the weights that answer; `recent` is that of the answers if `positive_above` is set."""
     answered_accuracy: Accuracy | None
     """How often the answers that the service gave were right, as far as it logged them; null if it logged none."""
     candidates: Annotated[list[CandidateInfo], Meta(examples=[[]])]
@@ -252,13 +273,23 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stopped: str | None
 
     @classmethod
-    def from_model(cls, model: Model, served: ServedModel, array_figures: dict[str, Any] | None = None) -> Self:
-        """The description of a model at this moment. A thread may have made the `array_figures`."""
+    def from_model(
+        cls,
+        model: Model,
+        served: ServedModel,
+        array_figures: dict[str, Any] | None = None,
+        rankings: Rankings | None = None,
+    ) -> Self:
+        """The description of a model at this moment. A thread may have made the `array_figures` and `rankings`."""
         learner, head = served.learner, served.head
         identity, observations = learner.identity, learner.main.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
         serving, accuracy = learner.serving, Accuracy.from_predictors(learner)
-        overall, recent = _confusion(serving), serving.observations.recent.confusion(serving.averaged)
+        overall, recent = _confusion(serving), serving.observations.recent_answers
+        served_accuracy, rankings = accuracy[answering_name(learner)], rankings or _rank(_scored(learner))
+        if serving.observations.options.positive_above is not None:
+            answered = share(sum(recent.right), sum(recent.events))
+            served_accuracy = msgspec.structs.replace(served_accuracy, recent=answered)
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(
             model=model.name,
@@ -268,6 +299,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             accuracy=accuracy["last"],
             average_accuracy=accuracy["average"] if identity.average else None,
             baseline=baseline(learner),
+            previous_label_baseline=previous_label_baseline(learner),
             comparisons=[Comparison.from_pair(pair) for pair in observations.recent.pairs],
             labels=[LabelRecall(label, events, Share(*recall)) for label, events, *recall in recalls],
             advice=[*([model.status.waits] if model.status.waits else []), *advice(learner).values()],
@@ -276,9 +308,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
             serve=answering_name(learner),
-            served_accuracy=accuracy[answering_name(learner)],
+            served_accuracy=served_accuracy,
             answered_accuracy=Accuracy.from_answers(learner, ALL),
-            candidates=[CandidateInfo.from_learner(learner, name) for name in learner.candidates],
+            candidates=[CandidateInfo.from_learner(learner, name, rankings.get(name)) for name in learner.candidates],
             bound=bound,
             bound_reason=bound_reason,
             saved_at=iso(head.saved_at),
@@ -291,13 +323,17 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             **_members(head, "version", "order", "state_digest"),
             **_members(learner.main.counts, *COUNTS, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
+            **_ranked(rankings.get(learner.answering)),
         )
 
 
 async def describe(model: Model, served: ServedModel) -> Description:
-    """The description of a model at this moment; a thread reads the arrays of a large one."""
+    """The description of a model at this moment; a thread reads the arrays of a large one, or ranks many events."""
+    scored = _scored(served.learner)
+    is_small = sum(len(events.products) for events in scored.values()) <= MAX_RANKED
+    rankings = _rank(scored) if is_small else await asyncio.to_thread(_rank, scored)
     array_figures = await read_all(served.learner, partial(_array_figures, served.learner))
-    return Description.from_model(model, served, array_figures)
+    return Description.from_model(model, served, array_figures, rankings)
 
 
 class Version(msgspec.Struct, forbid_unknown_fields=True):
@@ -355,6 +391,28 @@ def baseline(learner: Learner) -> Share:
     """The share of the most frequent label."""
     counts = learner.main.counts
     return Share(share(max(counts.by_label), counts.events), learner.main.observations.recent.baseline)
+
+
+def previous_label_baseline(learner: Learner) -> Share:
+    """The share of the events whose label is that of the event before."""
+    recent = learner.main.observations.recent
+    return Share(
+        share(recent.previous.events - recent.previous.wrong, recent.previous.events), recent.previous_label_accuracy
+    )
+
+
+def _scored(learner: Learner) -> dict[str | None, ScoredEvents]:
+    """The recent scores of the model itself (None) and of the candidates, by name."""
+    return {name: learner.classifier(name).observations.recent_scores for name in (None, *learner.candidates)}
+
+
+def _rank(scored: dict[str | None, ScoredEvents]) -> Rankings:
+    return {name: events.ranking() for name, events in scored.items()}
+
+
+def _ranked(ranking: Ranking | None) -> dict[str, Any]:
+    """The figures of a ranking, by name."""
+    return ranking._asdict() if ranking else dict.fromkeys(Ranking._fields)
 
 
 def _array_figures(learner: Learner) -> dict[str, Any]:

@@ -226,7 +226,7 @@ def _predictions(
     if classifier.identity.multiclass:
         return [_prediction(classifier, s, n, top) for s, n in zip(scores, unknown, strict=True)]
     labels, probability = classifier.identity.labels or (-1, 1), classifier.probability
-    each = zip(classifier.identity.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
+    each = zip(classifier.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
     return [Prediction(labels[k], s, n, UNSET if probability is None else probability(s)) for k, s, n in each]
 
 

@@ -23,8 +23,8 @@ HALF_LIFE_EVENTS = 1000
 """The default of `half_life`."""
 RULE_SETTINGS = ("eta", "outputs", "slope", "margin", "tie")
 """Settings of the model that a candidate with another rule does not take over."""
-_CANDIDATE_NAME = re.compile("(?!(last|average|baseline)$)[A-Za-z0-9_-]{1,64}")
-"""The reserved names are those of the model's own weights and of the baseline."""
+_CANDIDATE_NAME = re.compile("(?!(last|average|baseline|previous)$)[A-Za-z0-9_-]{1,64}")
+"""The reserved names are those of the model's own weights and of the baselines."""
 TOPIC_NAME = "topic name (at most 236 of A-Z a-z 0-9 . _ -)"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _RANDOM_START = re.compile("random:[0-9]{1,19}")
@@ -206,6 +206,8 @@ class CandidateSettings(LearningSettings):
 
     serve: Literal["last", "average"] = "last"
     """Which of its weights it predicts with."""
+    positive_above: float | None = Field(None, allow_inf_nan=False)
+    """Its score above which it answers with the positive label; the model's is about the model's scores."""
 
 
 class ModelSettings(LearningSettings):
@@ -255,6 +257,8 @@ class ModelSettings(LearningSettings):
     """The number of recent events that figures are about."""
     serve: str = "last"
     """Which weights answer: `"last"`, `"average"`, or a candidate's name."""
+    positive_above: float | None = Field(None, allow_inf_nan=False)
+    """The score above which the positive label is answered; default: 0, and `tie` decides at 0."""
     bound: bool = True
     """Whether to keep the live mistake bound."""
     reference: str | None = None
@@ -315,7 +319,7 @@ class ModelSettings(LearningSettings):
             if not RULES[self.rule].classes:
                 able = " or ".join(f'"{name}"' for name, rule in RULES.items() if rule.classes)
                 raise ValueError(f'rule = "{self.rule}" learns two labels: for {len(self.labels):,} take rule = {able}')
-            for name in ("margin", "tie", "reference"):
+            for name in ("margin", "tie", "reference", "positive_above"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} needs two labels, and there are {len(self.labels):,}")
         with as_value_error():  # files are read now, so that a bad file is a bad setting
@@ -357,7 +361,7 @@ class ModelSettings(LearningSettings):
         rule, average = own.get("rule", self.rule), own.get("average", self.average)
         if "threshold-unit" in (rule, self.rule):
             raise ValueError("candidates: a threshold-unit never learns: it cannot be a candidate or have candidates")
-        left_out = {"candidates", "reference", *(RULE_SETTINGS if rule != self.rule else ())}
+        left_out = {"candidates", "reference", "positive_above", *(RULE_SETTINGS if rule != self.rule else ())}
         left_out |= {"half_life"} if average != "recent" else set()
         left_out |= {"start"} if self.start_weights else set()
         return ModelSettings(**self.model_dump(exclude_unset=True, exclude=left_out) | own).identity()
@@ -405,10 +409,22 @@ class ModelSettings(LearningSettings):
 
     def options(self) -> Options:
         """How the model is watched and served."""
-        candidates = {name: CandidateOptions(self._identity_with(c), c.serve) for name, c in self.candidates.items()}
+        candidates = {
+            name: CandidateOptions(self._identity_with(candidate), candidate.serve, candidate.positive_above)
+            for name, candidate in self.candidates.items()
+        }
         topic, silence = (self.join.topic, self.join.max_silence) if self.join else (None, None)
         max_silence = milliseconds(silence) if silence else 0
-        return Options(self.window, self.serve, self.bound, self._reference, candidates, topic or "", max_silence)
+        return Options(
+            self.window,
+            self.serve,
+            self.bound,
+            self._reference,
+            candidates,
+            topic or "",
+            max_silence,
+            self.positive_above,
+        )
 
     def identity(self) -> Identity:
         """The identity that a stored model must have to be continued."""

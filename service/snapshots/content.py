@@ -114,8 +114,9 @@ def observations(classifier: Classifier) -> StoredObservations:
     watch = classifier.observations
     recent, sums = watch.recent, copy(watch.bound_segment.sums) if watch.bound_segment else None
     is_binary, truth = recent.classes == 2, recent.truth.values
-    flags = (recent.wrong.values, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.values)
-    wrong, positive, averaged_wrong = (np.packbits(each).tobytes().hex() for each in flags)
+    answered = recent.answered_wrong.values
+    flags = (recent.wrong.values, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.values, answered)
+    wrong, positive, averaged_wrong, answered_wrong = (np.packbits(each).tobytes().hex() for each in flags)
     missed = recent.missed if classifier.identity.average else None
     return StoredObservations(
         squared_steps=watch.squared_steps,
@@ -130,4 +131,8 @@ def observations(classifier: Classifier) -> StoredObservations:
         averaged_missed=missed and (missed[1] if is_binary else missed.copy()),
         recent_truth="" if is_binary else truth.astype("<u2").tobytes().hex(),
         diverged=classifier.diverged,
+        previous=recent.previous,
+        ranking=watch.recent_scores.ranking(),
+        recent_answered=answered_wrong,
+        recent_answers=len(answered),
     )

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from service.learning.classifier import Counts
 from service.learning.evaluation.confidence_sequences import PairedComparison
 from service.learning.evaluation.mistake_bound import SegmentSums
-from service.learning.evaluation.prequential import AverageCounts, Margins
+from service.learning.evaluation.prequential import Margins, PredictedCounts
+from service.learning.evaluation.ranking import Ranking
 from service.learning.identity import Identity
 from service.learning.join.join import JoinState
 from service.learning.learner import Amendment, OffsetGaps
@@ -98,7 +99,7 @@ class StoredObservations(msgspec.Struct, frozen=True, omit_defaults=True, forbid
     recent_positive: str = ""
     recent_averaged: str = ""
     """Empty if the model keeps no average; `recent_positive` is empty with three labels or more."""
-    averaged: AverageCounts = AverageCounts()
+    averaged: PredictedCounts = PredictedCounts()
     pairs: list[PairedComparison] = []
     """Comparisons of predictions by two weights: see `learning.evaluation.confidence_sequences`."""
     averaged_missed: int | list[int] | None = None
@@ -113,6 +114,13 @@ class StoredObservations(msgspec.Struct, frozen=True, omit_defaults=True, forbid
     """`Learner.jumps`."""
     answers: dict[str, StoredTally] = {}
     """The answers that were given, in all ("") and by candidate."""
+    previous: PredictedCounts = PredictedCounts()
+    """The label of the event before as a prediction. Not counted before a release that knows it."""
+    ranking: Ranking | None = None
+    """How well recent scores ranked the events. The scores are not stored."""
+    recent_answered: str = ""
+    """One bit for each wrong answer, as above. Empty without `positive_above`."""
+    recent_answers: int = 0
 
 
 class KeptVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -44,13 +44,19 @@ def _like(reference: Array, before: Stored) -> Encoded:
     return blobs.NO_ARRAY
 
 
+def _flags(packed: str, count: int) -> NDArray[np.bool_]:
+    return np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8))[:count].astype(bool)
+
+
 def _recent(figures: StoredObservations, options: Options, classes: int) -> PrequentialWindow:
     packed = (figures.recent_positive, figures.recent_wrong, figures.recent_averaged)
-    bits = (np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8)) for text in packed)
-    positive, wrong, averaged_wrong = (flags[: figures.recent_events].astype(bool) for flags in bits)
+    positive, wrong, averaged_wrong = (_flags(text, figures.recent_events) for text in packed)
     truth = positive if classes == 2 else np.frombuffer(bytes.fromhex(figures.recent_truth), "<u2")
     recent = PrequentialWindow(options.window, classes, truth, wrong, averaged_wrong)
     recent.restored_margins, recent.averaged, recent.pairs = figures.margins, figures.averaged, list(figures.pairs)
+    recent.restored_ranking, recent.previous = figures.ranking, figures.previous
+    if options.positive_above is not None:
+        recent.answered_wrong.add(_flags(figures.recent_answered, figures.recent_answers))
     missed = figures.averaged_missed
     recent.missed = [figures.averaged.wrong - missed, missed] if isinstance(missed, int) else missed and missed.copy()
     return recent
@@ -59,7 +65,7 @@ def _recent(figures: StoredObservations, options: Options, classes: int) -> Preq
 def _answers(figures: StoredObservations, options: Options, classes: int) -> GivenAnswers:
     answers = GivenAnswers(options.window, classes)
     for name, tally in figures.answers.items():
-        last = np.unpackbits(np.frombuffer(bytes.fromhex(tally.last_right), np.uint8))[: tally.last].astype(bool)
+        last = _flags(tally.last_right, tally.last)
         answers.tallies[name] = Tally(options.window, tally.events, tally.right, last)
     return answers
 
@@ -94,7 +100,7 @@ def restore_learner(
         learner.candidates = {}
         for name, saved in head.candidate_states.items():
             candidate = Candidate(saved.identity, learner.columns, learner.options.candidate_options(name), saved.since)
-            recent = _recent(saved.observations, learner.options, classes)
+            recent = _recent(saved.observations, candidate.observations.options, classes)
             candidate.observations.restore(recent, saved.observations.squared_steps, None)
             candidate.restore(*candidates[name], saved.counts.copy())
             if saved.diverged_at is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from service.learning.classifier import Classifier
+from service.learning.evaluation.label_runs import AS_GOOD, CURE, LabelRuns
 from service.learning.identity import as_text
 from service.learning.learner import Learner
 from service.learning.options import MODEL_ITSELF
@@ -38,7 +39,9 @@ def advice(learner: Learner) -> dict[str, str]:
             f"always predicting the {frequent} label: try {_accuracy_settings(learner)}"
         )
     serving = learner.serving
-    confusion = serving.observations.recent.confusion(serving.averaged)
+    if events >= 2 * recent.window and (line := _runs(learner)):
+        lines["runs"] = line
+    confusion = serving.observations.recent_answers
     missed, of = confusion.events[1] - confusion.right[1], sum(confusion.events)
     if serving.counts.events >= 2 * recent.window and confusion.recall == 0.0 and MIN_RECORDS <= missed < of / 2:
         positive = as_text((learner.identity.labels or (-1, 1))[1])
@@ -67,6 +70,22 @@ def advice(learner: Learner) -> dict[str, str]:
     if not learner.identity.needs_ids and (line := repeated_ids(learner.last_events.ids)):
         lines["ids"] = line
     return lines
+
+
+def _runs(learner: Learner) -> str:
+    """A line if recent labels come in runs, and the label of the event before is as good as the model; "" if not."""
+    serving, labels = learner.serving, learner.main.observations.recent.truth.values
+    previous, recent = learner.main.observations.recent.previous_label_accuracy or 0.0, serving.observations.recent
+    accuracy = recent.average_accuracy if serving.averaged else recent.accuracy
+    if accuracy is None or previous < accuracy - AS_GOOD or not LabelRuns.of(labels).are_shown:
+        return ""
+    changed = recent.by_change(serving.averaged)
+    return (
+        f"labels come in runs: the label of the event before was right for {previous:.1%} of the last {len(labels):,} "
+        f"events, the model for {accuracy:.1%}, but only for {changed.right[1]:,} of the {changed.events[1]:,} whose "
+        f"label differs from the one before: it may follow the last labels and know nothing else; if they come from a "
+        f"file, {CURE}"
+    )
 
 
 def repeated_ids(ids: Iterable[str | None]) -> str:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from service.learning.columns.columns import Batch
+from service.learning.evaluation.confusion import Confusion
 from service.learning.evaluation.mistake_bound import MIN_GAMMA, BoundSegment, SegmentSums, no_bound_reason
 from service.learning.evaluation.prequential import PrequentialWindow
+from service.learning.evaluation.ranking import ScoredEvents
 from service.learning.identity import Identity
 from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Learned, Vector, squared_norm
@@ -27,6 +29,8 @@ class ModelObservations:
         self.bound_segment: BoundSegment | None = None
         self.squared_steps = 0.0
         """‖w(0)‖² + Σ(‖Δw‖² + 2·η·weight·margin) over the updates."""
+        self.averaged = bool(identity.average) and options.serve == "average"
+        """Whether the average of the weights answers."""
         self._identity, file = identity, options.reference
         self._parts_by_name = dict(zip(file.names, file.coef, strict=True)) if file and file.names else {}
 
@@ -46,6 +50,21 @@ class ModelObservations:
     def needs_reference(self) -> bool:
         """Whether there can be a reference but is none, as while the weights are zero."""
         return self.bound_segment is None and no_bound_reason(self._identity, self.options.bound) is None
+
+    @property
+    def recent_answers(self) -> Confusion:
+        """Labels and answers in the recent window, by the weights that answer and by `positive_above`."""
+        return self.recent.confusion(self.averaged) if self.options.positive_above is None else self.recent.answers
+
+    @property
+    def recent_scores(self) -> ScoredEvents:
+        """The recent scores by the weights that answer. They are kept for two labels only."""
+        identity, recent = self._identity, self.recent
+        slope = identity.parameter if RULES[identity.rule].probability else None
+        truth, products = recent.products(self.averaged)
+        if identity.multiclass:
+            truth, products = truth[:0], products[:0]
+        return ScoredEvents(truth, products, slope, recent.restored_ranking)
 
     def failed_check(self, squared_norm: float) -> str | None:
         """The check that a state with this ‖w‖² fails, so that the state must be corrupt; None if it fails none."""
@@ -96,6 +115,9 @@ class ModelObservations:
         if self.bound_segment is not None:
             self.bound_segment.follow(identity, batch, learned)
         self.recent.add(learned, margins)
+        if (above := self.options.positive_above) is not None:
+            scores = learned.averaged_scores if self.averaged else learned.scores
+            self.recent.answered_wrong.add((scores > above) != learned.truth)
 
     def _begin_segment(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
         """`vector` has the parts of the `whole` one for which there are columns."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from service.learning.evaluation.confidence_sequences import PairedComparison, update_pairs
 from service.learning.evaluation.confusion import Confusion
+from service.learning.evaluation.ranking import Ranking
 from service.learning.kernel.kernel import Learned, Vector
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -22,8 +23,8 @@ class Margins(NamedTuple):
     quantiles: tuple[float, float, float]
 
 
-class AverageCounts(NamedTuple):
-    """The number of events that the average of the weights has predicted, and how many of them wrongly."""
+class PredictedCounts(NamedTuple):
+    """The number of events that a predictor has predicted, and how many of them wrongly."""
 
     events: int = 0
     wrong: int = 0
@@ -53,8 +54,8 @@ class LastValues:
 class PrequentialWindow:
     """The predictions of the last events, oldest first.
 
-    A snapshot keeps labels and predictions, but only a summary of loss and margins: after a restore they are those of
-    the snapshot until events come.
+    A snapshot keeps labels and predictions, but only a summary of loss, margins and ranking: after a restore they are
+    those of the snapshot until events come.
 
     >>> recent = PrequentialWindow(2, 2, np.array([1, 0, 0]), np.array([True, False, True]))
     >>> recent.accuracy, recent.average_accuracy, recent.baseline, recent.margins
@@ -69,13 +70,18 @@ class PrequentialWindow:
         """The index of each event's label."""
         self.wrong, self.averaged_wrong = LastValues(window, wrong), LastValues(window, averaged_wrong)
         """Whether the weights predicted each event wrongly, and whether their average did, if there is one."""
+        self.answered_wrong = LastValues(window, _NONE)
+        """Whether the answer was wrong that `positive_above` makes of the served score, if it is set."""
         self._products, self._margins = LastValues(window, np.zeros(0)), LastValues(window, np.zeros(0))
+        self._averaged_products = LastValues(window, np.zeros(0))
         self.restored_margins: Margins | None = None
-        self.averaged = AverageCounts()
+        self.restored_ranking: Ranking | None = None
+        self.averaged, self.previous = PredictedCounts(), PredictedCounts()
+        """The counts of the average, and of always predicting the label of the event before."""
         self.missed: list[int] | None = [0] * classes
         """The events of each label that the average predicted wrongly; None if that is unknown for some events."""
         self.pairs: list[PairedComparison] = []
-        """A comparison of each two predictors: average if there is one, last weights, baseline, candidates."""
+        """A comparison of each two predictors: average if there is one, last weights, baselines, candidates."""
 
     def add(self, learned: Learned, products: Vector) -> None:
         """Add events; `products` are y·s, or with three labels or more the own score less the largest other."""
@@ -83,11 +89,13 @@ class PrequentialWindow:
         if len(learned.averaged):
             averaged_wrong = learned.averaged != truth
             events, wrong = self.averaged
-            self.averaged = AverageCounts(events + len(truth), wrong + int(averaged_wrong.sum()))
+            self.averaged = PredictedCounts(events + len(truth), wrong + int(averaged_wrong.sum()))
             if self.missed is not None:
                 for label_index in truth[averaged_wrong].tolist():
                     self.missed[label_index] += 1
             self.averaged_wrong.add(averaged_wrong)
+            if len(learned.averaged_scores):
+                self._averaged_products.add(np.where(truth == 1, learned.averaged_scores, -learned.averaged_scores))
         self.truth.add(truth)
         self.wrong.add(learned.predicted != truth)
         self._products.add(products)
@@ -97,8 +105,20 @@ class PrequentialWindow:
 
     def compare(self, right: Mapping[str, NDArray[np.bool_]]) -> None:
         """Add which of the same events each predictor was right about, by its name."""
-        if any(map(len, right.values())):
+        if count := len(previous := right["previous"]):
             self.pairs = update_pairs(self.pairs, right)
+            events, wrong = self.previous
+            self.previous = PredictedCounts(events + count, wrong + count - int(np.count_nonzero(previous)))
+
+    def previous_labels(self, truth: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The label of the event before each of these, which come next; before a model's first event it is 0."""
+        return np.concatenate([self.truth.values[-1:] if len(self.truth.values) else [0], truth[:-1]])[: len(truth)]
+
+    def products(self, averaged: bool) -> tuple[Array, Array]:
+        """The labels and the y·s by the weights or their average, for events since the restore."""
+        products = (self._averaged_products if averaged else self._products).values
+        truth = self.truth.values
+        return truth[len(truth) - len(products) :], products
 
     @property
     def accuracy(self) -> float | None:
@@ -116,12 +136,24 @@ class PrequentialWindow:
         truth = self.truth.values
         return int(np.bincount(truth).max()) / len(truth) if len(truth) else None
 
+    @property
+    def previous_label_accuracy(self) -> float | None:
+        """The share of the events in the window whose label is the one of the event before."""
+        return _accuracy(np.diff(self.truth.values) != 0)
+
     def confusion(self, averaged: bool) -> Confusion:
         """Labels and predictions in the window, by the weights or their average, for events that have both."""
-        truth, wrong = self.truth.values, (self.averaged_wrong if averaged else self.wrong).values
-        count = min(len(wrong), len(truth))
-        truth, wrong = truth[len(truth) - count :], wrong[len(wrong) - count :]
-        return Confusion(*(np.bincount(part, minlength=self.classes).tolist() for part in (truth, truth[~wrong])))
+        return _confusion(self.truth.values, (self.averaged_wrong if averaged else self.wrong).values, self.classes)
+
+    @property
+    def answers(self) -> Confusion:
+        """As `confusion`, by the answers that `positive_above` makes."""
+        return _confusion(self.truth.values, self.answered_wrong.values, self.classes)
+
+    def by_change(self, averaged: bool) -> Confusion:
+        """As `confusion`, of events whose label is the one of the event before, and of those whose label differs."""
+        wrong = (self.averaged_wrong if averaged else self.wrong).values
+        return _confusion((np.diff(self.truth.values) != 0).astype(np.uint16), wrong, 2)
 
     @property
     def margins(self) -> Margins | None:
@@ -133,6 +165,12 @@ class PrequentialWindow:
             return self.restored_margins
         low, middle, high = np.quantile(self._margins.values, QUANTILES).tolist()
         return Margins(float(np.maximum(0.0, -products).mean()), (low, middle, high))
+
+
+def _confusion(truth: Array, wrong: Array, classes: int) -> Confusion:
+    count = min(len(wrong), len(truth))
+    truth, wrong = truth[len(truth) - count :], wrong[len(wrong) - count :]
+    return Confusion(*(np.bincount(part, minlength=classes).tolist() for part in (truth, truth[~wrong])))
 
 
 def _accuracy(wrong: NDArray[np.bool_]) -> float | None:

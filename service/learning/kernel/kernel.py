@@ -58,6 +58,8 @@ class Learned(NamedTuple):
     """The index of the label that was predicted before the update."""
     averaged: NDArray[np.intp]
     """The index of the label that the average of the weights predicted; empty if there is no average."""
+    averaged_scores: Vector
+    """The score by the average before the event's update; empty without an average or with three labels or more."""
     along: Vector
     """The product of each event with the reference, if there is one."""
     reach: float
@@ -82,7 +84,8 @@ def _squared_norm_after(w: Vector, step: Any, columns: Any, values: Vector) -> f
 def _learn(
     rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, state: Any,
     ages: Vector, reference: Reference, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
-    scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any, along: Vector, reach: float,
+    scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any, averaged_scores: Vector,
+    along: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
     averaging, referring = state.shape[1] > 1, len(reference) > 1  # a reference of one part has only the bias
     forgetting, age = len(ages) > 1, ages[0]
@@ -120,7 +123,7 @@ def _learn(
                 a = state[0, 0] - state[0, 1] * part
                 for j in range(starts[i], starts[i + 1]):
                     a += (state[columns[j], 0] - state[columns[j], 1] * part) * values[j]
-            averaged[i] = rules.decide(a, positive_tie)
+            averaged_scores[i], averaged[i] = a, rules.decide(a, positive_tie)
         margin = positive if labels[i] > 0.0 else negative
         step = rules.step(rule, s, labels[i], eta * weights[i], positive_tie, parameter, margin)
         scores[i], steps[i], squared_norms[i], predicted[i] = s, step, squared, rules.decide(s, positive_tie)
@@ -228,7 +231,7 @@ def learn(
     number of events learned before, `reach` an upper limit of ‖w‖.
     """
     classes, averaging, count = state.ndim == 3, state.shape[1] > 1, len(batch.labels)
-    scores, steps, squared_norms, along = np.empty((4, count))
+    scores, steps, squared_norms, along, averaged_scores = np.empty((5, count))
     predicted, averaged = np.empty((2, count), np.intp)
     rule, stop = list(rules.RULES).index(identity.rule), 0
     while (begin := stop) < count:
@@ -245,8 +248,8 @@ def learn(
             learned, reach = _learn(
                 rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins, state, age,
                 _NO_REFERENCE if reference is None else reference, starts, batch.columns, batch.values, labels,
-                weights, scores[span], steps[span], squared_norms[span], predicted[span], averaged[span], along[span],
-                reach,
+                weights, scores[span], steps[span], squared_norms[span], predicted[span], averaged[span],
+                averaged_scores[span], along[span], reach,
             )  # fmt: skip
         stop += learned
         if learned < end - begin:
@@ -255,9 +258,11 @@ def learn(
             state[:, 1] *= RESCALE_FACTOR
     truth = (batch.labels[:stop] if classes else batch.labels[:stop] > 0.0).astype(np.intp)
     averaged = averaged[: stop if averaging else 0]
+    averaged_scores = averaged_scores[: 0 if classes else len(averaged)]
     return Learned(
-        scores[:stop], steps[:stop], squared_norms[:stop], truth, predicted[:stop], averaged, along[:stop], float(reach)
-    )
+        scores[:stop], steps[:stop], squared_norms[:stop], truth, predicted[:stop], averaged, averaged_scores,
+        along[:stop], float(reach),
+    )  # fmt: skip
 
 
 def squared_norm(vector: Vector | Reference) -> float:

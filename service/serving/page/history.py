@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from service.learning.learner import Learner
-from service.serving.model_info import Accuracy, Share, answering_name, baseline
+from service.serving.model_info import Accuracy, Share, answering_name, baseline, previous_label_baseline
 from service.serving.models import Model, Models
 
 MAX_POINTS = 120
@@ -37,7 +37,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     bound: int | None
     lag: int | None
     shares: dict[str, tuple[float | None, float | None]]
-    """The accuracy of each predictor and of the baseline, over recent events and over all."""
+    """The accuracy of each predictor and of the baselines, over recent events and over all."""
     interval: tuple[float, float] | None
     """The 95 % interval of the accuracy over all events of the weights that answer."""
 
@@ -127,7 +127,7 @@ def point(learner: Learner, now: float, lag: int | None) -> Point:
     """The figures of a model at this time."""
     counts, (bound, _) = learner.main.counts, learner.main.observations.bound
     accuracy = Accuracy.from_predictors(learner)
-    every: dict[str, Share] = {**accuracy, "baseline": baseline(learner)}
+    every: dict[str, Share] = {**accuracy, "baseline": baseline(learner), "previous": previous_label_baseline(learner)}
     shares = {name: (_rounded(share.recent), _rounded(share.all)) for name, share in every.items()}
     interval = accuracy[answering_name(learner)].all_interval
     return Point(round(now, 1), counts.events, counts.mistakes, bound, lag, shares, interval)

@@ -87,6 +87,7 @@ def _fitted(name: str, served: ServedModel) -> Any:
         deviation = np.sqrt(m2 / np.maximum(n, 1.0))
         coef = np.divide(coef, deviation, out=np.zeros_like(coef), where=deviation > 0.0)
         intercept -= coef @ mean
+    intercept -= classifier.observations.options.positive_above or 0.0  # an answer is positive if s > 0 there
     fitted.coef_, fitted.intercept_ = coef, intercept
     # np.array alone would convert labels of two types to one type.
     fitted.classes_ = np.array(labels, None if len(set(map(type, labels))) == 1 else object)

@@ -70,11 +70,14 @@ def test_each_candidate_learns_as_its_own_model_and_leaves_the_model_unchanged(s
     plain = apply_all(learner_of(identity, (), Options(window=50)), records)
     assert plain.main.counts == whole.main.counts
     assert plain.main.weights.tobytes() == whole.main.weights.tobytes()
-    label_counts, wrong = Counter[int](), Counter[str]()
+    label_counts, wrong, previous = Counter[int](), Counter[str](), -1
     for label in (json.loads(raw)["label"] for raw in records if raw != b"no event"):
+        wrong["previous"] += label != previous
+        previous = label
         wrong["baseline"] += (label == 1) != (label_counts[1] > label_counts[-1])
         label_counts[label] += 1
     wrong.update(last=whole.main.counts.wrong_predictions, average=whole.main.observations.recent.averaged.wrong)
+    assert whole.main.observations.recent.previous == (sum(label_counts.values()), wrong["previous"])
     for name, candidate in sliced.candidates.items():
         recent, serve = candidate.observations.recent, options.candidates[name].serve
         own_model = apply_all(learner_of(candidate.identity, (), Options(window=50, serve=serve)), records)
@@ -113,7 +116,9 @@ def test_candidates_begin_continue_and_are_dropped_as_settings_say() -> None:
     }  # fmt: skip
     assert learner.candidates["wide"].counts.events == 0
     compared = {name for pair in learner.main.observations.recent.pairs for name in (pair.first, pair.second)}
-    assert compared == {"average", "baseline", "last", "odd"}, "a candidate that begins from scratch has no pairs"
+    assert compared == {"average", "baseline", "last", "odd", "previous"}, (
+        "a candidate that begins from scratch has no pairs"
+    )
     assert restored(learner, three_candidates(serve="absent")).answering is None
     learner.begin({P1: 7})
     assert learner.candidates["odd"].since == {P0: 0, P1: 7}

@@ -293,16 +293,16 @@ def test_a_setting_of_an_earlier_release_is_ignored_with_one_warning(monkeypatch
 def test_a_candidate_inherits_the_models_settings_of_the_same_rule() -> None:
     Path("perceptron.toml").write_text(
         'topics = ["a"]\n[models.a]\neta = 2.0\nmargin = 1\ntie = "positive"\naverage = "recent"\nhalf_life = 9\n'
-        'scale = "standard"\nstart = "random:7"\nserve = "other"\n[models.a.candidates.same]\neta = 3.0\n'
-        '[models.a.candidates.other]\nrule = "logistic-delta"\naverage = true\nserve = "average"\n'
+        'scale = "standard"\nstart = "random:7"\nserve = "other"\npositive_above = 0.5\n[models.a.candidates.same]\neta = 3.0\n'
+        '[models.a.candidates.other]\nrule = "logistic-delta"\naverage = true\nserve = "average"\npositive_above = -1.5\n'
     )
     model = load(None, {}).model_settings("a")
     candidates, identity = model.options().candidates, model.identity()
-    assert candidates["same"] == (msgspec.structs.replace(identity, eta=3.0), "last")
+    assert candidates["same"] == (msgspec.structs.replace(identity, eta=3.0), "last", None)
     rule: dict[str, Any] = {"rule": "logistic-delta", "eta": 0.1, "slope": 1.0, "margin": msgspec.UNSET}
     expected = msgspec.structs.replace(identity, **rule, tie="negative", average=True, half_life=None)
-    assert candidates["other"] == (expected, "average")
-    assert model.options().serve == "other"
+    assert candidates["other"] == (expected, "average", -1.5)
+    assert (model.options().serve, model.options().positive_above) == ("other", 0.5)
     selected = override_model_settings(load(None, {}), "a", {"eta": 3.0})
     assert selected.identity() == candidates["same"].identity, "the flags of a command may select a candidate"
 

@@ -17,10 +17,9 @@ def advise(wrong: int, positive: int, averaged: int | None = None, events: int =
     """The advice of a model after `events` events, with these counts among the last hundred."""
     serve = fields.pop("serve", "last")
     learner = Learner(Identity(**fields), options=Options(window=100, serve=serve))
-    average_wrong = np.arange(0 if averaged is None else 100) < (averaged or 0)
-    learner.main.observations.recent = PrequentialWindow(
-        100, 2, np.arange(100) < positive, np.arange(100) < wrong, average_wrong
-    )
+    order = np.random.default_rng(1).permutation(100)  # labels in no runs
+    average_wrong = order[: 0 if averaged is None else 100] < (averaged or 0)
+    learner.main.observations.recent = PrequentialWindow(100, 2, order < positive, order < wrong, average_wrong)
     learner.main.counts = Counts([[events, 0], [0, 0]])
     return advice(learner)
 
