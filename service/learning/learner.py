@@ -311,8 +311,7 @@ class Learner:
             if event < len(batch.labels) and len(self.jumps) < MAX_JUMPS:
                 self.jumps.setdefault(self.columns.name_of(column), place(batch.records[event]))
         baseline = majority_baseline(np.array(main.counts.by_label), learned.truth)
-        previous = main.observations.recent.previous_labels(learned.truth)
-        predicted = {"last": learned.predicted, "baseline": baseline, "previous": previous}
+        predicted = {"last": learned.predicted, "baseline": baseline}
         if self.identity.average:
             predicted["average"] = learned.averaged
         right = {name: labels == learned.truth for name, labels in predicted.items()}

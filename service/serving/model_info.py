@@ -73,6 +73,16 @@ class Accuracy(Share, forbid_unknown_fields=True):
         candidates = {name: cls.from_classifier(c, c.averaged) for name, c in learner.candidates.items()}
         return {"last": cls.from_classifier(learner.main, averaged=False), **average, **candidates}
 
+    @classmethod
+    def from_answering(cls, learner: Learner) -> Self:
+        """The accuracy of the weights that answer; the recent one is of the answers that `positive_above` makes."""
+        serving = learner.serving
+        accuracy = cls.from_classifier(serving, serving.averaged)
+        if serving.observations.options.positive_above is not None:
+            events, right = serving.observations.recent_answers
+            accuracy.recent = share(sum(right), sum(events))
+        return accuracy
+
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
     """Two predictors on the same events: `last`, `average`, `baseline`, `previous` or the name of a candidate.
@@ -169,7 +179,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             diverged=candidate.diverged,
             **_members(candidate.counts, *COUNTS),
             **_shares(_confusion(candidate), candidate.observations.recent_answers),
-            **_ranked(ranking),
+            **ranked(ranking),
         )
 
 
@@ -286,10 +296,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
         serving, accuracy = learner.serving, Accuracy.from_predictors(learner)
         overall, recent = _confusion(serving), serving.observations.recent_answers
-        served_accuracy, rankings = accuracy[answering_name(learner)], rankings or _rank(_scored(learner))
-        if serving.observations.options.positive_above is not None:
-            answered = share(sum(recent.right), sum(recent.events))
-            served_accuracy = msgspec.structs.replace(served_accuracy, recent=answered)
+        rankings = rankings or _rank(_scored(learner))
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(
             model=model.name,
@@ -308,7 +315,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
             serve=answering_name(learner),
-            served_accuracy=served_accuracy,
+            served_accuracy=Accuracy.from_answering(learner),
             answered_accuracy=Accuracy.from_answers(learner, ALL),
             candidates=[CandidateInfo.from_learner(learner, name, rankings.get(name)) for name in learner.candidates],
             bound=bound,
@@ -323,7 +330,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             **_members(head, "version", "order", "state_digest"),
             **_members(learner.main.counts, *COUNTS, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
-            **_ranked(rankings.get(learner.answering)),
+            **ranked(rankings.get(learner.answering)),
         )
 
 
@@ -410,7 +417,7 @@ def _rank(scored: dict[str | None, ScoredEvents]) -> Rankings:
     return {name: events.ranking() for name, events in scored.items()}
 
 
-def _ranked(ranking: Ranking | None) -> dict[str, Any]:
+def ranked(ranking: Ranking | None) -> dict[str, Any]:
     """The figures of a ranking, by name."""
     return ranking._asdict() if ranking else dict.fromkeys(Ranking._fields)
 

@@ -82,6 +82,7 @@ def dry_run(events: Events, count: int | None, skip: int) -> None:
     if bad:
         raise DataError(f"{events.name}: {quantity(len(bad), 'line')} bad, {quantity(good, events.kind)} good")
     typer.echo(f"{quantity(good, events.kind)} good; nothing was sent")
+    _echo_order(events)
 
 
 async def produce_file(
@@ -134,6 +135,13 @@ async def produce_file(
         note = f" ({sent_events}; --skip {skip + acknowledged} goes on)" if acknowledged else ""
         raise type(error)(f"{error}{note}") from None
     typer.echo(f"{quantity(sent, events.kind)} sent to {topic}", err=True)
+    _echo_order(events)
+
+
+def _echo_order(events: Events) -> None:
+    """Say so if the events are sorted by their labels."""
+    if note := events.order_note:
+        typer.echo(f"note: {note}", err=True)
 
 
 async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, events: Events) -> Any:

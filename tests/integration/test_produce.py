@@ -151,6 +151,10 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     command = ["produce", str(file), "-t", "x", "-b", NOWHERE, "--label", "y", "--dry-run"]
     result = perceptron(*command, "--key", "u", "--rate", "1", cwd=tmp_path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "1,200 events good; nothing was sent\n", "")
+    file.write_text("u,a,y\n" + "".join(f"x,{i % 7},{int(i >= 800)}\n" for i in range(1200)))
+    result = perceptron(*command, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, "1,200 events good; nothing was sent\n")
+    assert result.stderr.startswith(f"note: {file} is sorted by its label (1,200 events in 2 runs of one label): ")
     result = perceptron(*command, cwd=tmp_path, env={"PERCEPTRON_MODEL__TEXT": "reject"})
     assert result.returncode == 1
     assert result.stdout == ""

@@ -93,7 +93,7 @@ def update_pairs(pairs: Sequence[PairedComparison], right: Mapping[str, NDArray[
     both = (flags @ flags.T).astype(int).tolist()  # all pairs at once: sums of ones are exact
     after = []
     for (i, first), (j, second) in combinations(enumerate(names), 2):
-        pair = before.get((first, second), PairedComparison(first, second))
+        pair = before.get((first, second)) or PairedComparison(first, second)
         first_only, second_only = pair.first_only + both[i][i] - both[i][j], pair.second_only + both[j][j] - both[i][j]
         after.append(PairedComparison(first, second, pair.events + flags.shape[1], first_only, second_only))
     return after

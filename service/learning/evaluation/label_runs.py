@@ -53,11 +53,15 @@ class LabelRuns:
         return math.fsum((count / events) ** 2 for count in self.counts.values())
 
     @property
+    def repeated(self) -> float:
+        """The share of labels that are like the one before."""
+        return 1.0 - self.changes / max(self.counts.total() - 1, 1)
+
+    @property
     def are_shown(self) -> bool:
         """Whether labels are repeated more often than by chance."""
-        events = max(self.counts.total() - 1, 1)
-        deviation = math.sqrt(self.chance * (1.0 - self.chance) / events)
-        return 1.0 - self.changes / events > self.chance + DEVIATIONS * deviation
+        deviation = math.sqrt(self.chance * (1.0 - self.chance) / max(self.counts.total() - 1, 1))
+        return self.repeated > self.chance + DEVIATIONS * deviation
 
     @property
     def are_sorted(self) -> bool:

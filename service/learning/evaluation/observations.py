@@ -114,9 +114,11 @@ class ModelObservations:
         self.squared_steps = float(total)
         if self.bound_segment is not None:
             self.bound_segment.follow(identity, batch, learned)
-        self.recent.add(learned, margins)
+        averaged_scores = learned.averaged_scores
+        products = batch.labels * averaged_scores if len(averaged_scores) else averaged_scores
+        self.recent.add(learned, margins, products)
         if (above := self.options.positive_above) is not None:
-            scores = learned.averaged_scores if self.averaged else learned.scores
+            scores = averaged_scores if self.averaged else learned.scores
             self.recent.answered_wrong.add((scores > above) != learned.truth)
 
     def _begin_segment(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:

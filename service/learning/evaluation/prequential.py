@@ -48,7 +48,14 @@ class LastValues:
     @property
     def values(self) -> Array:
         """A view, oldest first."""
-        return self._array[max(0, self._end - self._count) : self._end]
+        return self.newest(self._count)
+
+    def newest(self, count: int) -> Array:
+        """A view of the newest values, oldest first: of `count`, or fewer if there are fewer.
+
+        With `count` one larger than the number that was added last, it has the value before these, if there was one.
+        """
+        return self._array[max(0, self._end - count) : self._end]
 
 
 class PrequentialWindow:
@@ -83,8 +90,11 @@ class PrequentialWindow:
         self.pairs: list[PairedComparison] = []
         """A comparison of each two predictors: average if there is one, last weights, baselines, candidates."""
 
-    def add(self, learned: Learned, products: Vector) -> None:
-        """Add events; `products` are y·s, or with three labels or more the own score less the largest other."""
+    def add(self, learned: Learned, products: Vector, averaged_products: Vector) -> None:
+        """Add events; `products` are y·s, or with three labels or more the own score less the largest other.
+
+        `averaged_products` are y·s by the average, if there is one and there are two labels.
+        """
         truth = learned.truth
         if len(learned.averaged):
             averaged_wrong = learned.averaged != truth
@@ -94,8 +104,7 @@ class PrequentialWindow:
                 for label_index in truth[averaged_wrong].tolist():
                     self.missed[label_index] += 1
             self.averaged_wrong.add(averaged_wrong)
-            if len(learned.averaged_scores):
-                self._averaged_products.add(np.where(truth == 1, learned.averaged_scores, -learned.averaged_scores))
+            self._averaged_products.add(averaged_products)
         self.truth.add(truth)
         self.wrong.add(learned.predicted != truth)
         self._products.add(products)
@@ -104,15 +113,14 @@ class PrequentialWindow:
         self._margins.add(products / lengths)
 
     def compare(self, right: Mapping[str, NDArray[np.bool_]]) -> None:
-        """Add which of the same events each predictor was right about, by its name."""
-        if count := len(previous := right["previous"]):
-            self.pairs = update_pairs(self.pairs, right)
-            events, wrong = self.previous
+        """Add which of the events that were added last each predictor was right about, by its name."""
+        if count := len(right["last"]):
+            truth = self.truth.newest(count + 1)
+            if len(truth) == count:  # before a model's first event
+                truth = np.append(0, truth)
+            previous, (events, wrong) = truth[1:] == truth[:-1], self.previous
             self.previous = PredictedCounts(events + count, wrong + count - int(np.count_nonzero(previous)))
-
-    def previous_labels(self, truth: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The label of the event before each of these, which come next; before a model's first event it is 0."""
-        return np.concatenate([self.truth.values[-1:] if len(self.truth.values) else [0], truth[:-1]])[: len(truth)]
+            self.pairs = update_pairs(self.pairs, {**right, "previous": previous})
 
     def products(self, averaged: bool) -> tuple[Array, Array]:
         """The labels and the y·s by the weights or their average, for events since the restore."""

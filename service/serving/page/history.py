@@ -128,9 +128,9 @@ def point(learner: Learner, now: float, lag: int | None) -> Point:
     counts, (bound, _) = learner.main.counts, learner.main.observations.bound
     accuracy = Accuracy.from_predictors(learner)
     every: dict[str, Share] = {**accuracy, "baseline": baseline(learner), "previous": previous_label_baseline(learner)}
+    every[answering_name(learner)] = served = Accuracy.from_answering(learner)
     shares = {name: (_rounded(share.recent), _rounded(share.all)) for name, share in every.items()}
-    interval = accuracy[answering_name(learner)].all_interval
-    return Point(round(now, 1), counts.events, counts.mistakes, bound, lag, shares, interval)
+    return Point(round(now, 1), counts.events, counts.mistakes, bound, lag, shares, served.all_interval)
 
 
 def _rounded(share: float | None) -> float | None:

@@ -166,7 +166,9 @@ def _decision_plane(learner: Learner, classifier: Classifier) -> dict[str, Any] 
         return None
     w, scaler = classifier.served_at(slice(PLANE_COLUMNS)).reshape(PLANE_COLUMNS, -1).T.tolist(), learner.scaler
     zeros, ones = ([scaler.unclipped(c, v) if scaler else v for c in (1, 2)] for v in (0.0, 1.0))
-    scores = [(b + x * zeros[0] + y * zeros[1], x * (ones[0] - zeros[0]), y * (ones[1] - zeros[1])) for b, x, y in w]
+    above = classifier.observations.options.positive_above or 0.0  # the boundary is where an answer changes
+    biases = [b - above + x * zeros[0] + y * zeros[1] for b, x, y in w]
+    scores = [(b, x * (ones[0] - zeros[0]), y * (ones[1] - zeros[1])) for b, (_, x, y) in zip(biases, w, strict=True)]
     two = not learner.identity.multiclass
     events = [(x, y, int(label > 0) if two else int(label)) for x, y, label in learner.last_events.points.tolist()]
     return {"names": names, "scores": scores, "events": events}

@@ -72,10 +72,11 @@ export function confused({ model, of_last: last }) {
 
 /* Says how well the positive label is found; empty with three labels and more, or if that is not known. */
 export function positive(now) {
-  const { recall, precision } = now.model, known = ({ all, recent }) => all !== null || recent !== null;
+  const { recall, precision, auc, average_precision: average, log_loss: loss } = now.model, known = ({ all, recent }) => all !== null || recent !== null;
   if (!known(recall) && !known(precision)) return "";
+  const ranked = auc === null ? "" : ` Recent scores: AUC ${auc.toFixed(3)}, average precision ${average.toFixed(3)}${loss === null ? "" : `, log loss ${loss.toFixed(3)}`}.`;
   const both = ({ all, recent }) => `${percent(recent)} and ${percent(all)}`;
-  return `Label ${plain(now.labels[1])}, of recent and of all events: recall ${both(recall)}, precision ${both(precision)}.`;
+  return `Label ${plain(now.labels[1])}, of recent and of all events: recall ${both(recall)}, precision ${both(precision)}.${ranked}`;
 }
 
 /* Says whether a candidate is better than the model. */

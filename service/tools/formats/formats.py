@@ -56,12 +56,14 @@ class Events:
         except OSError as error:
             raise ConfigurationError(f"{file}: {error.strerror}") from None
         self._reader: Any = None
+        self._runs: Any = None
         if check:
+            from service.learning.evaluation.label_runs import LabelRuns
             from service.learning.events.event_reader import EventReader, use_compiled_reader  # it takes long to load
 
             if self.size > LARGE_FILE_BYTES:  # it takes a second to load
                 use_compiled_reader(True)
-            self._reader = EventReader(identity)
+            self._reader, self._runs = EventReader(identity), LabelRuns()
 
     def lines(self, bad: Callable[[str], None]) -> Iterator[Line]:
         """The good events. `bad` is called with a message for each bad line, and may raise.
@@ -99,10 +101,17 @@ class Events:
                 events.append(error)
         if self._reader:
             good = [(i, event) for i, event in enumerate(events) if isinstance(event, bytes)]
-            for reject in self._reader.read([event for _, event in good]).rejects:
+            read = self._reader.read([event for _, event in good])
+            self._runs.add(read.labels)
+            for reject in read.rejects:
                 i, event = good[reject.record]
                 events[i] = BadLine(self._rejected(event, reject.reason, reject.detail))
         return events
+
+    @property
+    def order_note(self) -> str:
+        """A line if the events that were read and checked are sorted by their labels; "" if they are not."""
+        return self._runs.sorted_note(self.name) if self._runs else ""
 
     def _rejected(self, event: bytes, reason: str, detail: str) -> str:
         """Why the model would reject an event, in words about its line."""

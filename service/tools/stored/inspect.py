@@ -96,7 +96,7 @@ def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tupl
     facts["lag"] = f"{sum(lag.values()):,} records" if lag else f"unknown: {about['lag_reason']}"
     facts["advice"] = "; ".join(about["advice"])
     covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about["covered"].items()}
-    candidate = ("name", "answers", "events", "accuracy", "verdict", "settings", "since")
+    candidate = ("name", "answers", "events", "accuracy", "auc", "verdict", "settings", "since")
     version = itemgetter("version", "saved_at", "events", "mistakes")
     return {
         ("figure", "value"): figures(facts),

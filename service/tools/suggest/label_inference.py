@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from service.errors import DataError
 from service.learning.evaluation.confusion import RARE
+from service.learning.evaluation.label_runs import CURE
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label, listed
 from service.settings.model import canonical_label
@@ -38,12 +39,14 @@ def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: 
         return _requested_path(sample, outer, members, requested), "--label says so", []
     if is_own_form and any("label" in record for record in sample.objects()):
         return ("label",), "the service's own form has it there", []
-    likely = _likely_labels(members)
+    likely, named = _likely_labels(members), [m for m in members.values() if m.path[-1].lower() in GENERAL_NAMES]
+    constant = "".join(f"; {printable(member.name)} {_fault(member)}" for member in named if member.distinct == 1)
     if not likely:
-        raise DataError(f"{sample.name}: no member looks like a label: name it with --label; {_listed(members)}")
+        why = f"no member looks like a label: name it with --label{constant}; {_listed(members)}"
+        raise DataError(f"{sample.name}: {why}")
     path, *others = [(*outer, *member.path) for member in likely]
-    named = f"named {path[-1]} and " if _name_score(path[-1]) else ""
-    return path, f"{named}a {likely[0].kind} of {likely[0].distinct:,} values", others
+    by_name = f"named {path[-1]} and " if _name_score(path[-1]) else ""
+    return path, f"{by_name}a {likely[0].kind} of {likely[0].distinct:,} values{constant}", others
 
 
 def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfile], requested: str) -> Path:
@@ -99,7 +102,7 @@ def _fault(member: FieldProfile) -> str | None:
     if member.kind not in ("boolean", "number", "string"):
         return f"has values of kind {member.kind}: a label is a boolean, a number or a string"
     if member.distinct < 2:
-        return f"is always {short_json(member.example)}: a label has two values"
+        return f"is always {short_json(member.example)}: a label has two values; if it is sorted by its label, {CURE}"
     if member.distinct > MAX_CLASSES:
         return f"has {member.distinct:,} values: a label has at most {MAX_CLASSES:,}"
     if member.distinct > 2 and 2 * member.distinct > member.present:

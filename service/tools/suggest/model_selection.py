@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from service.errors import DataError
 from service.learning.evaluation.advice import repeated_ids
-from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
+from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY, interval
+from service.learning.evaluation.confusion import Confusion
+from service.learning.evaluation.label_runs import AS_GOOD, LabelRuns
 from service.learning.events.event_reader import EventReader
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.learner import Learner
 from service.learning.records import P0, Records
-from service.serving.model_info import Accuracy
+from service.serving.model_info import Accuracy, ranked
 from service.settings.model import ModelSettings
 
 TRIED_RULES = ("perceptron", "logistic-delta")
@@ -27,6 +29,8 @@ AVERAGE: dict[str, bool | str] = {"last": False, "mean": True, "recent": "recent
 """The setting `average`, by the weights that predict."""
 MIN_GAIN = 0.002
 """A smaller gain in accuracy or F1 does not justify another setting."""
+FOLLOWING = 0.5
+"""`Trial.by_change` of always predicting the label of the event before."""
 RARE_MARGIN = 100.0
 """The margin of a rare positive label: of those in docs/model.md, the one with the largest recall."""
 
@@ -45,9 +49,18 @@ class Trial(NamedTuple):
     f1: float | None = None
     """The F1 of the positive one of two labels in the later half."""
     merit: float = 0.0
-    """The figure that decides: `f1` if the positive label is rare, else `later`."""
+    """The figure that decides: `by_change` if labels come in runs, `f1` if the positive label is rare, else `later`."""
     beats_baseline: bool = False
     """Whether the trial is shown to be better than the baseline: for accuracies, at 95 % for all trials together."""
+    auc: float | None = None
+    average_precision: float | None = None
+    log_loss: float | None = None
+    """How well the scores in the later half rank its events: see `evaluation.ranking`."""
+    by_change: float | None = None
+    """The mean of two accuracies in the later half: on labels like the one before, and on labels that differ from it.
+    A model that only follows the last label has FOLLOWING."""
+    beats_following: bool = False
+    """Whether `by_change` is shown to be more than that, at 95 % for all trials together."""
 
     @property
     def name(self) -> str:
@@ -80,6 +93,12 @@ class SampleComparison(NamedTuple):
     """The detail of one of these rejections."""
     repeated: str
     """A line if many events repeat an id, else ""."""
+    order: LabelRuns
+    """The labels in their order. If they are sorted, the trials had the events in random order."""
+    previous: float
+    """The accuracy of the label of the event before, in the later half."""
+    in_runs: bool
+    """Whether labels come in runs, and the previous label is as good as any trial."""
 
 
 def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: bool = False) -> SampleComparison:
@@ -93,6 +112,10 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
     example = rejects[0].detail if rejects else ""
     if not events:
         raise DataError(f"no record is an event: {example or '`where` skips all'}")
+    order = LabelRuns.of(labels)
+    if order.are_sorted:
+        places = np.random.default_rng(0).permutation(len(events))
+        events, labels = events[places.tolist()], labels[places]
     later = labels[len(events) // 2 :]
     positives = float((later > 0).mean())
     f1 = 2.0 * positives / (1.0 + positives) if is_rare else None
@@ -101,7 +124,7 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
     variants = [(rule, weights, 0.0) for rule in TRIED_RULES for weights in AVERAGE]
     if is_rare:
         variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
-    trials = list[Trial]()
+    trials, error = list[Trial](), ERROR_PROBABILITY / (len(SCALES) * len(variants))
     for scale, added in SCALES.items():
         # The model itself is the first trial; the others are its candidates.
         model, *others = (Trial(rule, scale, weights, margin) for rule, weights, margin in variants)
@@ -113,19 +136,32 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
         learner.reconcile()
         learner.apply(Records.from_values(0, events))
         pairs = [pair for pair in learner.main.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
-        better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
+        better = {pair.better(error) for pair in pairs}
         for trial in (model, *others):
             by = learner.classifier(None if trial is model else trial.name)
             if learner.main.diverged or by.diverged:
                 trials.append(trial)
                 continue
-            served, f1 = Accuracy.from_classifier(by, by.averaged), by.observations.recent.confusion(by.averaged).f1
+            seen = by.observations
+            served, f1 = Accuracy.from_classifier(by, by.averaged), seen.recent_answers.f1
             merit = (f1 if is_rare else served.recent) or 0.0
             is_shown = is_rare or ("last" if trial is model else trial.name) in better
             beats = is_shown and merit > baseline.merit + MIN_GAIN
-            trials.append(Trial(*trial[:4], served.all, served.recent, f1, merit, beats))
-    reasons = dict(Counter(reject.reason for reject in rejects))
-    return SampleComparison(trials, baseline, len(events), reasons, example, repeated_ids(read.ids))
+            figures = ranked(seen.recent_scores.ranking()) | _by_change(seen.recent.by_change(by.averaged), error)
+            trials.append(Trial(*trial[:4], served.all, served.recent, f1, merit, beats, **figures))
+    reasons, said = dict(Counter(reject.reason for reject in rejects)), repeated_ids(read.ids)
+    runs = LabelRuns.of(later)
+    in_runs = runs.are_shown and runs.repeated >= max(trial.later or 0.0 for trial in trials) - AS_GOOD
+    if in_runs:
+        baseline = baseline._replace(merit=FOLLOWING)
+        trials = [t._replace(merit=t.by_change or 0.0, beats_baseline=t.beats_following) for t in trials]
+    return SampleComparison(trials, baseline, len(events), reasons, example, said, order, runs.repeated, in_runs)
+
+
+def _by_change(changes: Confusion, error: float) -> dict[str, Any]:
+    """The accuracy on labels that repeat and on labels that change, and whether it is more than FOLLOWING."""
+    ends = [interval(events, right, error / 2.0)[0] for events, right in zip(*changes, strict=True)]
+    return {"by_change": changes.balanced_accuracy, "beats_following": sum(ends) / 2.0 > FOLLOWING}
 
 
 def _majority_share(labels: NDArray[np.float64]) -> float:

@@ -6,7 +6,7 @@ It sends and stores nothing. The suggestion goes to standard output, cautions go
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,20 @@ import typer
 from pydantic import ValidationError
 
 from service.errors import DataError
+from service.learning.evaluation.label_runs import CURE
 from service.settings.model import is_topic
 from service.text import printable, quantity, short_json
 from service.tools.formats.atomic_write import write_atomically
 from service.tools.suggest.label_inference import is_amount, positive_is_rare
 from service.tools.suggest.late_labels import LABEL, propose_join
-from service.tools.suggest.model_selection import SCALES, SampleComparison, Trial, best_trial, compare_settings
+from service.tools.suggest.model_selection import (
+    FOLLOWING,
+    SCALES,
+    SampleComparison,
+    Trial,
+    best_trial,
+    compare_settings,
+)
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
 from service.tools.suggest.sample import Sample
 from service.tools.tables import print_tables
@@ -59,7 +67,7 @@ def suggest_settings(
         own = {choice.setting for choice in join.choices} | {"event.label"}
         choices = [*(choice for choice in choices if choice.setting not in own), *join.choices]
     verdict = _verdict(chosen, comparison)
-    notes = [*_notes(event, comparison)]
+    notes = [*_notes(sample.name, event, comparison)]
     text = _toml(topic, bootstrap, sample, verdict, choices)
     count = len(event.values)
     if as_json:
@@ -73,6 +81,7 @@ def suggest_settings(
             "events": comparison.events,
             "rejected": comparison.rejected,
             "baseline": comparison.baseline._asdict(),
+            "previous_label": {"later": comparison.previous, "in_runs": comparison.in_runs},
             "trials": [trial._asdict() for trial in comparison.trials],
             "chosen": chosen._asdict(),
             "choices": [choice._asdict() for choice in choices],
@@ -87,12 +96,20 @@ def suggest_settings(
             (each.name, each.kind, f"{each.present / count:.0%}", each.distinct, short_json(each.example), mark)
             for each, mark in event.members[:MAX_ROWS]
         ]
+        previous = Trial("previous label", "", "", later=comparison.previous, by_change=FOLLOWING)
+        changes = int(comparison.in_runs)
         trials = [
-            (*trial[:4], *("-" if share is None else f"{share:.1%}" for share in trial[4:7]))
-            for trial in (comparison.baseline, *comparison.trials)
+            (
+                *trial[:4],
+                *_texts("{:.1%}", trial[4:7]),
+                *_texts("{:.3f}", trial[9:12]),
+                *_texts("{:.1%}", trial[12 : 12 + changes]),
+            )
+            for trial in (comparison.baseline, previous, *comparison.trials)
         ]
         print_tables({("member", "kind", "present", "distinct", "example", "note"): members})
-        print_tables({("rule", "scale", "weights", "margin", "right", "later half", "F1"): trials})
+        titles = ("rule", "scale", "weights", "margin", "right", "later half", "F1", "AUC", "avg. prec.", "log loss")
+        print_tables({titles + ("by change",) * changes: trials})
         if len(event.members) > MAX_ROWS:
             typer.echo(f"{len(event.members) - MAX_ROWS:,} more members: --json has them all\n")
         typer.echo(f"{verdict}\n\n{text}")
@@ -133,6 +150,10 @@ def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choi
             yield Choice(added, limit, "one wild value does not ruin the scale of its column")
 
 
+def _texts(form: str, figures: Iterable[Any]) -> Iterator[str]:
+    return ("-" if figure is None else form.format(figure) for figure in figures)
+
+
 def _figure(trial: Trial) -> str:
     return "diverged weights" if trial.later is None else f"{trial.merit:.1%}"
 
@@ -143,12 +164,24 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
     is_rare = comparison.baseline.f1 is not None  # then accuracy says little
     figure, always = ("F1", "positive label, which is rare") if is_rare else ("right", "most frequent label")
+    if comparison.in_runs:
+        figure, always = "right (the mean over repeated and over changed labels)", "label of the event before"
     baseline = f"always the {always}: {_figure(comparison.baseline)}"
     return f"{best}: {name}: {_figure(chosen)} {figure} in the later half; {baseline}"
 
 
-def _notes(event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
+def _notes(name: str, event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
     """Cautions about the label and the figures."""
+    if sorted_note := comparison.order.sorted_note(name):
+        yield f"{sorted_note}; here settings are compared on the sample in random order"
+    elif comparison.in_runs:
+        best = max(trial.later or 0.0 for trial in comparison.trials)
+        yield (
+            "labels come in runs: in the later half the label of the event before is right for "
+            f"{comparison.previous:.1%}, and the best setting for {best:.1%}: settings are judged by the mean of two "
+            "accuracies, on labels like the one before and on labels that differ; if the order is that of a file, "
+            f"{CURE}"
+        )
     if is_amount(event.label):
         values = f"{event.label.distinct:,} different values in {quantity(event.label.present, 'record')}"
         yield f"{event.label.name} has {values}: a number to be predicted is not a class"

@@ -118,6 +118,10 @@ def test_an_error_is_one_line_that_names_the_setting(text: str, part: str) -> No
         ("half_life = 5", 'model: half_life needs average = "recent"'),
         ("clip = 6", 'model.clip: set it with scale = "standard", and only then'),
         ('scale = "standard"\nclip = 0', "model.clip: expected a number greater than or equal to 1, got 0"),
+        ("labels = [1, 2, 3]\npositive_above = 1", "positive_above needs two labels, and there are 3"),
+        ("positive_above = inf", "model.positive_above: expected a finite number"),
+        ('positive_above = "high"', "model.positive_above: expected a number"),
+        ("candidates.previous.eta = 2", "model.candidates: 'previous' cannot be a name"),
         ('serve = "average"', 'serve = "average" needs average = true or "recent"'),
         ('serve = "d"\n[models.a.candidates.c]\neta = 2', "serve: there is no candidate 'd': expected one of last,"),
         ("event.weight = true", "model.event.weight: expected a string or false, got true"),
@@ -293,18 +297,22 @@ def test_a_setting_of_an_earlier_release_is_ignored_with_one_warning(monkeypatch
 def test_a_candidate_inherits_the_models_settings_of_the_same_rule() -> None:
     Path("perceptron.toml").write_text(
         'topics = ["a"]\n[models.a]\neta = 2.0\nmargin = 1\ntie = "positive"\naverage = "recent"\nhalf_life = 9\n'
-        'scale = "standard"\nstart = "random:7"\nserve = "other"\npositive_above = 0.5\n[models.a.candidates.same]\neta = 3.0\n'
-        '[models.a.candidates.other]\nrule = "logistic-delta"\naverage = true\nserve = "average"\npositive_above = -1.5\n'
+        'scale = "standard"\nstart = "random:7"\nserve = "other"\npositive_above = 0.5\n'
+        "[models.a.candidates.same]\neta = 3.0\n"
+        '[models.a.candidates.other]\nrule = "logistic-delta"\naverage = true\nserve = "average"\n'
+        "positive_above = -1.5\n"
     )
     model = load(None, {}).model_settings("a")
     candidates, identity = model.options().candidates, model.identity()
-    assert candidates["same"] == (msgspec.structs.replace(identity, eta=3.0), "last", None)
+    same = candidates["same"]
+    assert (same.identity, same.serve) == (msgspec.structs.replace(identity, eta=3.0), "last")
+    assert same.positive_above is None
     rule: dict[str, Any] = {"rule": "logistic-delta", "eta": 0.1, "slope": 1.0, "margin": msgspec.UNSET}
     expected = msgspec.structs.replace(identity, **rule, tie="negative", average=True, half_life=None)
     assert candidates["other"] == (expected, "average", -1.5)
     assert (model.options().serve, model.options().positive_above) == ("other", 0.5)
     selected = override_model_settings(load(None, {}), "a", {"eta": 3.0})
-    assert selected.identity() == candidates["same"].identity, "the flags of a command may select a candidate"
+    assert selected.identity() == same.identity, "the flags of a command may select a candidate"
 
 
 def test_a_candidate_of_a_model_with_start_weights_begins_at_zero() -> None:

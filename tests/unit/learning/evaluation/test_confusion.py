@@ -18,24 +18,38 @@ WINDOW, EVENTS = 40, 150
 
 
 @pytest.mark.parametrize("serve", ["last", "average"])
-@pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c", "never")], ids=len)
-def test_figures_of_the_served_weights_are_those_of_scikit_learn(labels: tuple[str, ...], serve: Any) -> None:
-    """Each event is predicted before it is learned. The figures are over the window and over all events."""
-    rng, options = random.Random(1), Options(WINDOW, serve=serve)
+@pytest.mark.parametrize(
+    ("labels", "above"),
+    [(("a", "b"), None), (("a", "b"), -0.5), (("a", "b"), 0.25), (("a", "b", "c", "never"), None)],
+)
+def test_figures_of_the_served_weights_are_those_of_scikit_learn(
+    labels: tuple[str, ...], above: float | None, serve: Any
+) -> None:
+    """Each event is predicted before it is learned. The figures are over the window and over all events.
+
+    `positive_above` changes the answers, and what is said of the recent ones. Counts stay those of the sign.
+    """
+    rng, options = random.Random(1), Options(WINDOW, serve=serve, positive_above=above)
     learner = learner_of(Identity(average=True, labels=labels), (), options)
-    truth, predicted, used_labels = list[Any](), list[Any](), labels[:3]
+    truth, predicted, answers, used_labels = list[Any](), list[Any](), list[Any](), labels[:3]
     for offset in range(EVENTS):
         k = rng.choices(range(len(used_labels)), (6, 3, 1)[: len(used_labels)])[0]
         features = {f"x{i}": rng.gauss(i == k, 1) for i in range(3)}
         truth.append(labels[k])
-        predicted.append(learner.main.label(learner.score(features, learner.main)[0]))
+        score = learner.score(features, learner.main)[0]
+        answers.append(learner.main.label(score))
+        predicted.append(answers[-1] if above is None else labels[score > 0.0])
+        assert above is None or answers[-1] == labels[score > above]
         learner.apply(Records.from_values(offset, [event(features, labels[k])]))
-        if offset == EVENTS // 2:
+        if offset == EVENTS - WINDOW // 2:
             learner = restored(learner, options)
     info = describe(learner)
     assert [(row.label, row.events) for row in info.labels] == [(label, truth.count(label)) for label in labels]
-    for period, length in (("all", EVENTS), ("recent", WINDOW)):
-        pair = truth[-length:], predicted[-length:]
+    assert info.served_accuracy.all == metrics.accuracy_score(truth, predicted)
+    assert info.served_accuracy.recent == metrics.accuracy_score(truth[-WINDOW:], answers[-WINDOW:])
+    assert above is None or answers[-WINDOW:] != predicted[-WINDOW:]
+    for period, length, given in (("all", EVENTS, predicted), ("recent", WINDOW, answers)):
+        pair = truth[-length:], given[-length:]
         recalls = metrics.recall_score(*pair, labels=used_labels, average=None)
         assert [getattr(row.recall, period) for row in info.labels[:3]] == pytest.approx(list(recalls))
         assert getattr(info.balanced_accuracy, period) == pytest.approx(sum(recalls) / len(used_labels))
