@@ -132,11 +132,13 @@ ROWS: dict[str, Row] = {
               {"{{model}} 5 min": mistake_rate("5m"), "{{model}} 6 h": mistake_rate("6h")}),
         Panel("Prequential accuracy", "Share of right predictions, each made before its event was learned, over the "
               "recent window: of the last weights, of their average where one is kept, and of who always answers with "
-              "the more frequent label. A model below that baseline is of no use.", "percentunit",
+              "the more frequent label. A model below that baseline is of no use. Where the label of the event before "
+              "is as good as the model, labels come in runs, and accuracy says little.", "percentunit",
               {"{{model}}": accuracy("last"),
                "{{model}} average": accuracy("average"),
                "{{model}} answers given": accuracy("answered"),
-               "{{model}} baseline": newest("perceptron_baseline_accuracy")}),
+               "{{model}} baseline": newest("perceptron_baseline_accuracy"),
+               "{{model}} previous label": newest("perceptron_previous_label_accuracy")}),
         Panel("Accuracy over all events", "Share of right predictions of the last weights since the model began, "
               "between the ends of an interval that holds at all times: what the share estimates is never outside, but "
               "for one model in twenty.", "percentunit",
@@ -156,6 +158,19 @@ ROWS: dict[str, Row] = {
               {"{{model}} precision": newest("perceptron_precision"), "{{model}} recall": newest("perceptron_recall"),
                "{{model}} F1": newest("perceptron_f1"),
                "{{model}} balanced accuracy": newest("perceptron_balanced_accuracy")}),
+        Panel("Ranking of scores", "Over the recent window, of the weights that answer and of candidates: AUC is the "
+              "chance that a positive event has a higher score than a negative one, average precision the mean "
+              "precision at the score of each positive event. Unlike accuracy they say much where a label is rare. "
+              "With two labels, once each has 50 events.", "percentunit",
+              {"{{model}} AUC": newest("perceptron_auc"),
+               "{{model}} average precision": newest("perceptron_average_precision"),
+               "{{model}} {{candidate}} AUC": newest("perceptron_candidate_auc", by="model, candidate"),
+               "{{model}} {{candidate}} average precision":
+               newest("perceptron_candidate_average_precision", by="model, candidate")}),
+        Panel("Log loss", "Over the recent window, of the weights that answer and of candidates with rule "
+              "logistic-delta: the mean of -log(probability of the label).", "short",
+              {"{{model}}": newest("perceptron_log_loss"),
+               "{{model}} {{candidate}}": newest("perceptron_candidate_log_loss", by="model, candidate")}),
         Panel("Recall by label", "Over the recent window, of the weights that answer: the share of each label's events "
               "that was found. Of models with at most 50 labels.", "percentunit",
               {"{{model}} {{label}}": newest("perceptron_label_recall", by="model, label")}),

@@ -95,9 +95,8 @@ class ModelObserver:
             if (join := saved.head.counts.join) and join["set_aside"] and self._first("set aside"):
                 self._log.warning("records with timestamps far ahead of the others are set aside (logged once)")
             lines = advice(answering.learner)
-            for kind in ("accuracy", "runs"):
-                if kind in lines and self._first(kind):
-                    self._log.warning(f"{lines[kind]} (logged once)")
+            if (accuracy := lines.get("accuracy")) and self._first("accuracy"):
+                self._log.warning(f"{accuracy} (logged once)")
             if (variance := lines.get("variance")) and self._first(variance):
                 self._log.warning(variance)
 

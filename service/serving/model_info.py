@@ -3,7 +3,6 @@
 The docstring of a member is its description in `/openapi.json`. This module knows no web framework.
 """
 
-import asyncio
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Self
@@ -18,7 +17,6 @@ from service.learning.evaluation.confidence_sequences import PairedComparison, i
 from service.learning.evaluation.confusion import Confusion, share
 from service.learning.evaluation.given_answers import ALL
 from service.learning.evaluation.prequential import QUANTILES
-from service.learning.evaluation.ranking import MAX_RANKED, Ranking, ScoredEvents
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.join.memory import LABEL_OUTCOMES, NEVER
 from service.learning.learner import Learner
@@ -31,8 +29,6 @@ Saved = Annotated[str, Meta(examples=["2030-01-01T12:00:00.000+00:00"])]
 Offsets = Annotated[dict[str, int], Meta(examples=[{"0": 1234}], description="the next offset, by partition")]
 Digest = Annotated[str, Meta(examples=["9d55c0e5…"])]
 Interval = tuple[float, float]
-Rankings = dict[str | None, Ranking | None]
-"""How well scores rank recent events: those of the model itself (None), and of candidates by name."""
 COUNTS = "events", "mistakes", "wrong_predictions", "updates"
 """The counts that models and candidates show."""
 
@@ -76,11 +72,9 @@ class Accuracy(Share, forbid_unknown_fields=True):
     @classmethod
     def from_answering(cls, learner: Learner) -> Self:
         """The accuracy of the weights that answer; the recent one is of the answers that `positive_above` makes."""
-        serving = learner.serving
-        accuracy = cls.from_classifier(serving, serving.averaged)
-        if serving.observations.options.positive_above is not None:
-            events, right = serving.observations.recent_answers
-            accuracy.recent = share(sum(right), sum(events))
+        accuracy, seen = cls.from_classifier(learner.serving, learner.serving.averaged), learner.serving.observations
+        if seen.options.positive_above is not None:
+            accuracy.recent = seen.recent_answers.accuracy
         return accuracy
 
 
@@ -162,8 +156,8 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return "no difference" if not better else "better" if better == self.name else "worse"
 
     @classmethod
-    def from_learner(cls, learner: Learner, name: str, ranking: Ranking | None) -> Self:
-        """The candidate of this name, with the ranking by its scores."""
+    def from_learner(cls, learner: Learner, name: str) -> Self:
+        """The candidate of this name."""
         candidate, model = learner.candidates[name], _weights(learner.main)
         pair = next((p for p in learner.main.observations.recent.pairs if {p.first, p.second} == {name, model}), None)
         own, shared = msgspec.to_builtins(candidate.identity), msgspec.to_builtins(learner.identity)
@@ -179,7 +173,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             diverged=candidate.diverged,
             **_members(candidate.counts, *COUNTS),
             **_shares(_confusion(candidate), candidate.observations.recent_answers),
-            **ranked(ranking),
+            **candidate.observations.ranking._asdict(),
         )
 
 
@@ -283,20 +277,13 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stopped: str | None
 
     @classmethod
-    def from_model(
-        cls,
-        model: Model,
-        served: ServedModel,
-        array_figures: dict[str, Any] | None = None,
-        rankings: Rankings | None = None,
-    ) -> Self:
-        """The description of a model at this moment. A thread may have made the `array_figures` and `rankings`."""
+    def from_model(cls, model: Model, served: ServedModel, array_figures: dict[str, Any] | None = None) -> Self:
+        """The description of a model at this moment. A thread may have made the `array_figures`."""
         learner, head = served.learner, served.head
         identity, observations = learner.identity, learner.main.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
         serving, accuracy = learner.serving, Accuracy.from_predictors(learner)
         overall, recent = _confusion(serving), serving.observations.recent_answers
-        rankings = rankings or _rank(_scored(learner))
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(
             model=model.name,
@@ -317,7 +304,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             serve=answering_name(learner),
             served_accuracy=Accuracy.from_answering(learner),
             answered_accuracy=Accuracy.from_answers(learner, ALL),
-            candidates=[CandidateInfo.from_learner(learner, name, rankings.get(name)) for name in learner.candidates],
+            candidates=[CandidateInfo.from_learner(learner, name) for name in learner.candidates],
             bound=bound,
             bound_reason=bound_reason,
             saved_at=iso(head.saved_at),
@@ -330,17 +317,14 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             **_members(head, "version", "order", "state_digest"),
             **_members(learner.main.counts, *COUNTS, "confusion", "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
-            **ranked(rankings.get(learner.answering)),
+            **serving.observations.ranking._asdict(),
         )
 
 
 async def describe(model: Model, served: ServedModel) -> Description:
-    """The description of a model at this moment; a thread reads the arrays of a large one, or ranks many events."""
-    scored = _scored(served.learner)
-    is_small = sum(len(events.products) for events in scored.values()) <= MAX_RANKED
-    rankings = _rank(scored) if is_small else await asyncio.to_thread(_rank, scored)
+    """The description of a model at this moment; a thread reads the arrays of a large one."""
     array_figures = await read_all(served.learner, partial(_array_figures, served.learner))
-    return Description.from_model(model, served, array_figures, rankings)
+    return Description.from_model(model, served, array_figures)
 
 
 class Version(msgspec.Struct, forbid_unknown_fields=True):
@@ -403,23 +387,8 @@ def baseline(learner: Learner) -> Share:
 def previous_label_baseline(learner: Learner) -> Share:
     """The share of the events whose label is that of the event before."""
     recent = learner.main.observations.recent
-    return Share(
-        share(recent.previous.events - recent.previous.wrong, recent.previous.events), recent.previous_label_accuracy
-    )
-
-
-def _scored(learner: Learner) -> dict[str | None, ScoredEvents]:
-    """The recent scores of the model itself (None) and of the candidates, by name."""
-    return {name: learner.classifier(name).observations.recent_scores for name in (None, *learner.candidates)}
-
-
-def _rank(scored: dict[str | None, ScoredEvents]) -> Rankings:
-    return {name: events.ranking() for name, events in scored.items()}
-
-
-def ranked(ranking: Ranking | None) -> dict[str, Any]:
-    """The figures of a ranking, by name."""
-    return ranking._asdict() if ranking else dict.fromkeys(Ranking._fields)
+    (events, wrong), (same, changed) = recent.previous, recent.by_change(averaged=False).events
+    return Share(share(events - wrong, events), share(same, same + changed))
 
 
 def _array_figures(learner: Learner) -> dict[str, Any]:

@@ -409,22 +409,12 @@ class ModelSettings(LearningSettings):
 
     def options(self) -> Options:
         """How the model is watched and served."""
-        candidates = {
-            name: CandidateOptions(self._identity_with(candidate), candidate.serve, candidate.positive_above)
-            for name, candidate in self.candidates.items()
-        }
+        own = self.candidates.items()
+        candidates = {n: CandidateOptions(self._identity_with(c), c.serve, c.positive_above) for n, c in own}
         topic, silence = (self.join.topic, self.join.max_silence) if self.join else (None, None)
         max_silence = milliseconds(silence) if silence else 0
-        return Options(
-            self.window,
-            self.serve,
-            self.bound,
-            self._reference,
-            candidates,
-            topic or "",
-            max_silence,
-            self.positive_above,
-        )
+        watched = self.window, self.serve, self.bound, self._reference, candidates
+        return Options(*watched, topic or "", max_silence, self.positive_above)
 
     def identity(self) -> Identity:
         """The identity that a stored model must have to be continued."""

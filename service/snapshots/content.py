@@ -114,9 +114,9 @@ def observations(classifier: Classifier) -> StoredObservations:
     watch = classifier.observations
     recent, sums = watch.recent, copy(watch.bound_segment.sums) if watch.bound_segment else None
     is_binary, truth = recent.classes == 2, recent.truth.values
-    answered = recent.answered_wrong.values
-    flags = (recent.wrong.values, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.values, answered)
-    wrong, positive, averaged_wrong, answered_wrong = (np.packbits(each).tobytes().hex() for each in flags)
+    flags = recent.wrong, recent.averaged_wrong, recent.answered_wrong
+    positive = np.packbits(truth == 1 if is_binary else truth[:0]).tobytes().hex()
+    wrong, averaged_wrong, answered_wrong = (np.packbits(each.values).tobytes().hex() for each in flags)
     missed = recent.missed if classifier.identity.average else None
     return StoredObservations(
         squared_steps=watch.squared_steps,
@@ -132,7 +132,6 @@ def observations(classifier: Classifier) -> StoredObservations:
         recent_truth="" if is_binary else truth.astype("<u2").tobytes().hex(),
         diverged=classifier.diverged,
         previous=recent.previous,
-        ranking=watch.recent_scores.ranking(),
+        ranking=watch.ranking,
         recent_answered=answered_wrong,
-        recent_answers=len(answered),
     )

@@ -116,11 +116,10 @@ class StoredObservations(msgspec.Struct, frozen=True, omit_defaults=True, forbid
     """The answers that were given, in all ("") and by candidate."""
     previous: PredictedCounts = PredictedCounts()
     """The label of the event before as a prediction. Not counted before a release that knows it."""
-    ranking: Ranking | None = None
+    ranking: Ranking = Ranking()
     """How well recent scores ranked the events. The scores are not stored."""
     recent_answered: str = ""
     """One bit for each wrong answer, as above. Empty without `positive_above`."""
-    recent_answers: int = 0
 
 
 class KeptVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

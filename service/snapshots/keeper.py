@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from service.errors import DependencyError, SnapshotDamaged
-from service.learning.evaluation.ranking import MAX_RANKED
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
@@ -160,12 +159,8 @@ class Keeper:
 
     async def compute(self, learner: Learner, function: Callable[[], T]) -> T:
         """Call a function of a learner's state: in a thread if the state is large."""
-        classifiers = 1 + len(learner.candidates)
-        weights, events = (
-            len(learner.columns) * learner.identity.classes * classifiers,
-            self.options.window * classifiers,
-        )
-        is_small = weights <= MAX_INLINE_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS and events <= MAX_RANKED
+        weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
+        is_small = weights <= MAX_INLINE_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS
         return function() if is_small else await self.offload(function)
 
     async def new_learner(self, identity: Identity) -> Learner:

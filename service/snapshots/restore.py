@@ -49,14 +49,15 @@ def _flags(packed: str, count: int) -> NDArray[np.bool_]:
 
 
 def _recent(figures: StoredObservations, options: Options, classes: int) -> PrequentialWindow:
-    packed = (figures.recent_positive, figures.recent_wrong, figures.recent_averaged)
-    positive, wrong, averaged_wrong = (_flags(text, figures.recent_events) for text in packed)
+    packed = figures.recent_positive, figures.recent_wrong, figures.recent_averaged, figures.recent_answered
+    positive, wrong, averaged_wrong, answered = (_flags(text, figures.recent_events) for text in packed)
     truth = positive if classes == 2 else np.frombuffer(bytes.fromhex(figures.recent_truth), "<u2")
     recent = PrequentialWindow(options.window, classes, truth, wrong, averaged_wrong)
     recent.restored_margins, recent.averaged, recent.pairs = figures.margins, figures.averaged, list(figures.pairs)
     recent.restored_ranking, recent.previous = figures.ranking, figures.previous
-    if options.positive_above is not None:
-        recent.answered_wrong.add(_flags(figures.recent_answered, figures.recent_answers))
+    if options.positive_above is not None:  # if it is new, the sign decided about earlier answers
+        by_sign = averaged_wrong if options.serve == "average" else wrong
+        recent.answered_wrong.add(answered if len(answered) else by_sign)
     missed = figures.averaged_missed
     recent.missed = [figures.averaged.wrong - missed, missed] if isinstance(missed, int) else missed and missed.copy()
     return recent

@@ -10,12 +10,14 @@ from contextlib import suppress
 from itertools import dropwhile, islice
 from typing import Any
 
+import numpy as np
 import typer
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError
 from rich.console import Console
 
 from service.errors import ConfigurationError, DataError, PerceptronError
+from service.learning.evaluation.label_runs import sorted_note
 from service.serving.posting import Posting
 from service.settings.load import Settings
 from service.streaming.kafka.cluster import Cluster
@@ -62,12 +64,17 @@ class LabelFile(Events):
 
 
 def _part(events: Events, bad: Callable[[str], None], skip: int, count: int | None) -> Iterator[Line]:
-    """`count` events after the first `skip`; raises DataError if there are fewer than `skip`."""
+    """`count` events after the first `skip`, and a note if they are sorted by their labels.
+
+    Raises DataError if there are fewer than `skip`.
+    """
     lines = events.lines(bad)
     if (skipped := sum(1 for _ in islice(lines, skip))) < skip:
         only = quantity(skipped, events.kind)
         raise DataError(f"{events.name}: it has only {only}, and --skip {skip} leaves them out")
     yield from islice(lines, count)
+    if note := sorted_note(events.name, np.array(events.labels)):
+        typer.echo(f"note: {note}", err=True)
 
 
 def dry_run(events: Events, count: int | None, skip: int) -> None:
@@ -82,7 +89,6 @@ def dry_run(events: Events, count: int | None, skip: int) -> None:
     if bad:
         raise DataError(f"{events.name}: {quantity(len(bad), 'line')} bad, {quantity(good, events.kind)} good")
     typer.echo(f"{quantity(good, events.kind)} good; nothing was sent")
-    _echo_order(events)
 
 
 async def produce_file(
@@ -135,13 +141,6 @@ async def produce_file(
         note = f" ({sent_events}; --skip {skip + acknowledged} goes on)" if acknowledged else ""
         raise type(error)(f"{error}{note}") from None
     typer.echo(f"{quantity(sent, events.kind)} sent to {topic}", err=True)
-    _echo_order(events)
-
-
-def _echo_order(events: Events) -> None:
-    """Say so if the events are sorted by their labels."""
-    if note := events.order_note:
-        typer.echo(f"note: {note}", err=True)
 
 
 async def _send_line(producer: AIOKafkaProducer, topic: str, line: Line, events: Events) -> Any:

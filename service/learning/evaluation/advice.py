@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from service.learning.classifier import Classifier
-from service.learning.evaluation.label_runs import AS_GOOD, CURE, LabelRuns
+from service.learning.evaluation.label_runs import CURE, MAX_LABELS, in_runs, repeated
 from service.learning.identity import as_text
 from service.learning.learner import Learner
 from service.learning.options import MODEL_ITSELF
@@ -74,17 +74,15 @@ def advice(learner: Learner) -> dict[str, str]:
 
 def _runs(learner: Learner) -> str:
     """A line if recent labels come in runs, and the label of the event before is as good as the model; "" if not."""
-    serving, labels = learner.serving, learner.main.observations.recent.truth.values
-    previous, recent = learner.main.observations.recent.previous_label_accuracy or 0.0, serving.observations.recent
-    accuracy = recent.average_accuracy if serving.averaged else recent.accuracy
-    if accuracy is None or previous < accuracy - AS_GOOD or not LabelRuns.of(labels).are_shown:
+    recent, averaged = learner.serving.observations.recent, learner.serving.averaged
+    labels, accuracy = recent.truth.newest(min(recent.window, MAX_LABELS)), recent.confusion(averaged).accuracy
+    if accuracy is None or not in_runs(labels, accuracy):
         return ""
-    changed = recent.by_change(serving.averaged)
+    _, changed, _, right = (*recent.by_change(averaged).events, *recent.by_change(averaged).right)
     return (
-        f"labels come in runs: the label of the event before was right for {previous:.1%} of the last {len(labels):,} "
-        f"events, the model for {accuracy:.1%}, but only for {changed.right[1]:,} of the {changed.events[1]:,} whose "
-        f"label differs from the one before: it may follow the last labels and know nothing else; if they come from a "
-        f"file, {CURE}"
+        f"labels come in runs: the label of the event before was right for {repeated(labels):.1%} of the last "
+        f"{len(labels):,} events, the model for {accuracy:.1%}, but only for {right:,} of the {changed:,} whose label "
+        f"differs from the one before: it may know nothing but the last labels; if they come from a file, {CURE}"
     )
 
 

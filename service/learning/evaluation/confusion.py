@@ -31,6 +31,11 @@ class Confusion(NamedTuple):
         return list(map(share, self.right, self.events))
 
     @property
+    def accuracy(self) -> float | None:
+        """The share of right predictions."""
+        return share(sum(self.right), sum(self.events))
+
+    @property
     def balanced_accuracy(self) -> float | None:
         """The mean of the recalls over the labels with events. If only one of two labels has events, it is None."""
         recalls = [recall for recall in self.recalls if recall is not None]

@@ -12,7 +12,7 @@ from service.learning.columns.columns import Batch
 from service.learning.evaluation.confusion import Confusion
 from service.learning.evaluation.mistake_bound import MIN_GAMMA, BoundSegment, SegmentSums, no_bound_reason
 from service.learning.evaluation.prequential import PrequentialWindow
-from service.learning.evaluation.ranking import ScoredEvents
+from service.learning.evaluation.ranking import Ranking
 from service.learning.identity import Identity
 from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Learned, Vector, squared_norm
@@ -54,17 +54,13 @@ class ModelObservations:
     @property
     def recent_answers(self) -> Confusion:
         """Labels and answers in the recent window, by the weights that answer and by `positive_above`."""
-        return self.recent.confusion(self.averaged) if self.options.positive_above is None else self.recent.answers
+        return self.recent.confusion(self.averaged, answered=self.options.positive_above is not None)
 
     @property
-    def recent_scores(self) -> ScoredEvents:
-        """The recent scores by the weights that answer. They are kept for two labels only."""
-        identity, recent = self._identity, self.recent
-        slope = identity.parameter if RULES[identity.rule].probability else None
-        truth, products = recent.products(self.averaged)
-        if identity.multiclass:
-            truth, products = truth[:0], products[:0]
-        return ScoredEvents(truth, products, slope, recent.restored_ranking)
+    def ranking(self) -> Ranking:
+        """How well the recent scores by the weights that answer rank events."""
+        identity = self._identity
+        return self.recent.ranking(self.averaged, identity.parameter if RULES[identity.rule].probability else None)
 
     def failed_check(self, squared_norm: float) -> str | None:
         """The check that a state with this ‖w‖² fails, so that the state must be corrupt; None if it fails none."""
@@ -115,8 +111,7 @@ class ModelObservations:
         if self.bound_segment is not None:
             self.bound_segment.follow(identity, batch, learned)
         averaged_scores = learned.averaged_scores
-        products = batch.labels * averaged_scores if len(averaged_scores) else averaged_scores
-        self.recent.add(learned, margins, products)
+        self.recent.add(learned, margins, batch.labels[: len(averaged_scores)] * averaged_scores)
         if (above := self.options.positive_above) is not None:
             scores = averaged_scores if self.averaged else learned.scores
             self.recent.answered_wrong.add((scores > above) != learned.truth)

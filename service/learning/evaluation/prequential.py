@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from service.learning.evaluation.confidence_sequences import PairedComparison, update_pairs
 from service.learning.evaluation.confusion import Confusion
-from service.learning.evaluation.ranking import Ranking
+from service.learning.evaluation.ranking import MAX_RANKED, Ranking, rank
 from service.learning.kernel.kernel import Learned, Vector
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -78,11 +78,11 @@ class PrequentialWindow:
         self.wrong, self.averaged_wrong = LastValues(window, wrong), LastValues(window, averaged_wrong)
         """Whether the weights predicted each event wrongly, and whether their average did, if there is one."""
         self.answered_wrong = LastValues(window, _NONE)
-        """Whether the answer was wrong that `positive_above` makes of the served score, if it is set."""
+        """Whether the answer to each event was wrong, if `positive_above` is set."""
         self._products, self._margins = LastValues(window, np.zeros(0)), LastValues(window, np.zeros(0))
         self._averaged_products = LastValues(window, np.zeros(0))
         self.restored_margins: Margins | None = None
-        self.restored_ranking: Ranking | None = None
+        self.restored_ranking = Ranking()
         self.averaged, self.previous = PredictedCounts(), PredictedCounts()
         """The counts of the average, and of always predicting the label of the event before."""
         self.missed: list[int] | None = [0] * classes
@@ -122,11 +122,12 @@ class PrequentialWindow:
             self.previous = PredictedCounts(events + count, wrong + count - int(np.count_nonzero(previous)))
             self.pairs = update_pairs(self.pairs, {**right, "previous": previous})
 
-    def products(self, averaged: bool) -> tuple[Array, Array]:
-        """The labels and the y·s by the weights or their average, for events since the restore."""
-        products = (self._averaged_products if averaged else self._products).values
-        truth = self.truth.values
-        return truth[len(truth) - len(products) :], products
+    def ranking(self, averaged: bool, slope: float | None) -> Ranking:
+        """How well the weights or their average rank the events since the restore; see `ranking.rank`."""
+        products = (self._averaged_products if averaged else self._products).newest(min(self.window, MAX_RANKED))
+        if self.classes > 2 or not len(products):
+            return self.restored_ranking
+        return rank(self.truth.newest(len(products)), products, slope)
 
     @property
     def accuracy(self) -> float | None:
@@ -144,24 +145,18 @@ class PrequentialWindow:
         truth = self.truth.values
         return int(np.bincount(truth).max()) / len(truth) if len(truth) else None
 
-    @property
-    def previous_label_accuracy(self) -> float | None:
-        """The share of the events in the window whose label is the one of the event before."""
-        return _accuracy(np.diff(self.truth.values) != 0)
+    def confusion(self, averaged: bool, answered: bool = False) -> Confusion:
+        """Labels and predictions in the window, by the weights or their average, for events that have both.
 
-    def confusion(self, averaged: bool) -> Confusion:
-        """Labels and predictions in the window, by the weights or their average, for events that have both."""
-        return _confusion(self.truth.values, (self.averaged_wrong if averaged else self.wrong).values, self.classes)
-
-    @property
-    def answers(self) -> Confusion:
-        """As `confusion`, by the answers that `positive_above` makes."""
-        return _confusion(self.truth.values, self.answered_wrong.values, self.classes)
+        If `answered`, it is by the answers that `positive_above` made.
+        """
+        wrong = self.answered_wrong if answered else self.averaged_wrong if averaged else self.wrong
+        return _confusion(self.truth.values, wrong.values, self.classes)
 
     def by_change(self, averaged: bool) -> Confusion:
         """As `confusion`, of events whose label is the one of the event before, and of those whose label differs."""
-        wrong = (self.averaged_wrong if averaged else self.wrong).values
-        return _confusion((np.diff(self.truth.values) != 0).astype(np.uint16), wrong, 2)
+        changed = np.diff(self.truth.values) != 0
+        return _confusion(changed.astype(np.uint16), (self.averaged_wrong if averaged else self.wrong).values, 2)
 
     @property
     def margins(self) -> Margins | None:

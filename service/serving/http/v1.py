@@ -186,9 +186,9 @@ def install_v1(
     @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses(MODEL_PROBLEMS, CandidateList))
     async def list_candidates(name: str) -> Response:
         """The candidates that learn side by side with the model: how each predicts, and which one answers."""
-        model, served = models.answering(name)
-        about = await describe(model, served)
-        return encoded(CandidateList(model.name, served.learner.answering, about.candidates))
+        model, (learner, _, _) = models.answering(name)
+        described = [CandidateInfo.from_learner(learner, candidate) for candidate in learner.candidates]
+        return encoded(CandidateList(model.name, learner.answering, described))
 
     # `name` is a query parameter here, and generated clients mix up two parameters of one name.
     @app.get("/v1/models/{model}/weights", tags=["models"], responses=responses(WEIGHTS_PROBLEMS, WeightList))

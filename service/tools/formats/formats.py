@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from service.errors import ConfigurationError, DataError
+from service.learning.evaluation.label_runs import MAX_LABELS
 from service.learning.events.json_pointer import parse_pointer, quoted_name
 from service.learning.events.value_formats import DOUBLE_VECTOR, HEADER, JSON, MESSAGE_PACK, ValueFormat, encode_vector
 from service.learning.identity import Identity
@@ -56,14 +57,14 @@ class Events:
         except OSError as error:
             raise ConfigurationError(f"{file}: {error.strerror}") from None
         self._reader: Any = None
-        self._runs: Any = None
+        self.labels: list[float] = []
+        """The labels of the first events that were checked, at most MAX_LABELS."""
         if check:
-            from service.learning.evaluation.label_runs import LabelRuns
             from service.learning.events.event_reader import EventReader, use_compiled_reader  # it takes long to load
 
             if self.size > LARGE_FILE_BYTES:  # it takes a second to load
                 use_compiled_reader(True)
-            self._reader, self._runs = EventReader(identity), LabelRuns()
+            self._reader = EventReader(identity)
 
     def lines(self, bad: Callable[[str], None]) -> Iterator[Line]:
         """The good events. `bad` is called with a message for each bad line, and may raise.
@@ -102,16 +103,11 @@ class Events:
         if self._reader:
             good = [(i, event) for i, event in enumerate(events) if isinstance(event, bytes)]
             read = self._reader.read([event for _, event in good])
-            self._runs.add(read.labels)
+            self.labels += read.labels[: MAX_LABELS - len(self.labels)].tolist()
             for reject in read.rejects:
                 i, event = good[reject.record]
                 events[i] = BadLine(self._rejected(event, reject.reason, reject.detail))
         return events
-
-    @property
-    def order_note(self) -> str:
-        """A line if the events that were read and checked are sorted by their labels; "" if they are not."""
-        return self._runs.sorted_note(self.name) if self._runs else ""
 
     def _rejected(self, event: bytes, reason: str, detail: str) -> str:
         """Why the model would reject an event, in words about its line."""

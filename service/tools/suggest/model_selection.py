@@ -3,6 +3,7 @@
 Every event is predicted, then learned, as in a service.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,14 +13,13 @@ from numpy.typing import NDArray
 
 from service.errors import DataError
 from service.learning.evaluation.advice import repeated_ids
-from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY, interval
-from service.learning.evaluation.confusion import Confusion
-from service.learning.evaluation.label_runs import AS_GOOD, LabelRuns
+from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
+from service.learning.evaluation.label_runs import DEVIATIONS, changes, in_runs, repeated, sorted_note
 from service.learning.events.event_reader import EventReader
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.learner import Learner
 from service.learning.records import P0, Records
-from service.serving.model_info import Accuracy, ranked
+from service.serving.model_info import Accuracy
 from service.settings.model import ModelSettings
 
 TRIED_RULES = ("perceptron", "logistic-delta")
@@ -48,6 +48,9 @@ class Trial(NamedTuple):
     """The accuracy in the later half of the events, when the beginning is forgotten."""
     f1: float | None = None
     """The F1 of the positive one of two labels in the later half."""
+    by_change: float = 0.0
+    """The mean of two accuracies in the later half: on labels like the one before, and on labels that differ from it.
+    A model that only follows the last label has FOLLOWING."""
     merit: float = 0.0
     """The figure that decides: `by_change` if labels come in runs, `f1` if the positive label is rare, else `later`."""
     beats_baseline: bool = False
@@ -56,11 +59,6 @@ class Trial(NamedTuple):
     average_precision: float | None = None
     log_loss: float | None = None
     """How well the scores in the later half rank its events: see `evaluation.ranking`."""
-    by_change: float | None = None
-    """The mean of two accuracies in the later half: on labels like the one before, and on labels that differ from it.
-    A model that only follows the last label has FOLLOWING."""
-    beats_following: bool = False
-    """Whether `by_change` is shown to be more than that, at 95 % for all trials together."""
 
     @property
     def name(self) -> str:
@@ -93,8 +91,8 @@ class SampleComparison(NamedTuple):
     """The detail of one of these rejections."""
     repeated: str
     """A line if many events repeat an id, else ""."""
-    order: LabelRuns
-    """The labels in their order. If they are sorted, the trials had the events in random order."""
+    is_sorted: str
+    """If the events are sorted by their labels, a line that says so; then the trials had them in random order."""
     previous: float
     """The accuracy of the label of the event before, in the later half."""
     in_runs: bool
@@ -112,19 +110,18 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
     example = rejects[0].detail if rejects else ""
     if not events:
         raise DataError(f"no record is an event: {example or '`where` skips all'}")
-    order = LabelRuns.of(labels)
-    if order.are_sorted:
+    if note := sorted_note("the sample", labels):
         places = np.random.default_rng(0).permutation(len(events))
         events, labels = events[places.tolist()], labels[places]
     later = labels[len(events) // 2 :]
     positives = float((later > 0).mean())
     f1 = 2.0 * positives / (1.0 + positives) if is_rare else None
     overall, recent = _majority_share(labels), _majority_share(later)
-    baseline = Trial("baseline", "", "", 0.0, overall, recent, f1, recent if f1 is None else f1)
+    baseline = Trial("baseline", "", "", 0.0, overall, recent, f1, merit=recent if f1 is None else f1)
     variants = [(rule, weights, 0.0) for rule in TRIED_RULES for weights in AVERAGE]
     if is_rare:
         variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
-    trials, error = list[Trial](), ERROR_PROBABILITY / (len(SCALES) * len(variants))
+    trials = list[Trial]()
     for scale, added in SCALES.items():
         # The model itself is the first trial; the others are its candidates.
         model, *others = (Trial(rule, scale, weights, margin) for rule, weights, margin in variants)
@@ -136,7 +133,7 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
         learner.reconcile()
         learner.apply(Records.from_values(0, events))
         pairs = [pair for pair in learner.main.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
-        better = {pair.better(error) for pair in pairs}
+        better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
         for trial in (model, *others):
             by = learner.classifier(None if trial is model else trial.name)
             if learner.main.diverged or by.diverged:
@@ -147,21 +144,16 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
             merit = (f1 if is_rare else served.recent) or 0.0
             is_shown = is_rare or ("last" if trial is model else trial.name) in better
             beats = is_shown and merit > baseline.merit + MIN_GAIN
-            figures = ranked(seen.recent_scores.ranking()) | _by_change(seen.recent.by_change(by.averaged), error)
-            trials.append(Trial(*trial[:4], served.all, served.recent, f1, merit, beats, **figures))
-    reasons, said = dict(Counter(reject.reason for reject in rejects)), repeated_ids(read.ids)
-    runs = LabelRuns.of(later)
-    in_runs = runs.are_shown and runs.repeated >= max(trial.later or 0.0 for trial in trials) - AS_GOOD
-    if in_runs:
+            change = seen.recent.by_change(by.averaged).balanced_accuracy or 0.0
+            trials.append(Trial(*trial[:4], served.all, served.recent, f1, change, merit, beats, *seen.ranking))
+    follows = in_runs(later, max(trial.later or 0.0 for trial in trials))
+    if follows:
         baseline = baseline._replace(merit=FOLLOWING)
-        trials = [t._replace(merit=t.by_change or 0.0, beats_baseline=t.beats_following) for t in trials]
-    return SampleComparison(trials, baseline, len(events), reasons, example, said, order, runs.repeated, in_runs)
-
-
-def _by_change(changes: Confusion, error: float) -> dict[str, Any]:
-    """The accuracy on labels that repeat and on labels that change, and whether it is more than FOLLOWING."""
-    ends = [interval(events, right, error / 2.0)[0] for events, right in zip(*changes, strict=True)]
-    return {"by_change": changes.balanced_accuracy, "beats_following": sum(ends) / 2.0 > FOLLOWING}
+        # The standard error of the mean of two shares is at most a quarter of that root.
+        least = FOLLOWING + DEVIATIONS * 0.25 / math.sqrt(changes(later))
+        trials = [each._replace(merit=each.by_change, beats_baseline=each.by_change > least) for each in trials]
+    reasons, said = dict(Counter(reject.reason for reject in rejects)), repeated_ids(read.ids)
+    return SampleComparison(trials, baseline, len(events), reasons, example, said, note, repeated(later), follows)
 
 
 def _majority_share(labels: NDArray[np.float64]) -> float:

@@ -67,7 +67,7 @@ def suggest_settings(
         own = {choice.setting for choice in join.choices} | {"event.label"}
         choices = [*(choice for choice in choices if choice.setting not in own), *join.choices]
     verdict = _verdict(chosen, comparison)
-    notes = [*_notes(sample.name, event, comparison)]
+    notes = [*_notes(event, comparison)]
     text = _toml(topic, bootstrap, sample, verdict, choices)
     count = len(event.values)
     if as_json:
@@ -97,19 +97,13 @@ def suggest_settings(
             for each, mark in event.members[:MAX_ROWS]
         ]
         previous = Trial("previous label", "", "", later=comparison.previous, by_change=FOLLOWING)
-        changes = int(comparison.in_runs)
         trials = [
-            (
-                *trial[:4],
-                *_texts("{:.1%}", trial[4:7]),
-                *_texts("{:.3f}", trial[9:12]),
-                *_texts("{:.1%}", trial[12 : 12 + changes]),
-            )
+            (*trial[:4], *_texts("{:.1%}", trial[4:8]), *_texts("{:.3f}", trial[10:]))
             for trial in (comparison.baseline, previous, *comparison.trials)
         ]
         print_tables({("member", "kind", "present", "distinct", "example", "note"): members})
-        titles = ("rule", "scale", "weights", "margin", "right", "later half", "F1", "AUC", "avg. prec.", "log loss")
-        print_tables({titles + ("by change",) * changes: trials})
+        figures = ("right", "later half", "F1", "by change", "AUC", "avg. prec.", "log loss")
+        print_tables({("rule", "scale", "weights", "margin", *figures): trials})
         if len(event.members) > MAX_ROWS:
             typer.echo(f"{len(event.members) - MAX_ROWS:,} more members: --json has them all\n")
         typer.echo(f"{verdict}\n\n{text}")
@@ -151,7 +145,7 @@ def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choi
 
 
 def _texts(form: str, figures: Iterable[Any]) -> Iterator[str]:
-    return ("-" if figure is None else form.format(figure) for figure in figures)
+    return (form.format(figure) if figure else "-" for figure in figures)
 
 
 def _figure(trial: Trial) -> str:
@@ -170,17 +164,16 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
     return f"{best}: {name}: {_figure(chosen)} {figure} in the later half; {baseline}"
 
 
-def _notes(name: str, event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
+def _notes(event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
     """Cautions about the label and the figures."""
-    if sorted_note := comparison.order.sorted_note(name):
-        yield f"{sorted_note}; here settings are compared on the sample in random order"
+    if comparison.is_sorted:
+        yield f"{comparison.is_sorted}; here settings are compared on the sample in random order"
     elif comparison.in_runs:
         best = max(trial.later or 0.0 for trial in comparison.trials)
         yield (
-            "labels come in runs: in the later half the label of the event before is right for "
-            f"{comparison.previous:.1%}, and the best setting for {best:.1%}: settings are judged by the mean of two "
-            "accuracies, on labels like the one before and on labels that differ; if the order is that of a file, "
-            f"{CURE}"
+            f"labels come in runs: the label of the event before is right for {comparison.previous:.1%} in the later "
+            f"half, the best setting for {best:.1%}: so the mean of two accuracies decides, on labels like the one "
+            f"before and on labels that differ; if the order is that of a file, {CURE}"
         )
     if is_amount(event.label):
         values = f"{event.label.distinct:,} different values in {quantity(event.label.present, 'record')}"

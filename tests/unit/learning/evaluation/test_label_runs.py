@@ -79,8 +79,7 @@ def test_a_sample_that_is_sorted_by_its_label_is_compared_in_random_order() -> N
     """Sorted, nearly every event is right after the one before it, whatever the features."""
     comparison = compare(sorted(runs(), key=lambda each: each[1]))
     best = best_trial(comparison.trials)
-    assert comparison.order.changes == 1
-    assert "8,000 events in 2 runs of one label" in comparison.order.sorted_note("the file")
+    assert "8,000 events in 2 runs of one label" in comparison.is_sorted
     assert (comparison.in_runs, best.beats_baseline) == (False, False)
     assert best.later == pytest.approx(0.5, abs=0.03)
     assert json.dumps(best._asdict())

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 from sklearn import metrics
 
-from service.learning.evaluation.ranking import MAX_RANKED, MIN_LABEL_EVENTS
+from service.learning.evaluation.ranking import MIN_LABEL_EVENTS
 from service.learning.identity import Identity
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
-from service.serving import model_info
-from service.serving.models import static_model
 from tests.checks import learner_of, restored
 from tests.conftest import event
 from tests.unit.applications import describe
@@ -65,13 +63,3 @@ def test_recent_scores_are_ranked_as_scikit_learn_does(rule: dict[str, Any], ser
 def test_many_labels_have_no_ranking() -> None:
     learner = learner_of(Identity(labels=(0, 1, 2)), [event({"a": 1}, i % 3) for i in range(300)])
     assert shown(describe(learner)) == (None, None, None)
-
-
-async def test_a_thread_ranks_a_large_window() -> None:
-    rng, count = random.Random(2), MAX_RANKED + 1
-    learner = learner_of(Identity(), (), Options(window=count))
-    learner.apply(Records.from_values(0, [event({"a": rng.random()}, rng.randrange(2)) for _ in range(count)]))
-    model = static_model("m", learner, 1.0)
-    model.learning_here = True
-    assert model.answering is not None
-    assert await model_info.describe(model, model.answering) == describe(learner)

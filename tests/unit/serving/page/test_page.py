@@ -86,6 +86,7 @@ async def test_the_body_has_what_the_page_shows() -> None:
     assert {name for name, _ in body["largest"][0]["weights"]} <= {"a", "b.c=x", "b.c=y"}
     ((_, events, *_, shares, (low, high)),) = body["points"]
     model, members = body["model"], {"last": "accuracy", "average": "average_accuracy", "baseline": "baseline"}
+    members["previous"] = "previous_label_baseline"
     assert events == 40
     assert shares.keys() == members.keys()
     for name, member in members.items():
