@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 MIN_LABEL_EVENTS = 50
 """The events that each label needs: with fewer, the figures may be chance."""
 MAX_RANKED = 10_000
-"""The most events that are ranked, the newest ones: they hold the event loop for 1 ms (measured)."""
+"""The most events that are ranked, the newest ones: they hold the event loop for 1.2 ms (measured)."""
 
 
 class Ranking(NamedTuple):
@@ -31,9 +31,11 @@ def rank(truth: NDArray[Any], products: NDArray[np.float64], slope: float | None
     positive = truth == 1
     if not MIN_LABEL_EVENTS <= np.count_nonzero(positive) <= len(products) - MIN_LABEL_EVENTS:
         return Ranking()
+    order = np.argsort(negated := np.where(positive, -products, products))
     # Equal scores are one threshold. The highest comes first.
-    scores, index = np.unique(np.where(positive, -products, products), return_inverse=True)
-    found, false = (np.bincount(index[part], minlength=len(scores)).cumsum() for part in (positive, ~positive))
+    last = np.flatnonzero(np.diff(negated[order], append=np.inf))
+    found = positive[order].cumsum()[last]
+    false = last + 1 - found
     new, above = np.diff(found, prepend=0), false - np.diff(false, prepend=0) / 2.0
     auc = float(new @ (false[-1] - above)) / (int(found[-1]) * int(false[-1]))
     loss = None if slope is None else float(np.logaddexp(0.0, -slope * products).mean())
