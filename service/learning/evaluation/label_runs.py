@@ -44,7 +44,7 @@ def in_runs(labels: Labels, accuracy: float) -> bool:
 def sorted_note(name: str, labels: Labels) -> str:
     """A line if the events of this file or topic are sorted by their labels, or nearly so; "" if they are not.
 
-    >>> sorted_note("x", np.repeat([0, 1], 50))[:59], sorted_note("x", np.tile([0, 1], 50))
+    >>> sorted_note("x", np.repeat([0, 1], 50))[:60], sorted_note("x", np.tile([0, 1], 50))
     ('x is sorted by its label (100 events in 2 runs of one label)', '')
     """
     expected = (1.0 - chance(labels)) * len(labels)
