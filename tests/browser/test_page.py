@@ -114,7 +114,9 @@ async def _shows_the_figures_of_the_service(page: Page, service: Running) -> Non
     await expect(page.locator("#confusion th").first).to_have_text("Label, and predicted by the last weights")
     shares = (f"{100 * model[name][period]:.1f} %" for name in ("recall", "precision") for period in ("recent", "all"))
     sentence = "Label 1, of recent and of all events: recall {} and {}, precision {} and {}."
-    await expect(page.locator("#positive")).to_have_text(sentence.format(*shares))
+    ranked = f" Recent scores: AUC {model['auc']:.3f}, average precision {model['average_precision']:.3f}."
+    await expect(page.locator("#positive")).to_have_text(sentence.format(*shares) + ranked)
+    await expect(page.locator("#predictors")).to_contain_text("the label of the event before")
     await expect(page.locator("#rejected")).to_contain_text(f"missing-field1partition 0, offset {RECORDS}")
     await expect(page.locator("#rejected")).to_contain_text(f"skipped1partition 0, offset {RECORDS + 1}")
     await expect(page.locator("#version")).to_contain_text(f"State digest{model['state_digest']}")

@@ -9,7 +9,9 @@ from sklearn import metrics
 from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.records import Records
+from service.serving.http.v1_predictions import V1Request
 from service.serving.model_info import Share
+from service.serving.scoring import answer, freeze, predict_large
 from tests.checks import learner_of, restored
 from tests.conftest import event
 from tests.unit.applications import describe
@@ -73,3 +75,14 @@ def test_a_share_that_is_not_defined_is_null() -> None:
     assert describe(learner).recall == Share(0.0, 0.0)
     learner.main.observations.recent.missed = None
     assert describe(learner).recall == Share(None, 0.0)
+
+
+@pytest.mark.parametrize("tie", ["negative", "positive"])
+def test_large_requests_are_answered_by_positive_above_too(tie: Any) -> None:
+    """The score itself is not above it, whatever the tie."""
+    learner = learner_of(Identity(tie=tie), [event({"a": 1}, 1)], Options(positive_above=1.5))
+    request = V1Request(b'{"instances":[{"features":{"a":0.5}},{"features":{"a":1}}]}', 2)
+    large = predict_large(freeze(learner, learner.main), request, False, 1)
+    single = [answer(learner, learner.main, {"a": value}, False, 1) for value in (0.5, 1.0)]
+    assert [(each.label, each.score) for each in large] == [(-1, 1.5), (1, 2.0)]
+    assert [(each.label, each.score) for each in single] == [(-1, 1.5), (1, 2.0)]
