@@ -136,7 +136,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
     also of names in `scratch`. `events` is a pair of tables: labels (ABSENT if there is none) and weights; the ends of
     features, the indices of events and of skipped values, and the offsets and sizes of ids (-1 if there is none).
     """
-    nodes, path_names = paths[0], paths[1].ctypes.data
+    nodes, path_names, conditions = paths[0], paths[1].ctypes.data, paths[2]
     firsts, numbers, string_ends, string_codes, literals, texts = expected
     strings = texts.ctypes.data
     names, hashes, values, is_number = features
@@ -272,6 +272,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     return
                 is_feature = selected[key]
             start = i + (c == _QUOTE)
+            condition = conditions[part] if part >= 0 else -1
             if c == _QUOTE:
                 i = json_tokens.parse_string(data, start, is_feature or part >= 0)
                 if i < 0 or part == WEIGHT or (is_feature and text == _REJECTED):
@@ -279,10 +280,11 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 text_size = i - 1 - start
                 if part == ID:
                     positions[3, n], positions[4, n] = start, text_size
-                if part == LABEL or part >= WHERE:
-                    codes[part] = path_tree.code_of_string(
-                        part, data, start, text_size, firsts, string_ends, strings, string_codes
-                    )
+                for checked in (LABEL if part == LABEL else -1, condition):
+                    if checked >= 0:
+                        codes[checked] = path_tree.code_of_string(
+                            checked, data, start, text_size, firsts, string_ends, strings, string_codes
+                        )
                 if is_feature and text == _CATEGORY:
                     both = size + 1 + text_size  # with the equals sign
                     if both > max_name or used + both + PADDING_BYTES > len(scratch) or count == len(values):
@@ -310,14 +312,14 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     break
                 i += 5 if literal == FALSE else 4
                 value = 1.0 if literal == TRUE else 0.0
-            if part == LABEL or part >= WHERE:
-                if literal >= 0:
-                    codes[part] = literals[part, literal]
-                elif abs(value) <= path_tree.MAX_EXACT_INTEGER:
-                    codes[part] = path_tree.code_of_number(part, value, firsts, numbers)
-                else:
-                    break
-            elif part > FEATURES:
+            if (part == LABEL or condition >= 0) and not abs(value) <= path_tree.MAX_EXACT_INTEGER:
+                break
+            for checked in (LABEL if part == LABEL else -1, condition):
+                if checked >= 0 and literal >= 0:
+                    codes[checked] = literals[checked, literal]
+                elif checked >= 0:
+                    codes[checked] = path_tree.code_of_number(checked, value, firsts, numbers)
+            if FEATURES < part < WHERE and part != LABEL:
                 if literal >= 0 or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
                     break
                 codes[part] = value

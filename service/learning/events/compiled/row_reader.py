@@ -52,10 +52,14 @@ class RowReader:
         """
         identity, parts = flattener.identity, [path for path in paths if path is not None]
         nested = any(path[: len(part)] == part for part in parts[1:] for path in parts if path != part)
-        if nested or len(set(parts)) < len(parts) or (identity.dimension or 0) > identity.max_features:
+        own = [path for path in paths[:WHERE] if path is not None]
+        same = len(set(own)) < len(own) or paths[FEATURES] in paths[WHERE:]
+        if nested or same or (identity.dimension or 0) > identity.max_features:
             raise UnsupportedError
         tree = path_tree.path_tree(paths)
-        self._paths, self._expected = (tree.nodes, tree.names), path_tree.expected_values(expected)
+        conditions = [len(paths) - 1 - paths[::-1].index(path) if path in paths[WHERE:] else -1 for path in paths]
+        self._paths = tree.nodes, tree.names, np.array(conditions)
+        self._expected = path_tree.expected_values(expected)
         self._identity, self._patterns = identity, flattener.patterns
         self._max_bytes, self._min_label, self._rules = max_bytes, label, rules
         self._dimension = (identity.dimension or 0) if identity.features == "positional" else -1

@@ -37,14 +37,29 @@ pytestmark = pytest.mark.usefixtures("compiled_reader")
             ),
             b'{"after":{"x":{"a":1,"ts":5,"u":{"id":"q"}},"y":"yes"},"before":null}',
         ),
+        (
+            Identity(event=Places(where={"/label": (1, "x"), "/weight": (0.5, 2), "/id": ("a",), "/op": (True,)})),
+            b'{"features":{"a":1},"label":1,"weight":2,"id":"a","op":true}',
+        ),
     ],
-    ids=["named", "hashed", "positional", "whole", "within"],
+    ids=["named", "hashed", "positional", "whole", "within", "where on other parts"],
 )
 def test_usual_events_are_read_by_rows(identity: Identity, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the compiled reader would make nothing faster."""
     monkeypatch.setattr(CarefulReader, "read", None)
     batch, events = decode(identity, [raw])
     assert (len(batch.labels), events.rejects) == (1, [])
+
+
+@pytest.mark.parametrize("label", ["0", "null", '"x"', "true"])
+def test_a_record_without_the_label_that_where_asks_for_is_skipped_by_rows(
+    label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CarefulReader, "read", None)
+    _, events = decode(
+        Identity(event=Places(where={"/label": (1, 2)})), [b'{"features":{},"label":%b}' % label.encode()]
+    )
+    assert events.skipped == [0]
 
 
 def read_numbers(texts: Sequence[str]) -> list[float]:
