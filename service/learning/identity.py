@@ -36,8 +36,10 @@ Margin = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_VALUE)]
 
 Mode = Literal["named", "positional", "hashed"]
 """The kinds of features: see `columns.columns`."""
-Text = Literal["category", "ignore", "reject"]
-"""What a string value becomes: the feature `name=value`, nothing, or a rejection."""
+Text = Literal["category", "ignore", "reject", "number"]
+"""What a string value becomes: the feature `name=value`, nothing, a rejection, or a number if it is one."""
+ValueType = Literal["number", "category", "time"]
+"""How a value is read, whatever it is in the record: see `events.flatten`."""
 
 
 SUMS = ("count", "mean", "m2")
@@ -64,6 +66,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, for
     """Shell patterns for flattened names, before any `=value`. Without patterns all features are learned."""
     where: dict[str, tuple[Label, ...]] = {}
     """The values that a record must have at each pointer; other records are passed over."""
+    types: tuple[tuple[str, ValueType], ...] | msgspec.UnsetType = msgspec.UNSET
+    """Shell patterns, as above, and the type of the values that they match; the first match counts."""
+    nan: Literal["absent"] | msgspec.UnsetType = msgspec.UNSET
+    """Unset if a feature that is NaN is rejected."""
 
 
 class JoinRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):

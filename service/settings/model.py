@@ -10,7 +10,17 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from service.errors import ConfigurationError
 from service.learning.events.careful_reader import label_signs
-from service.learning.identity import MAX_CLASSES, MAX_CLIP, MAX_HALF_LIFE, MAX_VALUE, Identity, JoinRules, Places, Text
+from service.learning.identity import (
+    MAX_CLASSES,
+    MAX_CLIP,
+    MAX_HALF_LIFE,
+    MAX_VALUE,
+    Identity,
+    JoinRules,
+    Places,
+    Text,
+    ValueType,
+)
 from service.learning.options import MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
@@ -100,6 +110,10 @@ class EventSettings(Section):
     """Patterns of the flattened names to learn, such as `"user.*"`; default: all."""
     without: tuple[str, ...] = ()
     """Patterns of features to leave out."""
+    types: dict[str, ValueType] = Field({})
+    """How values are read: `{ "amount*" = "number", "zip" = "category", "at" = "time" }`; the first match counts."""
+    nan: Literal["reject", "absent"] = "reject"
+    """What a feature is that is NaN, or the string `"NaN"`: `"absent"` is as if it were missing."""
     where: Where = Field({})
     """For each JSON Pointer a value, or a list of values; records with other values are skipped."""
     unlabelled: Literal["reject", "skip"] = "reject"
@@ -120,7 +134,13 @@ class EventSettings(Section):
     def places(self) -> Places:
         """These settings as a part of the identity."""
         own = {name: value for name, value in self if name in Places.__struct_fields__}
-        changed = {"weight": self.weight or None, "id": self.id or None, "where": dict(sorted(self.where.items()))}
+        changed: dict[str, Any] = {
+            "weight": self.weight or None,
+            "id": self.id or None,
+            "where": dict(sorted(self.where.items())),
+            "types": tuple(self.types.items()) or msgspec.UNSET,
+            "nan": "absent" if self.nan == "absent" else msgspec.UNSET,
+        }
         return Places(**own | changed)
 
 
@@ -231,7 +251,7 @@ class ModelSettings(LearningSettings):
     threshold: float | None = None
     """For threshold-unit: the prediction is positive if w·x reaches it."""
     text: Text = "category"
-    """What a string is: a feature `name=value`, ignored, or a reason to reject the event."""
+    """What a string is: a feature `name=value`, ignored, a reason to reject the event, or a number if it is one."""
     event: EventSettings = EventSettings()
     join: JoinSettings | None = None
     predictions: PredictionSettings | None = None
@@ -278,6 +298,9 @@ class ModelSettings(LearningSettings):
         inside = any(part and part.startswith(f"{event.features}/") for part in parts)
         if self.features == "positional" and (inside or event.only or event.without):
             raise ValueError('features = "positional" takes a list: it has no names and no other parts of the event')
+        if self.features == "positional" and (event.types or event.nan == "absent" or self.text == "number"):
+            name = "event.types" if event.types else "event.nan" if event.nan == "absent" else "text"
+            raise ValueError(f'{name}: features = "positional" takes numbers alone: take it out, or name the features')
         if self.features == "positional" and (self.dimension or 0) > self.max_features:
             raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
         return self

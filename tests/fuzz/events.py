@@ -50,6 +50,19 @@ IDENTITIES = (
     Identity(scale="standard", average="recent", half_life=20, max_columns=30, clip=1.5),
     Identity(scale="standard", features="hashed", bits=2, labels=(0, 1), margin=(0.0, 3.0), clip=1.0),
     Identity(scale="standard", features="positional", dimension=3, average=True, rule="lms", eta=0.9),
+    Identity(event=Places(types=(("n1?", "category"), ("a*", "number"), ("[bc]", "time"), ("*.b", "category")))),
+    Identity(scale="standard", text="number", event=Places(features="", where={"/label": (1, 0)})),
+    Identity(
+        text="ignore", event=Places(only=("[a-d]*", "n*.0"), without=("*.b",), types=(("*", "time"),), nan="absent")
+    ),
+    Identity(
+        features="hashed",
+        bits=4,
+        text="number",
+        labels=(0, "no"),
+        max_name_bytes=12,
+        event=Places(types=(("a", "time"), ("n*", "number"), ("[!c]", "category")), nan="absent"),
+    ),
 )
 JOIN = JoinRules(
     id="/id", label="/label", label_value=None, where={}, own_topic=True, window=1000, default_label=None,
@@ -98,11 +111,17 @@ def label(texts: Texts, identity: Identity) -> str:
     return texts.random.choice(own if own and texts.chance(0.9) else LABELS)
 
 
+def features(texts: Texts, identity: Identity) -> str:
+    """Features for this model."""
+    typed = bool(identity.event.types or identity.event.nan) or identity.text == "number"
+    return texts.features(identity.features == "positional", identity.dimension or 3, typed)
+
+
 def event(texts: Texts, identity: Identity, labelled: bool = True) -> bytes:
     """An event for this model, sometimes with an unusual part. If not `labelled`, its label is absent or null."""
     random, chance = texts.random, texts.chance
     places = identity.event
-    members = [(places.features, texts.features(identity.features == "positional", identity.dimension or 3))]
+    members = [(places.features, features(texts, identity))]
     members.append((places.label, label(texts, identity)))
     if chance(0.03):
         members[-1] = (places.label, texts.value())

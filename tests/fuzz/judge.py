@@ -4,9 +4,11 @@ A verdict is the set of all rules that the bytes break, since the service may na
 are accepted, and the verdict has their content. Nothing here comes from the service except the names of the limits.
 """
 
+import datetime
 import fnmatch
 import json
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -62,8 +64,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def parse(raw: bytes, finite: bool = True) -> tuple[Any, set[str]]:
-    """The value at the beginning of a text, and the faults of the text. NaN and infinities are one if `finite`."""
+def parse(raw: bytes, finite: bool = True, nan: bool = False) -> tuple[Any, set[str]]:
+    """The value at the beginning of a text, and the faults of the text.
+
+    Infinities are a fault if `finite`, and so is NaN unless `nan`.
+    """
     constants: list[str] = []
     decoder = json.JSONDecoder(
         object_pairs_hook=Object,
@@ -77,7 +82,11 @@ def parse(raw: bytes, finite: bool = True) -> tuple[Any, set[str]]:
         return None, {"not-json"}
     faults = {"trailing-bytes"} if text[end:].strip(WHITESPACE) else set()
     # The bytes after the value may be anything, and nested to any depth.
-    if (constants and finite) or not is_valid(value, 1) or (faults and (text.count("[") + text.count("{") > MAX_DEPTH)):
+    if (
+        (finite and {*constants} - ({"NaN"} if nan else set()))
+        or not is_valid(value, 1)
+        or (faults and (text.count("[") + text.count("{") > MAX_DEPTH))
+    ):
         faults.add("not-json")
     return value, faults
 
@@ -163,7 +172,29 @@ def flatten(value: Object, prefix: str, depth: int, identity: Identity, pairs: l
         inner = [f"{name}.{i}" for i in range(len(v))] if isinstance(v, list) else []
         if v is None or among(name, without) or not any(among(n, only) for n in (name, *inner)):
             continue
-        values = v if isinstance(v, list) else [v]
+        items = list(zip(inner, v, strict=True)) if isinstance(v, list) else [(name, v)]
+        if identity.event.nan:
+            items = [(n, item) for n, item in items if item != "NaN" and item == item]  # noqa: PLR0124
+        kind = next((kind for p, kind in identity.event.types or () if fnmatch.fnmatchcase(name, p)), None)
+        if kind:
+            if kind == "number":
+                items = [(n, x) for n, x in items if not among(n, without) and (among(n, only) or among(name, only))]
+            elif not among(name, only):
+                continue
+            elif kind == "time" and v:
+                items = [(name, v)] if isinstance(v, list) or items else []
+            read = [typed(name, n, item, kind) for n, item in items if item not in (None, "")]
+            faults |= {fault for _, own in read for fault in own}
+            sums = Counter[str]()
+            for pairs_, _ in read:
+                sums.update({n: 1 for n, x in pairs_ if isinstance(x, int)})
+                pairs += [(n, x) for n, x in pairs_ if isinstance(x, float)]
+            pairs += list(sums.items())
+            continue
+        numeric = [number_of(item) if isinstance(item, str) else None for _, item in items]
+        if identity.text == "number" and None not in numeric:
+            items = [(n, number) for (n, _), number in zip(items, numeric, strict=True)]
+        values = [item for _, item in items]
         types = {"number" if is_number(item) else type(item).__name__ for item in values}
         if len(types) > 1 or not types <= {"number", "bool", "str"} or ("str" in types and identity.text == "reject"):
             faults.add("wrong-type")
@@ -171,13 +202,83 @@ def flatten(value: Object, prefix: str, depth: int, identity: Identity, pairs: l
             if not among(name, only):
                 continue
             counts = Counter(f"{name}={item}" for item in values)
-            pairs += list(counts.items()) if identity.text == "category" else []
+            pairs += list(counts.items()) if identity.text != "ignore" else []
         else:
-            for n, item in zip(inner if isinstance(v, list) else [name], values, strict=True):
+            for n, item in items:
                 if not among(n, without) and (among(n, only) or among(name, only)):
                     faults |= number_faults(item)
                     pairs.append((n, 0.0 if number_faults(item) else float(item) if is_number(item) else int(item)))
     return faults
+
+
+def number_of(text: str) -> Any:
+    """The number that a string is, or None."""
+    if not text[:1].isascii() or not text[-1:].isascii() or text[:1] not in "-0123456789" or not text[-1:].isdigit():
+        return None
+    value, faults = parse(text.encode(errors="surrogatepass"))
+    return value if is_number(value) and not faults else None
+
+
+def typed(name: str, own: str, value: Any, kind: str) -> tuple[list[tuple[str, float]], set[str]]:
+    """The features of a value of this type, and its faults. In a list, `own` is the name of its position."""
+    number = number_of(value) if isinstance(value, str) else value if is_number(value) else None
+    if kind == "time":
+        moment = time_of(value, number)
+        if moment is None:
+            return [], {"wrong-type"}
+        day, hour = moment
+        return [*([(f"{name}.hour={hour}", 1)] if hour is not None else []), (f"{name}.weekday={day}", 1)], set()
+    if kind == "category" and isinstance(value, bool | str):
+        return [(f"{name}={value if isinstance(value, str) else str(value).lower()}", 1)], set()
+    if number is None:
+        return [], {"wrong-type"}
+    if faults := number_faults(number):
+        return [], faults
+    if kind == "category":
+        whole = isinstance(number, int) or number.is_integer()
+        return [(f"{name}={int(number) if whole else repr(number)}", 1)], set()
+    return [(own, float(number))], set()
+
+
+TIME = re.compile(
+    r"(\d{4})-?(\d\d)-?(\d\d)(?:[Tt ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,]\d+)?)?)?([Zz]|[+-]\d\d(?::?\d\d)?)?)?",
+    re.ASCII,
+)
+
+
+def time_of(value: Any, number: Any) -> tuple[int, int | None] | None:
+    """The day of the week and the hour (None for a date alone) of a time in UTC."""
+    offset, parts = 0, list[Any]()
+    if isinstance(value, str) and (match := TIME.fullmatch(value)) and value.count("-", 0, 8) != 1:
+        *texts, zone = match.groups()
+        parts = [int(text) for text in texts if text]
+        if zone and zone not in "Zz":
+            digits = zone[1:].replace(":", "")
+            hours, minutes = int(digits[:2]), int(digits[2:] or 0)
+            if hours > 23 or minutes > 59:
+                return None
+            offset = (hours * 60 + minutes) * (-1 if zone[0] == "-" else 1)
+    elif isinstance(value, list) and 3 <= len(value) <= 7 and all(map(is_number, value)):
+        if not all(math.isfinite(x) for x in value) or any(x != int(x) for x in value[:5]):
+            return None
+        if any(not 0 <= x < 10**9 for x in value[6:]):
+            return None
+        parts = [math.floor(x) for x in value[:6]]
+    elif number is not None and 10**8 <= number < 2**63:
+        for limit, unit in ((10**11, 1), (10**14, 10**3), (10**17, 10**6), (2**63, 10**9)):
+            if number < limit:
+                moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=int(number) // unit)
+                return moment.isoweekday(), moment.hour
+    if not parts:
+        return None
+    year, month, day, hour, minute, second = [*parts, 0, 0, 0][:6]
+    try:
+        midnight = datetime.date(year, month, day)
+        datetime.time(hour, minute, min(second, 59) if second <= 60 else 60)
+    except ValueError:
+        return None
+    days, minutes = divmod(hour * 60 + minute - offset, 24 * 60)
+    return (midnight.weekday() + days) % 7 + 1, minutes // 60 if len(parts) > 3 else None
 
 
 def number_faults(value: Any) -> set[str]:
@@ -228,7 +329,7 @@ def event(raw: bytes | None, identity: Identity, labelled: bool = True, join: Jo
         return None, set() if identity.event.where else {("", "empty")}
     if len(raw) > identity.max_record_bytes:
         return None, {("", "too-large")}
-    value, text_faults = parse(raw)
+    value, text_faults = parse(raw, nan=bool(identity.event.nan))
     event, faults = _parse_event(value, identity, labelled, join)
     if event and not text_faults:
         event = event._replace(id=text_id(raw, join.id if join else identity.event.id))
@@ -274,7 +375,9 @@ def _parse_event(value: Any, identity: Identity, labelled: bool, join: JoinRules
     elif not 0.0 < weight <= MAX_WEIGHT:
         faults.add((pointers[2] or "", "bad-weight"))
     own_id = found_values[3][0] if found_values[3] else ""
-    if not isinstance(own_id, str) and (not is_number(own_id) or (not labelled and isinstance(own_id, float))):
+    if not isinstance(own_id, str) and (
+        not is_number(own_id) or str(own_id) == "nan" or (not labelled and isinstance(own_id, float))
+    ):
         faults.add((pointers[3] or "", "wrong-type"))
     if faults or y is None:
         return None, faults
@@ -353,7 +456,7 @@ def _posted_record(text: bytes, kind: str, identity: Identity, share: float) -> 
 
 def request(raw: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool, set[str]]:
     """The instances in the body of a request, whether they are in a list, and the rules that the body breaks."""
-    value, faults = parse(raw)
+    value, faults = parse(raw, nan=bool(identity.event.nan))
     if not isinstance(value, Object):
         return [], False, faults or {"wrong-type"}
     input_fields = {name: value.all(name) for name in ("features", "instances", "event", "events")}

@@ -26,7 +26,7 @@ from service.serving.http.v1_predictions import LARGE_BODY_BYTES
 from service.serving.models import static_model
 from tests import formulas
 from tests.fuzz import judge
-from tests.fuzz.events import IDENTITIES, event, learn_slices, merged, placed, record
+from tests.fuzz.events import IDENTITIES, event, features, learn_slices, merged, placed, record
 from tests.fuzz.texts import Texts
 from tests.oracle import standard
 from tests.unit.applications import serving
@@ -104,10 +104,6 @@ async def ask(app: Application, request: HttpRequest, body_parts: Iterable[bytes
     return HttpResponse(replies[0]["status"], headers.get(b"content-type", b"").decode(), body)
 
 
-def features(texts: Texts, learner: Learner) -> str:
-    return texts.features(learner.identity.features == "positional", learner.identity.dimension or 3)
-
-
 def body(texts: Texts, learner: Learner) -> bytes:
     """The body of a request for this model, sometimes with an unusual part."""
     chance, random = texts.chance, texts.random
@@ -117,13 +113,13 @@ def body(texts: Texts, learner: Learner) -> bytes:
         if as_event:
             raw = record(texts, learner.identity) if chance(0.1) else event(texts, learner.identity)
             return (raw or b"").decode(errors="surrogateescape")
-        members_ = [("features", features(texts, learner))]
+        members_ = [("features", features(texts, learner.identity))]
         if chance(0.05):
             members_.append((texts.name(), texts.value()))
         return texts.object(members_) if chance(0.98) else texts.value()
 
     if chance(0.5):
-        members = [("event", instance())] if as_event else [("features", features(texts, learner))]
+        members = [("event", instance())] if as_event else [("features", features(texts, learner.identity))]
     else:
         rows = [instance() for _ in range(random.choice((0, 1, 2, 3, 4, 5)))]
         members = [("events" if as_event else "instances", texts.list(rows) if chance(0.98) else texts.value())]

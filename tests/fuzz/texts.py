@@ -113,8 +113,11 @@ class Texts:
             "{" + ",".join(f"{space()}{self.string(name)}{space()}:{space()}{v}{space()}" for name, v in members) + "}"
         )
 
-    def features(self, positional: bool, dimension: int) -> str:
-        """Features that are mostly well-formed: each part is malformed once in a while."""
+    def features(self, positional: bool, dimension: int, typed: bool = False) -> str:
+        """Features that are mostly well-formed: each part is malformed once in a while.
+
+        `typed` adds values that types read: numbers and times as text, and NaN.
+        """
         if self.chance(0.02):
             return self.value()
         odd = 0.03
@@ -125,11 +128,14 @@ class Texts:
         names = [self.name() for _ in range(n)]
         if self.chance(0.9):
             names = list(dict.fromkeys(names))
-        return self.object([(name, self.value() if self.chance(odd) else self.feature()) for name in names])
+        return self.object([(name, self.value() if self.chance(odd) else self.feature(typed=typed)) for name in names])
 
-    def feature(self, depth: int = 1) -> str:
+    def feature(self, depth: int = 1, typed: bool = False) -> str:
         """A random value of a feature: most often a number."""
         roll, random = self.random.random(), self.random
+        if typed and self.chance(0.5):
+            values = [self.typed_value() for _ in range(random.choice((0, 1, 1, 2, 3)) if self.chance(0.2) else 1)]
+            return values[0] if len(values) == 1 else self.list(values)
         if roll < 0.6:
             return self.number()
         if roll < 0.75:
@@ -144,7 +150,37 @@ class Texts:
             levels = random.choice((13, 14, 15, 16))
             return '{"":' * levels + "1" + "}" * levels
         names = [self.name() for _ in range(random.randrange(3))]
-        return self.object([(name, self.feature(depth + 1)) for name in names])
+        return self.object([(name, self.feature(depth + 1, typed)) for name in names])
+
+    def typed_value(self) -> str:
+        """A value that a type may read in another way, mostly well-formed."""
+        roll, random = self.random.random(), self.random
+        if roll < 0.1:
+            return random.choice(('""', "null", "true", "false", "NaN", '"NaN"', '"Infinity"', '"nan"', "[]"))
+        if roll < 0.35:
+            text = random.choice(NO_NUMBERS) if self.chance(0.2) else self.number()
+            return self.string(random.choice((" ", "", "0")) + text if self.chance(0.1) else text)
+        if roll < 0.5:
+            return random.choice((self.number(), f"{random.randint(-9, 99)}", f"{random.randint(-9, 9)}.0"))
+        parts = [random.choice((0, 1, 1900, 1969, 2000, 2023, 2024, 2100, 9999, random.randrange(10_000)))]
+        parts += [random.randint(not self.chance(0.03), most + self.chance(0.03)) for most in (12, 31)]
+        parts += [random.randint(0, most + self.chance(0.03)) for most in (23, 59, 60)]
+        if roll < 0.6:
+            return self.list([f"{part}" for part in parts[: random.choice((3, 3, 4, 5, 6, 6, random.randint(0, 6)))]])
+        if roll < 0.8:
+            epoch = random.choice(
+                (str(10 ** random.randint(7, 20)), str(random.randrange(10 ** random.randint(8, 20))))
+            )
+            epoch += random.choice(("", "", ".5", ".0", "e1"))
+            return epoch if self.chance(0.5) else self.string(epoch)
+        year, month, day, hour, minute, second = [f"{parts[0]:04}", *(f"{part:02}" for part in parts[1:])]
+        dash, colon = random.choice(("--", "--", "--", "")), random.choice((":", ":", ""))
+        text = dash[:1].join((year, month, day)) + random.choice(("", "T", "T", " ", "t"))
+        if text[-1] in "Tt ":
+            text += colon.join((hour, minute, second)[: random.choice((1, 2, 3, 3, 3))])
+            text += random.choice(("", "", "", ".5", ",25", ".123456789", "."))
+            text += random.choice(("", "Z", "z", "+02:00", "-0330", "+14", "-23:59", "+24:00", " Z"))
+        return self.string(self.mutate(text.encode()).decode(errors="replace") if self.chance(0.1) else text)
 
     def mutate(self, raw: bytes) -> bytes:
         """Return the bytes, sometimes with one or more mutations."""

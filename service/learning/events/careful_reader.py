@@ -107,7 +107,7 @@ class CarefulReader:
         value, pointer = values.scalar(ID), self.pointers[ID] or ""
         if value is UNSET:
             return None
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or value != value:  # noqa: PLR0124 - NaN
             raise json_values.wrong_type(value, "a string or a number", pointer)
         if self.identity.needs_ids and isinstance(value, float):
             raise json_values.wrong_type(value, "a string or an integer", pointer)

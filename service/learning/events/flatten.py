@@ -5,11 +5,11 @@ that counts it. So the type of a value tells numbers from the others.
 
     {"user": {"age": 31, "country": "NL"}, "tags": ["a", "b", "a"], "size": [0.5, 2], "new": true, "from": null}
     user.age 31.0   user.country=NL 1   tags=a 2   tags=b 1   size.0 0.5   size.1 2.0   new 1
+
+A type says what a value is, however it is written: see `value_types`.
 """
 
 import fnmatch
-import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -17,16 +17,15 @@ from typing import Any, NamedTuple
 
 from service.errors import Rejected
 from service.learning.events.json_pointer import parse_pointer, quoted_name, to_pointer
-from service.learning.events.json_values import Pairs, type_name, value_at, wrong_type
-from service.learning.identity import MAX_VALUE, Identity
+from service.learning.events.json_values import Pairs, number_in, value_at, wrong_type
+from service.learning.events.value_types import finite_number, is_nan, quoted, type_patterns, typed_ends
+from service.learning.identity import Identity, ValueType
 
 Features = Mapping[str, float] | Sequence[float]
 """The features of one event or instance, as they are learned: values by name, or a list of values."""
 
 MAX_OBJECT_DEPTH = 16
 """Nested objects, the outermost included."""
-_BEYOND = 10**300
-"""Beyond MAX_VALUE, but a double can hold it."""
 
 
 def name_fits(name: str, identity: Identity) -> bool:
@@ -56,6 +55,10 @@ class Flattener:
         self.excluded = [part[len(self.path) :] for part in parts if part[: len(self.path)] == self.path]
         """The paths of the event's other parts within its features. They are not features."""
         self.patterns = _patterns(event.only, event.without) if event.only or event.without else None
+        self.type_of = type_patterns(event.types or ())
+        """Returns the type of a flattened name, or None."""
+        self.converts = bool(event.types or event.nan) or identity.text == "number"
+        """Whether a value may be read as another than it is in the record."""
 
     def exclude(self, value: Any, pointer: str = "") -> Any:
         """Remove the event's other parts from a parsed value, in place, and return it."""
@@ -84,7 +87,7 @@ class Flattener:
         if len(value) != dimension:
             detail = f"{quoted_name(pointer)} must have {dimension} values, got {len(value)}"
             raise Rejected("wrong-length", detail, pointer)
-        return [_number(item, str(i), pointer, str(i)) for i, item in enumerate(value)]
+        return [finite_number(item, str(i), pointer, str(i)) for i, item in enumerate(value)]
 
     def _add_object(self, pairs: Pairs, prefix: str, features: dict[str, float], pointer: str, depth: int) -> None:
         """Add the features of an object's members, whose names begin with `prefix`."""
@@ -104,8 +107,11 @@ class Flattener:
             elif kind is list:
                 self._add_list(value, name, features, pointer + to_pointer([own]))
             elif value is not None and (patterns is None or patterns.select(name)):
+                if self.converts and (ends := self._convert(value, name, pointer, own)) is not None:
+                    self._add({name + end: x for end, x in ends.items()}, name, features, pointer + to_pointer([own]))
+                    continue
                 if kind is not str or text == "reject":
-                    feature = int(value) if kind is bool else _number(value, name, pointer, own)
+                    feature = int(value) if kind is bool else finite_number(value, name, pointer, own)
                 elif text == "ignore":
                     continue
                 else:
@@ -122,24 +128,67 @@ class Flattener:
         whole = patterns.included(name)
         if patterns.excluded(name) or not (whole or any(map(patterns.included, item_names))):
             return
+        if self.converts:
+            if kind := self.type_of(name):
+                self._add(self._typed_list(values, kind, name, pointer), name, features, pointer)
+                return
+            if identity.event.nan:
+                present = [i for i, value in enumerate(values) if not is_nan(value)]
+                item_names, values = [item_names[i] for i in present], [values[i] for i in present]
+            if identity.text == "number" and all(
+                value.__class__ is str and number_in(value) is not None for value in values
+            ):
+                values = [*map(number_in, values)]
         kinds = {float if value.__class__ is int else value.__class__ for value in values}
         own: dict[str, float] = {}
         if kinds == {str} and identity.text != "reject":
-            for value in values if whole and identity.text == "category" else ():
+            for value in values if whole and identity.text != "ignore" else ():
                 category = f"{name}={value}"
                 own[category] = own.get(category, 0) + 1
         elif kinds in ({float}, {bool}):
-            for i, (item, value) in enumerate(zip(item_names, values, strict=True)):
+            for item, value in zip(item_names, values, strict=True):
                 if not patterns.excluded(item) and (whole or patterns.included(item)):
-                    own[item] = int(value) if value.__class__ is bool else _number(value, item, pointer, str(i))
+                    position = item[len(name) + 1 :]
+                    own[item] = int(value) if value.__class__ is bool else finite_number(value, item, pointer, position)
         elif kinds:
             expected = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
-            raise Rejected("wrong-type", f"feature {_quoted(name)} must be a list of {expected} of one kind", pointer)
+            raise Rejected("wrong-type", f"feature {quoted(name)} must be a list of {expected} of one kind", pointer)
+        self._add(own, name, features, pointer)
+
+    def _add(self, own: Mapping[str, float], name: str, features: dict[str, float], pointer: str) -> None:
+        """Add the features of the value at `pointer`, which has this name."""
         for feature, number in own.items():
             if feature in features:
                 raise _duplicate(feature, pointer)
-            _check_length(feature, identity, name, pointer)
+            _check_length(feature, self.identity, name, pointer)
             features[feature] = number
+
+    def _convert(self, value: Any, name: str, pointer: str, *own: str) -> Mapping[str, float] | None:
+        """The features of a single value by what follows its name; None if it is read as it is in the record."""
+        if self.identity.event.nan and is_nan(value):
+            return {}
+        if kind := self.type_of(name):
+            return typed_ends(value, kind, name, pointer, *own)
+        if self.identity.text == "number" and value.__class__ is str and number_in(value) is not None:
+            return typed_ends(value, "number", name, pointer, *own)
+        return None
+
+    def _typed_list(self, values: list[Any], kind: ValueType, name: str, pointer: str) -> Mapping[str, float]:
+        """The features of a list: one time, the count of each category, or each number by its position."""
+        patterns, own = self.patterns or _ALL, dict[str, float]()
+        whole = patterns.included(name)
+        if kind == "time":
+            ends = typed_ends(values, kind, name, pointer) if whole and values else {}
+            return {name + end: x for end, x in ends.items()}
+        for i, value in enumerate(values):
+            item = f"{name}.{i}"
+            selected = whole or (kind == "number" and patterns.included(item))
+            if (kind == "number" and patterns.excluded(item)) or (self.identity.event.nan and is_nan(value)):
+                continue
+            for end, x in typed_ends(value, kind, item, pointer, str(i)).items() if selected else ():
+                feature = name + end if end else item
+                own[feature] = own[feature] + x if feature in own else x
+        return own
 
 
 class _Patterns(NamedTuple):
@@ -164,31 +213,12 @@ def _patterns(only: tuple[str, ...], without: tuple[str, ...]) -> _Patterns:
 _ALL = _patterns((), ())
 
 
-def _number(value: Any, name: str, pointer: str, own: str) -> float:
-    """A number as a double, for the member `own` of the value at `pointer`; raises Rejected if it breaks a rule."""
-    if value.__class__ is int:
-        value = float(max(-_BEYOND, min(value, _BEYOND)))
-    if value.__class__ is not float:
-        reason, problem = "wrong-type", f"must be a number, got {type_name(value)}"
-    elif not math.isfinite(value):
-        reason, problem = "not-finite", "is not a finite number"
-    elif abs(value) > MAX_VALUE:
-        reason, problem = "out-of-range", f"is beyond ±{MAX_VALUE:g}"
-    else:
-        return float(value)
-    raise Rejected(reason, f"feature {_quoted(name)} {problem}", pointer + to_pointer([own]))
-
-
 def _duplicate(name: str, pointer: str) -> Rejected:
-    return Rejected("duplicate-feature", f"feature {_quoted(name)} is given twice", pointer)
+    return Rejected("duplicate-feature", f"feature {quoted(name)} is given twice", pointer)
 
 
 def _check_length(feature: str, identity: Identity, name: str, pointer: str) -> None:
     """Raise Rejected if the name of a feature is too long. The message has the start of `name`, without a category."""
     if not name_fits(feature, identity):
-        detail = f"feature {_quoted(name[:40])}: a name is longer than {identity.max_name_bytes} bytes"
+        detail = f"feature {quoted(name[:40])}: a name is longer than {identity.max_name_bytes} bytes"
         raise Rejected("name-too-long", detail, pointer)
-
-
-def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)

@@ -1,6 +1,7 @@
 """JSON text to Python values that keep every member of an object, also one with a repeated name."""
 
 import json
+import re
 from codecs import BOM_UTF8
 from typing import Any
 
@@ -20,6 +21,7 @@ class Pairs(list[tuple[str, Any]]):
     """A JSON object as (name, value) pairs. As the parser's hook this class is much faster than a function."""
 
 
+_is_number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?").fullmatch
 _decoder = json.JSONDecoder(object_pairs_hook=Pairs, parse_constant=float, parse_int=lambda raw: int(raw[:_MAX_DIGITS]))
 
 
@@ -40,6 +42,11 @@ def parse(raw: bytes) -> Any:
 def parse_checked(raw: bytes) -> Any:
     """As `parse`, for text that is JSON except for NaN and infinities."""
     return _decoder.raw_decode(raw.strip(WHITE).decode())[0]
+
+
+def number_in(text: str) -> int | float | None:
+    """The number that a string is; None if the string is not a JSON number."""
+    return _decoder.raw_decode(text)[0] if _is_number(text) else None
 
 
 _TYPE_NAMES = {None.__class__: "null", bool: "a boolean", str: "a string", list: "a list", bytes: "bytes"}

@@ -27,7 +27,8 @@ from service.learning.identity import Identity
 
 HEADER = "content-type"
 """The header that names a format. The last one counts; parameters after a `;` are ignored."""
-_NOT_FINITE = ((b"NaN", b"[ ]"), (b"-Infinity", b"[       ]"), (b"Infinity", b"[      ]"))
+_NAN = (b"NaN", b"[ ]")
+_INFINITIES = ((b"-Infinity", b"[       ]"), (b"Infinity", b"[      ]"))
 """Numbers that only the standard library reads, and text of the same length that msgspec reads too."""
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 """Raises MsgspecError unless a text is JSON. It takes 1 ms for 1 MiB (measured) and makes no objects."""
@@ -78,13 +79,18 @@ class ValueFormat(NamedTuple):
     """The compiled reader of this format: "rows" or "vectors"; "" if there is none."""
 
 
-def text_values(raw: bytes, paths: Paths, pointer: str = "", commas: NDArray[np.int64] | None = None) -> ParsedValues:
-    """The values at these paths of the JSON object at `pointer`; raises Rejected. `commas` as in `scan`."""
+def text_values(
+    raw: bytes, paths: Paths, pointer: str = "", commas: NDArray[np.int64] | None = None, nan: bool = False
+) -> ParsedValues:
+    """The values at these paths of the JSON object at `pointer`; raises Rejected.
+
+    `commas` as in `scan`; `nan` accepts NaN.
+    """
     first = raw.lstrip(WHITE)[:1]
     if first not in (b"{", b"["):
         raise _not_an_object(json_values.type_name(json_values.parse(raw)), pointer)
     end, members, repeated_path = scan(raw, paths, commas)
-    not_finite = _check_json(raw, end)
+    not_finite = _check_json(raw, end, nan)
     if first == b"[":
         raise _not_an_object("a list", pointer)
     if repeated_path is not None:
@@ -102,10 +108,11 @@ def _count(value: Any) -> int:
     return sum(1 + _count(inner) for inner in json_values.inner_values(value))
 
 
-def _check_json(raw: bytes, end: int) -> Rejected | None:
+def _check_json(raw: bytes, end: int, nan: bool) -> Rejected | None:
     """Raise Rejected unless a list or an object is JSON. `end` is the end that its scan returned.
 
-    If only a NaN or an infinity is wrong, the fault is returned: the member may have a more exact one.
+    If only a NaN or an infinity is wrong, the fault is returned: the member may have a more exact one. With `nan` a NaN
+    is not wrong.
     """
     if end == TOO_DEEP:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
@@ -115,8 +122,10 @@ def _check_json(raw: bytes, end: int) -> Rejected | None:
         raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
     if (reason := _fault(raw)) is None:
         return None
-    finite = raw
-    for old, new in _NOT_FINITE:
+    finite = raw.replace(*_NAN)
+    if nan and _fault(finite) is None:
+        return None
+    for old, new in _INFINITIES:
         finite = finite.replace(old, new)
     if _fault(finite) is None:
         return Rejected("not-json", reason)
@@ -133,6 +142,10 @@ def _fault(raw: bytes) -> str | None:
     except msgspec.MsgspecError as error:
         return str(error)
     return None
+
+
+def _parse_json(raw: bytes, paths: Paths, identity: Identity) -> ParsedValues:
+    return text_values(raw, paths, nan=bool(identity.event.nan))
 
 
 def encode_vector(values: Sequence[float], label: float) -> bytes:
@@ -178,7 +191,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return levels == 0 or any(_is_deeper(inner, levels - 1) for inner in inner_values(value))
 
 
-JSON = ValueFormat("json", "", lambda raw, paths, _: text_values(raw, paths), msgspec.json.decode, "rows")
+JSON = ValueFormat("json", "", _parse_json, msgspec.json.decode, "rows")
 MESSAGE_PACK = ValueFormat("msgpack", "application/msgpack", _parse_message_pack, msgspec.msgpack.decode, "")
 DOUBLE_VECTOR = ValueFormat("f8", "application/x-perceptron-f8", _parse_vector, _load_vector, "vectors")
 FORMATS = (JSON, MESSAGE_PACK, DOUBLE_VECTOR)

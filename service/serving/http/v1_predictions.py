@@ -51,6 +51,7 @@ ENCODED_AT_ONCE = 20
 _INPUT_FIELDS = tuple(POINTERS)
 _NAMES = ", ".join(f"'{name}'" for name in _INPUT_FIELDS)
 _PATHS: tuple[Path, ...] = tuple((name,) for name in _INPUT_FIELDS)
+_STRING_OR_NAN = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")|NaN', re.DOTALL)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
 _IDLE_READERS: WeakKeyDictionary[Flattener, dict[str, RowReader]] = WeakKeyDictionary()
 """Compiled readers that no request uses, by the name of their list, so that a request need not make new buffers."""
@@ -119,7 +120,7 @@ class V1Request(msgspec.Struct, gc=False):
     def read(self, flattener: Flattener) -> Instances:
         """All instances of a body that is not large; raises Rejected. Only msgspec looks at ids."""
         body, identity = self.body, flattener.identity
-        if not flattener.excluded and flattener.patterns is None:
+        if not flattener.excluded and flattener.patterns is None and not identity.event.types:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 decode = _decoder(identity.features, identity.dimension, identity.max_features, identity.max_name_bytes)
                 request = decode(body)
@@ -145,7 +146,8 @@ class V1Request(msgspec.Struct, gc=False):
     def _read_carefully(self, body: bytes, flattener: Flattener) -> Instances:
         """All instances of this body, by the careful reader; raises Rejected for the first rule that is broken."""
         commas = np.empty(self.max_instances, np.int64)
-        values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
+        nan = bool(flattener.identity.event.nan)
+        values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas, nan=nan)
         members = {name: m for name, m in zip(_INPUT_FIELDS, values.values, strict=False) if m is not UNSET}
         if not members:
             raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
@@ -216,7 +218,11 @@ class V1Request(msgspec.Struct, gc=False):
 
     def asked(self) -> list[Asked]:
         """All instances as they were sent."""
-        body, empty = _decode_request(self.body), msgspec.Raw()
+        empty = msgspec.Raw()
+        try:
+            body = _decode_request(self.body)
+        except msgspec.DecodeError:  # there is a NaN, which this model reads as it does the string
+            body = _decode_request(_STRING_OR_NAN.sub(lambda match: match[1] or b'"NaN"', self.body))
         match self.input_field:
             case "features":
                 return [Asked("", body.features or empty, body.id or empty, is_event=False)]
@@ -280,7 +286,7 @@ def _element(raw: bytes, name: str, i: int, flattener: Flattener) -> Features:
     """The features of element i of a list; raises Rejected."""
     pointer, path = f"/{name}/{i}", _path_in(name, flattener)
     try:
-        values = text_values(raw, (path,), pointer)
+        values = text_values(raw, (path,), pointer, nan=bool(flattener.identity.event.nan))
     except Rejected as rejected:
         if rejected.reason not in {"not-json", "trailing-bytes"}:
             raise

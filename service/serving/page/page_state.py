@@ -146,7 +146,7 @@ def _readable_parts(flattener: Flattener, value: Any, path: Path = ()) -> Any:
     if isinstance(value, list):
         names += [f"{name}.{i}" for i in range(len(value))]
         value = [item if isinstance(item, bool | int | float | str) else None for item in value]
-    elif isinstance(value, str) and flattener.identity.text == "ignore":
+    elif isinstance(value, str) and flattener.identity.text == "ignore" and not flattener.type_of(name):
         return UNSET
     if path and patterns is not None and (patterns.excluded(name) or not any(map(patterns.included, names))):
         return UNSET

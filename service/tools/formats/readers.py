@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from service.learning.events.json_pointer import Path, parse_pointer
+from service.learning.events.value_types import type_patterns
 from service.learning.identity import Identity, Places
 
 EMPTY_CELLS = ("", "nan", "-nan")
@@ -66,6 +67,7 @@ class Csv:
 
     def __init__(self, identity: Identity, label: str | None, key: str | None) -> None:
         self._identity, self.label, self._key = identity, label, key
+        self._type_of = type_patterns(identity.event.types or ())
         self._header: list[str] = []
 
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
@@ -115,6 +117,8 @@ class Csv:
         return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in EMPTY_CELLS}
 
     def _value(self, name: str, cell: str) -> Any:
+        if self._type_of(name):  # a category keeps its zeros in front
+            return cell
         lower = cell.lower()
         if lower in ("true", "false"):
             return lower == "true"

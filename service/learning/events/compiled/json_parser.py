@@ -15,6 +15,7 @@ from service.learning.columns.name_table import PADDING_BYTES, copy_bytes, find,
 from service.learning.events.compiled import json_tokens, path_tree
 from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
 from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, PART, WEIGHT, WHERE
+from service.learning.events.compiled.time_parsing import END_EPOCH, FIRST_EPOCH, NO_HOUR, epoch_hour, parse_iso_8601
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
 from service.learning.jit.intrinsics import byte_at
 from service.learning.jit.jit import compiled, inlined
@@ -34,7 +35,13 @@ USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
 """How a call of `parse_values` ended: all values are read; the next one is declined; a name is new."""
 _VALUE, _NAME, _AFTER = range(3)
 _NODE, _IS_LIST, _OF_FEATURES, _PREFIX, _PREFIX_SIZE = range(5)
-_CATEGORY, _IGNORED, _REJECTED = range(3)
+_CATEGORY, _IGNORED, _REJECTED, _NUMBER = range(4)
+"""What strings are."""
+LEFT_OUT, _UNTYPED, _TYPED_NUMBER, _TYPED_CATEGORY, _TIME = range(-1, 4)
+"""The kind of a name: its values are left out, read as they are, or read by a type."""
+_ends = [*(f".hour={hour}" for hour in range(NO_HOUR)), "", *(f".weekday={day}" for day in range(1, 8))]
+_TIME_ENDS, _END_SIZES = np.array(_ends, "S16").view(np.uint8).reshape(-1, 16), np.array([*map(len, _ends)])
+"""What follows the name of a time: a row for each hour, one for no hour, and one for each day."""
 NEXT, EVENTS, VALUES, SCRATCH, SKIPPED, STATUS, KEY, KEY_SIZE, GENERATION = range(9)
 """The state of `parse_values`: the next value; how many events, features, bytes in `scratch` and skipped values there
 are; how it ended; offset and size of the new name; a number that grows with each value."""
@@ -124,9 +131,10 @@ def is_integer(data: int, begin: int, end: int) -> bool:
 
 @compiled
 def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
-    data: int, begins: Any, ends: Any, max_bytes: int, max_values: int, max_name: int, dimension: int, text: int,
-    patterns: bool, min_label: float, rules: tuple[bool, bool, bool, bool], seed: np.uint64, paths: Any, expected: Any,
-    keys: Any, selected: Any, table: Any, state: Any, scratch: Any, features: Any, events: Any,
+    data: int, begins: Any, ends: Any, max_bytes: int, max_values: int, max_name: int, dimension: int,
+    strings_are: tuple[int, bool], has_kinds: bool, min_label: float, rules: tuple[bool, bool, bool, bool],
+    seed: np.uint64, paths: Any, expected: Any, keys: Any, kinds: Any, table: Any, state: Any, scratch: Any,
+    features: Any, events: Any,
 ) -> None:  # fmt: skip
     """Read values from `state[NEXT]` on, until all are read or one is declined, which changes nothing.
 
@@ -142,7 +150,8 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
     names, hashes, values, is_number = features
     needs_features, needs_id, skips_others, skips_unlabelled = rules
     figures, positions = events
-    scratch_offset, plain = scratch.ctypes.data - data, not patterns
+    text, nan_is_absent = strings_are
+    scratch_offset, plain = scratch.ctypes.data - data, not has_kinds
     # For each open object or list: its node, and among features the begin and size in `scratch` of its names' prefix.
     opened = np.empty((MAX_DEPTH + 1, 5), np.int64)
     codes = np.empty(len(literals))
@@ -265,76 +274,142 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 continue
             if depth == 0 or part == FEATURES:
                 break
-            if is_feature and patterns:
+            kind = _UNTYPED
+            if is_feature and has_kinds:
                 key = find(keys[0], keys[1], keys[2], keys[3], data, name, size, h)
                 if key == 0:
                     state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name, size
                     return
-                is_feature = selected[key]
-            start = i + (c == _QUOTE)
-            condition = conditions[part] if part >= 0 else -1
-            if c == _QUOTE:
-                i = json_tokens.parse_string(data, start, is_feature or part >= 0)
-                if i < 0 or part == WEIGHT or (is_feature and text == _REJECTED):
+                if key < 0:
                     break
-                text_size = i - 1 - start
+                kind = kinds[key]
+                is_feature = kind != LEFT_OUT
+            is_text = c == _QUOTE
+            start = i + is_text
+            condition = conditions[part] if part >= 0 else -1
+            literal, value, is_category = -1, math.nan, False
+            if is_text:
+                i = json_tokens.parse_string(data, start, is_feature or part >= 0)
+                if i < 0 or part == WEIGHT:
+                    break
+                last = i - 1
                 if part == ID:
-                    positions[3, n], positions[4, n] = start, text_size
+                    positions[3, n], positions[4, n] = start, last - start
                 for checked in (LABEL if part == LABEL else -1, condition):
                     if checked >= 0:
                         codes[checked] = path_tree.code_of_string(
-                            checked, data, start, text_size, firsts, string_ends, strings, string_codes
+                            checked, data, start, last - start, firsts, string_ends, strings, string_codes
                         )
-                if is_feature and text == _CATEGORY:
-                    both = size + 1 + text_size  # with the equals sign
-                    if both > max_name or used + both + PADDING_BYTES > len(scratch) or count == len(values):
+                if not is_feature or (kind == _UNTYPED and text == _IGNORED):
+                    continue
+                if (kind != _UNTYPED and start == last) or (nan_is_absent and json_tokens.is_nan(data, start, last)):
+                    continue
+                is_category = kind == _TYPED_CATEGORY or (kind == _UNTYPED and text == _CATEGORY)
+                if not is_category:
+                    if kind == _UNTYPED and text == _REJECTED:
+                        break
+                    value, certain = json_tokens.parse_text(data, start, last)
+                    if math.isnan(value) and kind != _TIME:
+                        if kind == _TYPED_NUMBER or not certain:
+                            break
+                        is_category = True
+            elif nan_is_absent and json_tokens.is_nan(data, i, i + 3):
+                if FEATURES < part < WHERE:
+                    break
+                if condition >= 0:
+                    codes[condition] = math.nan
+                i += 3
+                continue
+            else:
+                if c == _MINUS or _ZERO <= c <= _NINE:
+                    value, i = json_tokens.parse_number(data, i)
+                    if i < 0:
+                        break
+                else:
+                    literal = json_tokens.parse_literal(data, i)
+                    if literal < 0:
+                        break
+                    i += 5 if literal == FALSE else 4
+                    value = 1.0 if literal == TRUE else 0.0
+                last = i
+                if (part == LABEL or condition >= 0) and not abs(value) <= path_tree.MAX_EXACT_INTEGER:
+                    break
+                for checked in (LABEL if part == LABEL else -1, condition):
+                    if checked >= 0 and literal >= 0:
+                        codes[checked] = literals[checked, literal]
+                    elif checked >= 0:
+                        codes[checked] = path_tree.code_of_number(checked, value, firsts, numbers)
+                if FEATURES < part < WHERE and part != LABEL:
+                    if literal >= 0 or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
+                        break
+                    codes[part] = value
+                    if part == ID:
+                        if needs_id and not is_integer(data, start, i):
+                            break
+                        positions[3, n], positions[4, n] = start, i - start
+                if not is_feature or literal == NULL:
+                    continue
+                if kind > _UNTYPED and literal >= 0 and kind != _TYPED_CATEGORY:
+                    break
+                is_category = kind == _TYPED_CATEGORY
+                if is_category and literal < 0:
+                    # Only an integer, perhaps with .0 after it, is written as its category is.
+                    if 2 < last - start < 18 and byte_at(data, last - 2) == _DOT and byte_at(data, last - 1) == _ZERO:
+                        last -= 2
+                    if (
+                        (c == _MINUS and value == 0.0)
+                        or not abs(value) <= MAX_VALUE
+                        or not is_integer(data, start, last)
+                    ):
+                        break
+            hour_of_week = 0
+            if kind == _TIME:
+                if FIRST_EPOCH <= value < END_EPOCH:
+                    whole_number = np.int64(value)
+                    if is_integer(data, start, last):
+                        whole_number = json_tokens.parse_integer(data, start, last)
+                    hour_of_week = epoch_hour(whole_number)
+                elif is_text:
+                    hour_of_week = parse_iso_8601(data, start, last)
+                if hour_of_week == 0:
+                    break
+            if is_category or kind == _TIME:
+                fits = True
+                for k in range(1 if is_category else 2):
+                    row = hour_of_week % 32 if k == 0 else NO_HOUR + hour_of_week // 32
+                    end_size = 1 + last - start if is_category else _END_SIZES[row]
+                    if end_size == 0:
+                        continue
+                    both = size + end_size
+                    fits = both <= max_name and used + both + PADDING_BYTES <= len(scratch) and count < len(values)
+                    if not fits:
                         break
                     names[count, 0], names[count, 1] = scratch_offset + used, both
                     name_end = (
                         used + size if name == scratch_offset + used else copy_bytes(data, name, size, scratch, used)
                     )
-                    scratch[name_end] = _EQUALS
-                    name_end = copy_bytes(data, start, text_size, scratch, name_end + 1)
+                    if is_category:
+                        scratch[name_end] = _EQUALS
+                        copy_bytes(data, start, last - start, scratch, name_end + 1)
+                    else:
+                        scratch[name_end : name_end + end_size] = _TIME_ENDS[row, :end_size]
+                    name_end += end_size
                     h = hash_of(data, scratch_offset + used, scratch_offset + name_end, seed)
-                    if not _is_new(table, h, generation):
+                    fits = _is_new(table, h, generation)
+                    if not fits:
                         break
                     hashes[count], values[count], is_number[count] = h, 1.0, False
                     count, used = count + 1, name_end
+                if not fits:
+                    break
                 continue
-            literal, value = -1, math.nan
-            if c == _MINUS or _ZERO <= c <= _NINE:
-                value, i = json_tokens.parse_number(data, i)
-                if i < 0:
-                    break
-            else:
-                literal = json_tokens.parse_literal(data, i)
-                if literal < 0:
-                    break
-                i += 5 if literal == FALSE else 4
-                value = 1.0 if literal == TRUE else 0.0
-            if (part == LABEL or condition >= 0) and not abs(value) <= path_tree.MAX_EXACT_INTEGER:
+            if not abs(value) <= MAX_VALUE or count == len(values):
                 break
-            for checked in (LABEL if part == LABEL else -1, condition):
-                if checked >= 0 and literal >= 0:
-                    codes[checked] = literals[checked, literal]
-                elif checked >= 0:
-                    codes[checked] = path_tree.code_of_number(checked, value, firsts, numbers)
-            if FEATURES < part < WHERE and part != LABEL:
-                if literal >= 0 or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
-                    break
-                codes[part] = value
-                if part == ID:
-                    if needs_id and not is_integer(data, start, i):
-                        break
-                    positions[3, n], positions[4, n] = start, i - start
-            if is_feature and literal != NULL:
-                if not abs(value) <= MAX_VALUE or count == len(values):
-                    break
-                if name == scratch_offset + used:
-                    used += size
-                names[count, 0], names[count, 1] = name, size
-                hashes[count], values[count], is_number[count] = h, value, literal < 0
-                count += 1
+            if name == scratch_offset + used:
+                used += size
+            names[count, 0], names[count, 1] = name, size
+            hashes[count], values[count], is_number[count] = h, value, literal < 0
+            count += 1
         if not whole:
             return
         has_label = codes[LABEL] >= min_label or math.isnan(min_label)

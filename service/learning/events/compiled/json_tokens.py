@@ -15,7 +15,7 @@ from service.learning.jit.jit import compiled, inlined
 
 NULL, FALSE, TRUE = range(3)
 
-_QUOTE, _BACKSLASH, _COMMA, _DOT, _MINUS, _PLUS, _ZERO = b'"\\,.-+0'
+_QUOTE, _BACKSLASH, _COMMA, _DOT, _MINUS, _PLUS, _ZERO, _NINE = b'"\\,.-+09'
 _BRACKET_END, _SPACE, _TAB, _NEWLINE, _RETURN = b"] \t\n\r"
 _E, _U = b"eu"
 _CONTROLS = {"b": 8, "f": 12, "n": 10, "r": 13, "t": 9}
@@ -30,8 +30,8 @@ _DIGITS, _BEYOND, _HIGH_BITS = (np.uint64(int(byte * 8, 16)) for byte in ("30", 
 _ONES, _SPACES, _QUOTES, _BACKSLASHES = (np.uint64(int(byte * 8, 16)) for byte in ("01", "20", "22", "5c"))
 _PAIRS = np.uint64(0x000000FF000000FF)
 _FOURTH, _SECOND = np.uint64(100 + (1_000_000 << 32)), np.uint64(1 + (10_000 << 32))
-_FOUR, _FIVE = np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
-_NULL_WORD, _TRUE_WORD, _FALSE_WORD = np.array([b"null", b"true", b"false"], "S8").view("<u8")
+_THREE, _FOUR, _FIVE = np.uint64((1 << 24) - 1), np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
+_NULL_WORD, _TRUE_WORD, _FALSE_WORD, _NAN_WORD = np.array([b"null", b"true", b"false", b"NaN"], "S8").view("<u8")
 
 
 @compiled
@@ -164,6 +164,33 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
         return math.nan, i
     value = nearest_double(m, q)
     return (-value if negative else value), i
+
+
+@compiled
+def parse_text(data: int, i: int, end: int) -> tuple[float, bool]:
+    """The number that the text from i to `end` is, or NaN; and whether that is certain."""
+    first = i + 1 if byte_at(data, i) == _MINUS else i
+    digit = _ZERO <= byte_at(data, first) <= _NINE
+    if not digit or (byte_at(data, first) == _ZERO and _ZERO <= byte_at(data, first + 1) <= _NINE):
+        return math.nan, True
+    value, after = parse_number(data, i)
+    # An exponent of many digits is not parsed.
+    return (value, not math.isnan(value)) if after == end else (math.nan, after > 0)
+
+
+@compiled
+def parse_integer(data: int, i: int, end: int) -> int:
+    """The number that the digits from i to `end` make; it must be less than 2^63."""
+    number = 0
+    for j in range(i, end):
+        number = 10 * number + byte_at(data, j) - _ZERO
+    return number
+
+
+@compiled
+def is_nan(data: int, i: int, end: int) -> bool:
+    """Whether the text from i to `end` is NaN."""
+    return bool(end == i + 3 and word_at(data, i) & _THREE == _NAN_WORD)
 
 
 @compiled

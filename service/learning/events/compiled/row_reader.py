@@ -15,7 +15,7 @@ from service.learning.columns import name_table
 from service.learning.columns.name_table import PADDING_BYTES, SEED, NameTable
 from service.learning.events.careful_reader import CarefulReader
 from service.learning.events.compiled import json_parser, path_tree
-from service.learning.events.compiled.json_parser import IGNORED, NULL_LABEL, NULLABLE, OPTIONAL, REQUIRED
+from service.learning.events.compiled.json_parser import IGNORED, LEFT_OUT, NULL_LABEL, NULLABLE, OPTIONAL, REQUIRED
 from service.learning.events.compiled.path_tree import FEATURES, LABEL, WHERE, Codes, UnsupportedError
 from service.learning.events.flatten import Flattener
 from service.learning.events.json_pointer import Path
@@ -25,7 +25,7 @@ from service.learning.events.value_buffer import ValueBuffer
 MAX_KEPT_FEATURES = 600_000
 """Buffers for at most this many features are kept for the next slice. An event of 1 MiB needs 524,416."""
 MAX_KEYS = 1 << 16
-"""Names for which the reader remembers whether the patterns select them."""
+"""Names whose kinds the reader remembers."""
 NO_BYTES = np.empty(0, np.uint8)
 _NO_FEATURES: tuple[NDArray[Any], ...] = (
     np.empty((0, 2), np.int64), np.empty(0, np.uint64), np.empty(0), np.empty(0, np.bool_)
@@ -35,6 +35,7 @@ _NO_FEATURES: tuple[NDArray[Any], ...] = (
 
 Rules = tuple[bool, bool, bool, bool]
 """Whether a value must have features, and an id; whether one without features is skipped, and one without a label."""
+_TYPES = (None, "number", "category", "time")
 ReadCarefully = Callable[[int], Event | None]
 """Reads the value at an index; None if there is no event."""
 
@@ -60,11 +61,12 @@ class RowReader:
         conditions = [len(paths) - 1 - paths[::-1].index(path) if path in paths[WHERE:] else -1 for path in paths]
         self._paths = tree.nodes, tree.names, np.array(conditions)
         self._expected = path_tree.expected_values(expected)
-        self._identity, self._patterns = identity, flattener.patterns
+        self._identity, self._flattener = identity, flattener
+        self._has_kinds = flattener.patterns is not None or bool(identity.event.types)
         self._max_bytes, self._min_label, self._rules = max_bytes, label, rules
         self._dimension = (identity.dimension or 0) if identity.features == "positional" else -1
-        self._text = ("category", "ignore", "reject").index(identity.text)
-        self._keys, self._selected = NameTable(), np.zeros(64, np.bool_)
+        self._text = ("category", "ignore", "reject", "number").index(identity.text), bool(identity.event.nan)
+        self._keys, self._kinds = NameTable(), np.zeros(64, np.int8)
         self._table = np.zeros((4 * json_parser.MAX_MEMBERS, 2), np.uint64)
         self._state = np.zeros(9, np.int64)
         self._features, self._scratch = _NO_FEATURES, NO_BYTES
@@ -111,8 +113,8 @@ class RowReader:
             keys = self._keys.table[:4]
             json_parser.parse_values(
                 address, begins, ends, self._max_bytes, identity.max_features, identity.max_name_bytes, self._dimension,
-                self._text, self._patterns is not None, self._min_label, self._rules, SEED, self._paths, self._expected,
-                keys, self._selected, self._table, state, self._scratch, self._features, events,
+                self._text, self._has_kinds, self._min_label, self._rules, SEED, self._paths, self._expected,
+                keys, self._kinds, self._table, state, self._scratch, self._features, events,
             )  # fmt: skip
             if state[json_parser.STATUS] == json_parser.USUAL:
                 break
@@ -138,12 +140,12 @@ class RowReader:
         return ReadEvents(rows, labels[:n], weights[:n], ids, records.tolist(), passed_over.tolist(), [])
 
     def _remember(self, key: bytes) -> None:
-        """Remember whether the patterns select a name."""
-        assert self._patterns is not None  # noqa: S101 - without patterns each name is selected
-        name = key.decode()
+        """Remember the kind of a name: whether the patterns select it, and its type."""
+        name, patterns = key.decode(), self._flattener.patterns
         self._keys.add([name])
-        self._selected = name_table.room(self._selected, len(self._keys), len(self._keys) + 1)
-        self._selected[len(self._keys)] = self._patterns.select(name)
+        self._kinds = name_table.room(self._kinds, len(self._keys), len(self._keys) + 1)
+        selected = patterns is None or patterns.select(name)
+        self._kinds[len(self._keys)] = _TYPES.index(self._flattener.type_of(name)) if selected else LEFT_OUT
 
     def _append(self, event: Event, record: int, events: Sequence[NDArray[Any]], buffers: list[NDArray[Any]]) -> None:
         """Add an event from the careful reader, and the array with its names and its id."""

@@ -18,7 +18,7 @@ from service.learning.events import flatten, json_values
 from service.learning.events.read_events import REASONS
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueFormat
-from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Text
+from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Places, Text
 from service.settings.load import load
 from service.settings.model import EventSettings, ModelSettings
 from service.tools.formats.formats import Events, format_of
@@ -66,6 +66,10 @@ def _table(*header: str) -> list[list[str]]:
 
 def _codes(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
+
+
+TYPED = Places(types=(("amount*", "number"), ("zip*", "category"), ("at*", "time")))
+"""The types that the page's table of types has."""
 
 
 def _models(toml: str, tmp_path: Path) -> dict[str, ModelSettings]:
@@ -185,12 +189,15 @@ def test_no_block_is_passed_over() -> None:
             (row, Identity(text=cast(Text, json.loads(_codes(row[0])[0]))))
             for row in _table("`text`", "in a record", "becomes")
         ),
+        *((row, Identity(event=TYPED)) for row in _table("type", "in a record with types", "becomes")),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_value_becomes_the_features_that_the_table_shows(row: list[str], identity: Identity) -> None:
     _, members, outcome = row
-    kind, features = _outcome(identity, f'{{"features": {{{members.strip("`")}}}, "label": 1}}'.encode())
+    record = f'{{"features": {{{members.strip("`")}}}, "label": 1}}'.encode()
+    kind, features = _outcome(identity, record)
+    _agrees(identity, record, (kind, features))
     if outcome.startswith("rejected: "):
         assert kind == f"rejected: {_codes(outcome)[0]}"
     else:
