@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from service.errors import Rejected
 from service.learning.events.json_pointer import parse_pointer, quoted_name, to_pointer
 from service.learning.events.json_values import Pairs, number_in, value_at, wrong_type
-from service.learning.events.value_types import finite_number, is_nan, quoted, type_patterns, typed_ends
+from service.learning.events.value_types import finite_number, is_nan, quoted, typed_ends
 from service.learning.identity import Identity, ValueType
 
 Features = Mapping[str, float] | Sequence[float]
@@ -57,6 +57,8 @@ class Flattener:
         self.patterns = _patterns(event.only, event.without) if event.only or event.without else None
         self.type_of = type_patterns(event.types or ())
         """Returns the type of a flattened name, or None."""
+        self.reads_by_name = self.patterns is not None or bool(event.types)
+        """Whether the name of a value decides how it is read."""
         self.converts = bool(event.types or event.nan) or identity.text == "number"
         """Whether a value may be read as another than it is in the record."""
 
@@ -135,10 +137,9 @@ class Flattener:
             if identity.event.nan:
                 present = [i for i, value in enumerate(values) if not is_nan(value)]
                 item_names, values = [item_names[i] for i in present], [values[i] for i in present]
-            if identity.text == "number" and all(
-                value.__class__ is str and number_in(value) is not None for value in values
-            ):
-                values = [*map(number_in, values)]
+            numbers = [number_in(value) if value.__class__ is str else None for value in values]
+            if identity.text == "number" and None not in numbers:
+                values = numbers
         kinds = {float if value.__class__ is int else value.__class__ for value in values}
         own: dict[str, float] = {}
         if kinds == {str} and identity.text != "reject":
@@ -167,11 +168,10 @@ class Flattener:
         """The features of a single value by what follows its name; None if it is read as it is in the record."""
         if self.identity.event.nan and is_nan(value):
             return {}
-        if kind := self.type_of(name):
-            return typed_ends(value, kind, name, pointer, *own)
-        if self.identity.text == "number" and value.__class__ is str and number_in(value) is not None:
-            return typed_ends(value, "number", name, pointer, *own)
-        return None
+        kind = self.type_of(name)
+        if kind is None and self.identity.text == "number" and value.__class__ is str and number_in(value) is not None:
+            kind = "number"
+        return typed_ends(value, kind, name, pointer, *own) if kind else None
 
     def _typed_list(self, values: list[Any], kind: ValueType, name: str, pointer: str) -> Mapping[str, float]:
         """The features of a list: one time, the count of each category, or each number by its position."""
@@ -201,6 +201,12 @@ class _Patterns(NamedTuple):
 
     def select(self, name: str) -> bool:
         return bool(self.included(name)) and not self.excluded(name)
+
+
+def type_patterns(types: Sequence[tuple[str, ValueType]]) -> Callable[[str], ValueType | None]:
+    """A function that returns the type of a flattened name: that of the first pattern that matches, or None."""
+    matches = [(re.compile(fnmatch.translate(pattern)).match, kind) for pattern, kind in types]
+    return lambda name: next((kind for match, kind in matches if match(name)), None)
 
 
 @cache

@@ -27,8 +27,7 @@ from service.learning.identity import Identity
 
 HEADER = "content-type"
 """The header that names a format. The last one counts; parameters after a `;` are ignored."""
-_NAN = (b"NaN", b"[ ]")
-_INFINITIES = ((b"-Infinity", b"[       ]"), (b"Infinity", b"[      ]"))
+_NOT_FINITE = ((b"NaN", b"[ ]"), (b"-Infinity", b"[       ]"), (b"Infinity", b"[      ]"))
 """Numbers that only the standard library reads, and text of the same length that msgspec reads too."""
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 """Raises MsgspecError unless a text is JSON. It takes 1 ms for 1 MiB (measured) and makes no objects."""
@@ -80,17 +79,17 @@ class ValueFormat(NamedTuple):
 
 
 def text_values(
-    raw: bytes, paths: Paths, pointer: str = "", commas: NDArray[np.int64] | None = None, nan: bool = False
+    raw: bytes, paths: Paths, model: Identity | None = None, pointer: str = "", commas: NDArray[np.int64] | None = None
 ) -> ParsedValues:
     """The values at these paths of the JSON object at `pointer`; raises Rejected.
 
-    `commas` as in `scan`; `nan` accepts NaN.
+    A NaN is a fault unless the model takes it as absent. `commas` as in `scan`.
     """
     first = raw.lstrip(WHITE)[:1]
     if first not in (b"{", b"["):
         raise _not_an_object(json_values.type_name(json_values.parse(raw)), pointer)
     end, members, repeated_path = scan(raw, paths, commas)
-    not_finite = _check_json(raw, end, nan)
+    not_finite = _check_json(raw, end, model is not None and bool(model.event.nan))
     if first == b"[":
         raise _not_an_object("a list", pointer)
     if repeated_path is not None:
@@ -122,13 +121,11 @@ def _check_json(raw: bytes, end: int, nan: bool) -> Rejected | None:
         raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
     if (reason := _fault(raw)) is None:
         return None
-    finite = raw.replace(*_NAN)
-    if nan and _fault(finite) is None:
-        return None
-    for old, new in _INFINITIES:
+    finite = raw
+    for old, new in _NOT_FINITE:
         finite = finite.replace(old, new)
-    if _fault(finite) is None:
-        return Rejected("not-json", reason)
+        if _fault(finite) is None:
+            return None if nan and old == b"NaN" else Rejected("not-json", reason)
     following = raw[end:].lstrip(WHITE)
     if end >= 0 and following and _fault(finite[:end]) is None:
         raise Rejected("trailing-bytes", f"more bytes follow the event at byte {len(raw) - len(following)}")
@@ -142,10 +139,6 @@ def _fault(raw: bytes) -> str | None:
     except msgspec.MsgspecError as error:
         return str(error)
     return None
-
-
-def _parse_json(raw: bytes, paths: Paths, identity: Identity) -> ParsedValues:
-    return text_values(raw, paths, nan=bool(identity.event.nan))
 
 
 def encode_vector(values: Sequence[float], label: float) -> bytes:
@@ -191,7 +184,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return levels == 0 or any(_is_deeper(inner, levels - 1) for inner in inner_values(value))
 
 
-JSON = ValueFormat("json", "", _parse_json, msgspec.json.decode, "rows")
+JSON = ValueFormat("json", "", text_values, msgspec.json.decode, "rows")
 MESSAGE_PACK = ValueFormat("msgpack", "application/msgpack", _parse_message_pack, msgspec.msgpack.decode, "")
 DOUBLE_VECTOR = ValueFormat("f8", "application/x-perceptron-f8", _parse_vector, _load_vector, "vectors")
 FORMATS = (JSON, MESSAGE_PACK, DOUBLE_VECTOR)

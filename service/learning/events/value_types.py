@@ -4,11 +4,9 @@ A number may be written as a string. A category may be written as a number or a 
 A time becomes categories of its hour and of its day in UTC. A value that is null or an empty string is absent.
 """
 
-import fnmatch
 import json
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,20 +18,13 @@ from service.learning.events.json_pointer import to_pointer
 from service.learning.events.json_values import number_in, type_name
 from service.learning.identity import MAX_VALUE, ValueType
 
+_EXPECTED = {
+    "number": "a number, or a string that is a JSON number",
+    "category": "a string, number or boolean",
+    "time": f"a time: in ISO 8601, as a list from the year on, or as an epoch from {FIRST_EPOCH:g} on",
+}
 _BEYOND = 10**300
 """Beyond MAX_VALUE, but a double can hold it."""
-
-
-def type_patterns(types: Sequence[tuple[str, ValueType]]) -> Callable[[str], ValueType | None]:
-    """A function that returns the type of a flattened name: that of the first pattern that matches, or None."""
-    # An empty pattern would match the empty name.
-    match = re.compile("|".join(f"({fnmatch.translate(pattern)})" for pattern, _ in types) or "(?!)").match
-
-    def type_of(name: str) -> ValueType | None:
-        found = match(name)
-        return types[(found.lastindex or 1) - 1][1] if found else None
-
-    return type_of
 
 
 def is_nan(value: Any) -> bool:
@@ -53,38 +44,29 @@ def typed_ends(value: Any, kind: ValueType, name: str, pointer: str, *own: str) 
     """
     if value is None or value == "":
         return {}
-    is_text, is_number = value.__class__ is str, value.__class__ in {int, float}
-    problem = "must be a string, number or boolean"
-    if kind == "number":
-        number = number_in(value) if is_text else value
-        if number is not None:
-            return {"": finite_number(number, name, pointer, *own)}
-        problem = "must be a number, also as a string: this one is not a JSON number"
-    elif kind == "time":
-        if hour_of_week := _hour_of_week(value):
-            day, hour = divmod(hour_of_week, 32)
+    is_text = value.__class__ is str
+    number = number_in(value) if is_text else value if value.__class__ in {int, float} else None
+    if kind == "time":
+        day, hour = divmod(_hour_of_week(value, number), 32)
+        if day:
             return ({} if hour == NO_HOUR else {f".hour={hour}": 1}) | {f".weekday={day}": 1}
-        problem = f"must be a time in ISO 8601, a list from the year on, or an epoch from {FIRST_EPOCH:g} on"
-    elif is_text:
-        return {f"={value}": 1}
-    elif is_number:
-        finite_number(value, name, pointer, *own)
-        return {f"={int(value) if value == int(value) else value}": 1}
-    elif value.__class__ is bool:
-        return {"=true" if value else "=false": 1}
-    raise Rejected("wrong-type", f"feature {quoted(name)} {problem}", pointer + to_pointer(own))
+    elif kind == "category" and (is_text or value.__class__ is bool):
+        return {f"={value if is_text else json.dumps(value)}": 1}
+    elif number is not None:
+        feature = finite_number(number, name, pointer, *own)
+        return {"": feature} if kind == "number" else {f"={int(number) if number == int(number) else number}": 1}
+    raise Rejected("wrong-type", f"feature {quoted(name)} must be {_EXPECTED[kind]}", pointer + to_pointer(own))
 
 
-def _hour_of_week(value: Any) -> Any:
-    """The hour and day of a time, as `time_parsing` has them; 0 if the value is not a time."""
-    if value.__class__ is str:
-        text = np.frombuffer(value.encode() + bytes(16), np.uint8)
-        if hour := time_parsing.parse_iso_8601(text.ctypes.data, 0, len(text) - 16):
-            return hour
-        value = number_in(value)
-    if value.__class__ in {int, float}:
-        return time_parsing.epoch_hour(int(value)) if FIRST_EPOCH <= value < END_EPOCH else 0
-    return _hour_of_list(value) if value.__class__ is list else 0
+def _hour_of_week(value: Any, number: float | None) -> Any:
+    """The hour and day of a time, as `time_parsing` has them; 0 if the value, or the number in it, is not a time."""
+    if value.__class__ is list:
+        return _hour_of_list(value)
+    text = np.frombuffer((value if value.__class__ is str else "").encode() + bytes(16), np.uint8)
+    hour_of_week = time_parsing.parse_iso_8601(text.ctypes.data, 0, len(text) - 16)
+    if hour_of_week == 0 and number is not None and FIRST_EPOCH <= number < END_EPOCH:
+        return time_parsing.epoch_hour(int(number))
+    return hour_of_week
 
 
 def _hour_of_list(values: list[Any]) -> Any:

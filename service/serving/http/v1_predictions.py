@@ -120,7 +120,7 @@ class V1Request(msgspec.Struct, gc=False):
     def read(self, flattener: Flattener) -> Instances:
         """All instances of a body that is not large; raises Rejected. Only msgspec looks at ids."""
         body, identity = self.body, flattener.identity
-        if not flattener.excluded and flattener.patterns is None and not identity.event.types:
+        if not flattener.excluded and not flattener.reads_by_name:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 decode = _decoder(identity.features, identity.dimension, identity.max_features, identity.max_name_bytes)
                 request = decode(body)
@@ -146,8 +146,7 @@ class V1Request(msgspec.Struct, gc=False):
     def _read_carefully(self, body: bytes, flattener: Flattener) -> Instances:
         """All instances of this body, by the careful reader; raises Rejected for the first rule that is broken."""
         commas = np.empty(self.max_instances, np.int64)
-        nan = bool(flattener.identity.event.nan)
-        values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas, nan=nan)
+        values = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas, model=flattener.identity)
         members = {name: m for name, m in zip(_INPUT_FIELDS, values.values, strict=False) if m is not UNSET}
         if not members:
             raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
@@ -213,7 +212,7 @@ class V1Request(msgspec.Struct, gc=False):
                 rows = reader.read(values, lambda i, n=first: Event(careful(n + i), 0.0, 1.0, None))  # type: ignore[misc]
                 yield Instances(rows.features, POINTERS[name])
             first = last
-        if reader is not None and flattener.patterns is None:  # with patterns a reader keeps names
+        if reader is not None and not flattener.reads_by_name:  # if it does, a reader keeps names
             idle[name] = reader
 
     def asked(self) -> list[Asked]:
@@ -286,7 +285,7 @@ def _element(raw: bytes, name: str, i: int, flattener: Flattener) -> Features:
     """The features of element i of a list; raises Rejected."""
     pointer, path = f"/{name}/{i}", _path_in(name, flattener)
     try:
-        values = text_values(raw, (path,), pointer, nan=bool(flattener.identity.event.nan))
+        values = text_values(raw, (path,), flattener.identity, pointer)
     except Rejected as rejected:
         if rejected.reason not in {"not-json", "trailing-bytes"}:
             raise

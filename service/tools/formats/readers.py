@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from service.learning.events.flatten import type_patterns
 from service.learning.events.json_pointer import Path, parse_pointer
-from service.learning.events.value_types import type_patterns
 from service.learning.identity import Identity, Places
 
 EMPTY_CELLS = ("", "nan", "-nan")
@@ -117,7 +117,7 @@ class Csv:
         return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in EMPTY_CELLS}
 
     def _value(self, name: str, cell: str) -> Any:
-        if self._type_of(name):  # a category keeps its zeros in front
+        if self._type_of(name) in {"category", "time"}:  # a category keeps its zeros in front
             return cell
         lower = cell.lower()
         if lower in ("true", "false"):

@@ -13,7 +13,7 @@ import numpy as np
 
 from service.learning.columns.name_table import PADDING_BYTES, copy_bytes, find, hash_of, probes, same_bytes
 from service.learning.events.compiled import json_tokens, path_tree
-from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
+from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE, is_nan
 from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, PART, WEIGHT, WHERE
 from service.learning.events.compiled.time_parsing import END_EPOCH, FIRST_EPOCH, NO_HOUR, epoch_hour, parse_iso_8601
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
@@ -35,10 +35,9 @@ USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
 """How a call of `parse_values` ended: all values are read; the next one is declined; a name is new."""
 _VALUE, _NAME, _AFTER = range(3)
 _NODE, _IS_LIST, _OF_FEATURES, _PREFIX, _PREFIX_SIZE = range(5)
-_CATEGORY, _IGNORED, _REJECTED, _NUMBER = range(4)
-"""What strings are."""
-LEFT_OUT, _UNTYPED, _TYPED_NUMBER, _TYPED_CATEGORY, _TIME = range(-1, 4)
-"""The kind of a name: its values are left out, read as they are, or read by a type."""
+LEFT_OUT, CATEGORY, _NOTHING, _REJECTED, _EITHER, UNTYPED, NUMBER, TIME = range(-1, 7)
+KINDS = {"category": CATEGORY, None: UNTYPED, "number": NUMBER, "time": TIME}
+"""The kind of a name, and what a string is: without a type the strings of all names are one of the first."""
 _ends = [*(f".hour={hour}" for hour in range(NO_HOUR)), "", *(f".weekday={day}" for day in range(1, 8))]
 _TIME_ENDS, _END_SIZES = np.array(_ends, "S16").view(np.uint8).reshape(-1, 16), np.array([*map(len, _ends)])
 """What follows the name of a time: a row for each hour, one for no hour, and one for each day."""
@@ -274,7 +273,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 continue
             if depth == 0 or part == FEATURES:
                 break
-            kind = _UNTYPED
+            kind = UNTYPED
             if is_feature and has_kinds:
                 key = find(keys[0], keys[1], keys[2], keys[3], data, name, size, h)
                 if key == 0:
@@ -284,13 +283,12 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                     break
                 kind = kinds[key]
                 is_feature = kind != LEFT_OUT
-            is_text = c == _QUOTE
-            start = i + is_text
-            condition = conditions[part] if part >= 0 else -1
-            literal, value, is_category = -1, math.nan, False
+            start, is_text = i + (c == _QUOTE), c == _QUOTE
+            literal, value, becomes, condition = -1, math.nan, kind, conditions[part] if part >= 0 else -1
             if is_text:
                 i = json_tokens.parse_string(data, start, is_feature or part >= 0)
-                if i < 0 or part == WEIGHT:
+                becomes = text if kind == UNTYPED else kind
+                if i < 0 or part == WEIGHT or (is_feature and becomes == _REJECTED):
                     break
                 last = i - 1
                 if part == ID:
@@ -300,24 +298,16 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                         codes[checked] = path_tree.code_of_string(
                             checked, data, start, last - start, firsts, string_ends, strings, string_codes
                         )
-                if not is_feature or (kind == _UNTYPED and text == _IGNORED):
+                is_absent = (kind != UNTYPED and start == last) or (nan_is_absent and is_nan(data, start, last))
+                if not is_feature or is_absent or becomes == _NOTHING:
                     continue
-                if (kind != _UNTYPED and start == last) or (nan_is_absent and json_tokens.is_nan(data, start, last)):
-                    continue
-                is_category = kind == _TYPED_CATEGORY or (kind == _UNTYPED and text == _CATEGORY)
-                if not is_category:
-                    if kind == _UNTYPED and text == _REJECTED:
-                        break
-                    value, certain = json_tokens.parse_text(data, start, last)
-                    if math.isnan(value) and kind != _TIME:
-                        if kind == _TYPED_NUMBER or not certain:
-                            break
-                        is_category = True
-            elif nan_is_absent and json_tokens.is_nan(data, i, i + 3):
+                if becomes != CATEGORY:
+                    value, after = json_tokens.parse_number(data, start)
+                    if after != last:
+                        value, becomes = math.nan, CATEGORY if becomes == _EITHER else becomes
+            elif nan_is_absent and is_nan(data, i, i + 3):
                 if FEATURES < part < WHERE:
                     break
-                if condition >= 0:
-                    codes[condition] = math.nan
                 i += 3
                 continue
             else:
@@ -349,61 +339,43 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                         positions[3, n], positions[4, n] = start, i - start
                 if not is_feature or literal == NULL:
                     continue
-                if kind > _UNTYPED and literal >= 0 and kind != _TYPED_CATEGORY:
-                    break
-                is_category = kind == _TYPED_CATEGORY
-                if is_category and literal < 0:
+                if literal < 0 and kind == CATEGORY:
                     # Only an integer, perhaps with .0 after it, is written as its category is.
-                    if 2 < last - start < 18 and byte_at(data, last - 2) == _DOT and byte_at(data, last - 1) == _ZERO:
-                        last -= 2
-                    if (
-                        (c == _MINUS and value == 0.0)
-                        or not abs(value) <= MAX_VALUE
-                        or not is_integer(data, start, last)
-                    ):
+                    if 2 < last - start < 18 and (c != _MINUS or value < 0.0) and byte_at(data, last - 2) == _DOT:
+                        last -= 2 if byte_at(data, last - 1) == _ZERO else 0
+                    if not abs(value) <= MAX_VALUE or not is_integer(data, start, last):
                         break
-            hour_of_week = 0
-            if kind == _TIME:
-                if FIRST_EPOCH <= value < END_EPOCH:
-                    whole_number = np.int64(value)
-                    if is_integer(data, start, last):
-                        whole_number = json_tokens.parse_integer(data, start, last)
-                    hour_of_week = epoch_hour(whole_number)
-                elif is_text:
-                    hour_of_week = parse_iso_8601(data, start, last)
-                if hour_of_week == 0:
+            hour_of_week, fits = parse_iso_8601(data, start, last) if is_text and kind == TIME else 0, True
+            if kind == TIME and hour_of_week == 0:
+                # A double is at most 512 away from a larger integer.
+                doubt = 0 if value < path_tree.MAX_EXACT_INTEGER else 512
+                epoch = np.int64(value) if FIRST_EPOCH <= value < END_EPOCH else 0
+                hour_of_week = epoch_hour(epoch + doubt)
+                if epoch == 0 or epoch_hour(epoch - doubt) != hour_of_week:
                     break
-            if is_category or kind == _TIME:
-                fits = True
-                for k in range(1 if is_category else 2):
-                    row = hour_of_week % 32 if k == 0 else NO_HOUR + hour_of_week // 32
-                    end_size = 1 + last - start if is_category else _END_SIZES[row]
-                    if end_size == 0:
+            if becomes in (CATEGORY, TIME):
+                for row in (hour_of_week % 32, NO_HOUR + hour_of_week // 32):  # the second is not that of a category
+                    if row == NO_HOUR or not fits:
                         continue
-                    both = size + end_size
+                    both = size + (_END_SIZES[row] if kind == TIME else 1 + last - start)
                     fits = both <= max_name and used + both + PADDING_BYTES <= len(scratch) and count < len(values)
-                    if not fits:
-                        break
-                    names[count, 0], names[count, 1] = scratch_offset + used, both
-                    name_end = (
-                        used + size if name == scratch_offset + used else copy_bytes(data, name, size, scratch, used)
-                    )
-                    if is_category:
-                        scratch[name_end] = _EQUALS
-                        copy_bytes(data, start, last - start, scratch, name_end + 1)
-                    else:
-                        scratch[name_end : name_end + end_size] = _TIME_ENDS[row, :end_size]
-                    name_end += end_size
-                    h = hash_of(data, scratch_offset + used, scratch_offset + name_end, seed)
-                    fits = _is_new(table, h, generation)
-                    if not fits:
-                        break
-                    hashes[count], values[count], is_number[count] = h, 1.0, False
-                    count, used = count + 1, name_end
+                    if fits:
+                        names[count, 0], names[count, 1] = scratch_offset + used, both
+                        if name != scratch_offset + used:
+                            copy_bytes(data, name, size, scratch, used)
+                        if kind == TIME:
+                            scratch[used + size : used + both] = _TIME_ENDS[row, : both - size]
+                        else:
+                            scratch[used + size] = _EQUALS
+                            copy_bytes(data, start, last - start, scratch, used + size + 1)
+                        hashes[count] = hash_of(data, names[count, 0], names[count, 0] + both, seed)
+                        fits = _is_new(table, hashes[count], generation)
+                        values[count], is_number[count] = 1.0, False
+                        count, used = count + 1, used + both
                 if not fits:
                     break
                 continue
-            if not abs(value) <= MAX_VALUE or count == len(values):
+            if not abs(value) <= MAX_VALUE or count == len(values) or (literal >= 0 and kind == NUMBER):
                 break
             if name == scratch_offset + used:
                 used += size

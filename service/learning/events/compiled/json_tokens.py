@@ -15,7 +15,7 @@ from service.learning.jit.jit import compiled, inlined
 
 NULL, FALSE, TRUE = range(3)
 
-_QUOTE, _BACKSLASH, _COMMA, _DOT, _MINUS, _PLUS, _ZERO, _NINE = b'"\\,.-+09'
+_QUOTE, _BACKSLASH, _COMMA, _DOT, _MINUS, _PLUS, _ZERO = b'"\\,.-+0'
 _BRACKET_END, _SPACE, _TAB, _NEWLINE, _RETURN = b"] \t\n\r"
 _E, _U = b"eu"
 _CONTROLS = {"b": 8, "f": 12, "n": 10, "r": 13, "t": 9}
@@ -127,7 +127,7 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
         word = (word & ((_ONE << point) - _ONE)) | (word >> (point + _EIGHT)) << point
         value = float(_from_digits(word, end - 1)) / POWERS[end - 1 - before]
         return (-value if negative else value), i + end
-    start, m, q, whole = i, np.uint64(0), 0, True
+    start, m, q, whole, whole_exponent = i, np.uint64(0), 0, True, True
     d = byte_at(data, i) - _ZERO
     while 0 <= d <= 9:
         m = m * _TEN + np.uint64(d)
@@ -156,35 +156,16 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
         if minus or byte_at(data, i) == _PLUS:
             i += 1
         exponent, count = _digits(data, i)
-        if not 0 < count < 8:
+        if count == 0:
             return 0.0, -1
         i += count
+        while 0 <= byte_at(data, i) - _ZERO <= 9:
+            i, whole_exponent = i + 1, False
         q += -int(exponent) if minus else int(exponent)
-    if digits > MAX_DIGITS or (whole and negative and m == 0):
+    if digits > MAX_DIGITS or not whole_exponent or (whole and negative and m == 0):
         return math.nan, i
     value = nearest_double(m, q)
     return (-value if negative else value), i
-
-
-@compiled
-def parse_text(data: int, i: int, end: int) -> tuple[float, bool]:
-    """The number that the text from i to `end` is, or NaN; and whether that is certain."""
-    first = i + 1 if byte_at(data, i) == _MINUS else i
-    digit = _ZERO <= byte_at(data, first) <= _NINE
-    if not digit or (byte_at(data, first) == _ZERO and _ZERO <= byte_at(data, first + 1) <= _NINE):
-        return math.nan, True
-    value, after = parse_number(data, i)
-    # An exponent of many digits is not parsed.
-    return (value, not math.isnan(value)) if after == end else (math.nan, after > 0)
-
-
-@compiled
-def parse_integer(data: int, i: int, end: int) -> int:
-    """The number that the digits from i to `end` make; it must be less than 2^63."""
-    number = 0
-    for j in range(i, end):
-        number = 10 * number + byte_at(data, j) - _ZERO
-    return number
 
 
 @compiled

@@ -15,7 +15,7 @@ from service.learning.columns import name_table
 from service.learning.columns.name_table import PADDING_BYTES, SEED, NameTable
 from service.learning.events.careful_reader import CarefulReader
 from service.learning.events.compiled import json_parser, path_tree
-from service.learning.events.compiled.json_parser import IGNORED, LEFT_OUT, NULL_LABEL, NULLABLE, OPTIONAL, REQUIRED
+from service.learning.events.compiled.json_parser import IGNORED, KINDS, NULL_LABEL, NULLABLE, OPTIONAL, REQUIRED
 from service.learning.events.compiled.path_tree import FEATURES, LABEL, WHERE, Codes, UnsupportedError
 from service.learning.events.flatten import Flattener
 from service.learning.events.json_pointer import Path
@@ -35,7 +35,6 @@ _NO_FEATURES: tuple[NDArray[Any], ...] = (
 
 Rules = tuple[bool, bool, bool, bool]
 """Whether a value must have features, and an id; whether one without features is skipped, and one without a label."""
-_TYPES = (None, "number", "category", "time")
 ReadCarefully = Callable[[int], Event | None]
 """Reads the value at an index; None if there is no event."""
 
@@ -53,16 +52,14 @@ class RowReader:
         """
         identity, parts = flattener.identity, [path for path in paths if path is not None]
         nested = any(path[: len(part)] == part for part in parts[1:] for path in parts if path != part)
-        own = [path for path in paths[:WHERE] if path is not None]
-        same = len(set(own)) < len(own) or paths[FEATURES] in paths[WHERE:]
-        if nested or same or (identity.dimension or 0) > identity.max_features:
+        shared = sum(path in paths[LABEL:WHERE] for path in paths[WHERE:])
+        if nested or len(set(parts)) + shared < len(parts) or (identity.dimension or 0) > identity.max_features:
             raise UnsupportedError
         tree = path_tree.path_tree(paths)
         conditions = [len(paths) - 1 - paths[::-1].index(path) if path in paths[WHERE:] else -1 for path in paths]
         self._paths = tree.nodes, tree.names, np.array(conditions)
         self._expected = path_tree.expected_values(expected)
         self._identity, self._flattener = identity, flattener
-        self._has_kinds = flattener.patterns is not None or bool(identity.event.types)
         self._max_bytes, self._min_label, self._rules = max_bytes, label, rules
         self._dimension = (identity.dimension or 0) if identity.features == "positional" else -1
         self._text = ("category", "ignore", "reject", "number").index(identity.text), bool(identity.event.nan)
@@ -113,8 +110,8 @@ class RowReader:
             keys = self._keys.table[:4]
             json_parser.parse_values(
                 address, begins, ends, self._max_bytes, identity.max_features, identity.max_name_bytes, self._dimension,
-                self._text, self._has_kinds, self._min_label, self._rules, SEED, self._paths, self._expected,
-                keys, self._kinds, self._table, state, self._scratch, self._features, events,
+                self._text, self._flattener.reads_by_name, self._min_label, self._rules, SEED, self._paths,
+                self._expected, keys, self._kinds, self._table, state, self._scratch, self._features, events,
             )  # fmt: skip
             if state[json_parser.STATUS] == json_parser.USUAL:
                 break
@@ -145,7 +142,7 @@ class RowReader:
         self._keys.add([name])
         self._kinds = name_table.room(self._kinds, len(self._keys), len(self._keys) + 1)
         selected = patterns is None or patterns.select(name)
-        self._kinds[len(self._keys)] = _TYPES.index(self._flattener.type_of(name)) if selected else LEFT_OUT
+        self._kinds[len(self._keys)] = KINDS[self._flattener.type_of(name)] if selected else json_parser.LEFT_OUT
 
     def _append(self, event: Event, record: int, events: Sequence[NDArray[Any]], buffers: list[NDArray[Any]]) -> None:
         """Add an event from the careful reader, and the array with its names and its id."""

@@ -13,7 +13,6 @@ NO_HOUR = 24
 FIRST_EPOCH, END_EPOCH = 10**8, 1 << 63
 """Numbers that are times are from the first of these on and below the other."""
 _DASH, _PLUS, _COLON, _POINT, _COMMA, _SPACE, _ZERO, _NINE, _T, _Z = b"-+:., 09tz"
-_INVALID = -1_000_000
 
 
 @compiled
@@ -26,10 +25,8 @@ def hour_of_week(day: int, minutes: int, has_hour: bool) -> Any:
 @compiled
 def epoch_hour(epoch: int) -> Any:
     """The result for seconds, milliseconds, microseconds or nanoseconds since 1970, by their size."""
-    for limit, unit in ((10**11, 1), (10**14, 10**3), (10**17, 10**6), (END_EPOCH - 1, 10**9)):
-        if epoch < limit:
-            return hour_of_week(0, epoch // (60 * unit), True)
-    return 0
+    unit = 1 if epoch < 10**11 else 10**3 if epoch < 10**14 else 10**6 if epoch < 10**17 else 10**9
+    return hour_of_week(0, epoch // (60 * unit), True)
 
 
 @compiled
@@ -43,65 +40,46 @@ def _first_day(year: int, month: int) -> int:
 @compiled
 def date_hour(year: int, month: int, day: int, minutes: int, has_hour: bool) -> Any:
     """The result for a time so many minutes after the beginning of a day."""
-    if year < 1 or not 1 <= month <= 12:
-        return 0
     first = _first_day(year, month)
-    if not 1 <= day <= _first_day(year + month // 12, month % 12 + 1) - first:
+    if year < 1 or not 1 <= month <= 12 or not 1 <= day <= _first_day(year + month // 12, month % 12 + 1) - first:
         return 0
     return hour_of_week(first + day - 1, minutes, has_hour)
 
 
 @compiled
-def _is_digit(data: int, i: int) -> bool:
-    return bool(_ZERO <= byte_at(data, i) <= _NINE)
+def _two_digits(data: int, i: int, separator: int) -> tuple[int, int]:
+    """The number of two digits at i, after the separator or none, and the position after it; -1 and i without it."""
+    begin = i + (byte_at(data, i) == separator)
+    tens, ones = byte_at(data, begin) - _ZERO, byte_at(data, begin + 1) - _ZERO
+    return (10 * tens + ones, begin + 2) if 0 <= tens <= 9 and 0 <= ones <= 9 else (-1, i)
 
 
 @compiled
-def _two_digits(data: int, i: int) -> Any:
-    """The number that the two digits at i make; far below 0 if they are not digits."""
-    if not (_is_digit(data, i) and _is_digit(data, i + 1)):
-        return _INVALID
-    return 10 * byte_at(data, i) + byte_at(data, i + 1) - 11 * _ZERO
-
-
-@compiled
-def _two_more(data: int, i: int) -> tuple[int, int]:
-    """The number of two digits at i, after a colon or none, and the position after it; 0 and i if there is none."""
-    begin = i + (byte_at(data, i) == _COLON)
-    return (_two_digits(data, begin), begin + 2) if _is_digit(data, begin) else (0, i)
-
-
-@compiled
-def parse_iso_8601(data: int, i: int, end: int) -> Any:
-    """The result for the text from i to `end`: a date, perhaps a time of the day, and perhaps a zone."""
-    dash = 1 if byte_at(data, i + 4) == _DASH else 0
-    year, month = 100 * _two_digits(data, i) + _two_digits(data, i + 2), _two_digits(data, i + 4 + dash)
-    day, minute, hour, second, offset = _two_digits(data, i + 6 + 2 * dash), 0, 0, 0, 0
-    if dash and byte_at(data, i + 7) != _DASH:
+def parse_iso_8601(data: int, begin: int, end: int) -> Any:
+    """The result for the text from `begin` to `end`: a date, perhaps a time of the day, and perhaps a zone."""
+    century, i = _two_digits(data, begin, 0)
+    year, i = _two_digits(data, i, 0)
+    month, i = _two_digits(data, i, _DASH)
+    day, i = _two_digits(data, i, _DASH)
+    if min(century, year, month, day) < 0 or i == begin + 9:  # one dash
         return 0
-    i += 8 + 2 * dash
-    has_hour = i < end
+    hour, minute, zone_hour, zone_minute, offset, has_hour = 0, 0, 0, 0, 0, i < end
     if has_hour:
         if byte_at(data, i) != _SPACE and byte_at(data, i) | 0x20 != _T:
             return 0
-        hour, before = _two_digits(data, i + 1), i + 3
-        minute, i = _two_more(data, before)
-        if i > before:
-            before = i
-            second, i = _two_more(data, before)
-        if i > before and (byte_at(data, i) == _POINT or byte_at(data, i) == _COMMA) and _is_digit(data, i + 1):
+        hour, i = _two_digits(data, i + 1, 0)
+        minute, i = _two_digits(data, i, _COLON)
+        second, i = _two_digits(data, i, _COLON) if minute >= 0 else (-1, i)
+        if second >= 0 and byte_at(data, i) in (_POINT, _COMMA) and _ZERO <= byte_at(data, i + 1) <= _NINE:
             i += 1
-            while _is_digit(data, i):
+            while _ZERO <= byte_at(data, i) <= _NINE:
                 i += 1
         sign = byte_at(data, i)
-        if sign | 0x20 == _Z:
-            i += 1
-        elif sign in (_PLUS, _DASH):
-            zone_hour = _two_digits(data, i + 1)
-            zone_minute, i = _two_more(data, i + 3)
-            offset = (60 * zone_hour + zone_minute) * (1 if sign == _PLUS else -1)
-            if not (0 <= zone_hour <= 23 and 0 <= zone_minute <= 59):
-                return 0
-    if i != end or not (0 <= hour <= 23 and 0 <= minute <= 59 and 0 <= second <= 60):
-        return 0
-    return date_hour(year, month, day, 60 * hour + minute - offset, has_hour)
+        i += sign | 0x20 == _Z
+        if sign in (_PLUS, _DASH):
+            zone_hour, i = _two_digits(data, i + 1, 0)
+            zone_minute, i = _two_digits(data, i, _COLON)
+            offset = (60 * zone_hour + max(zone_minute, 0)) * (1 if sign == _PLUS else -1)
+        if not (0 <= hour <= 23 and 0 <= zone_hour <= 23) or max(minute, zone_minute) > 59 or second > 60:
+            return 0
+    return date_hour(100 * century + year, month, day, 60 * hour + max(minute, 0) - offset, has_hour) if i == end else 0
