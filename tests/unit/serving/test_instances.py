@@ -25,6 +25,7 @@ IDENTITIES = {
     "classes": Identity(labels=(0, "x", 2.5)),
     "classes, average, scaled": Identity(labels=(0, 1, 2), average="recent", half_life=5, scale="standard"),
     "patterns": Identity(event=Places(without=("b", "u.*")), text="ignore"),
+    "types": Identity(text="number", event=Places(types=(("a", "category"), ("at*", "time")), nan="absent")),
     "whole": Identity(event=Places(features="", label="/label", weight=None), scale="standard"),
 }
 
@@ -44,6 +45,9 @@ def instance(identity: Identity, rng: Random, names: int = 8) -> dict[str, Any]:
         row |= {"u": {"age": rng.randrange(1, 90), "of": rng.choice(["x", "y"])}, "new": rng.random() < 0.5, "no": None}
     if rng.random() < 0.1:
         row["tags"] = [rng.choice("xy") for _ in range(3)]  # for the careful reader
+    if identity.event.types:
+        at = rng.randrange(10**9, 2 * 10**9)
+        row |= {"at": at, "at_2": f"{at}000", "to": {"id": at % 7}, "b": f"{number(rng)}", "no": rng.choice(["NaN", 1])}
     return row if identity.event.features == "" else {"features": row}
 
 

@@ -96,6 +96,9 @@ def test_an_error_is_one_line_that_names_the_setting(text: str, part: str) -> No
     assert part in error_of(text)
 
 
+POSITIONAL = '[models.a]\nfeatures = "positional"\ndimension = 3\n'
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -107,6 +110,11 @@ def test_an_error_is_one_line_that_names_the_setting(text: str, part: str) -> No
             'model.start: random: No such file or directory: expected "zero", "random:SEED" or a file',
         ),
         ('features = "positional"', 'models.a.dimension: set it with features = "positional", and only then'),
+        (POSITIONAL + 'event.types = { "a" = "time" }', 'models.a: event.types: features = "positional" takes'),
+        (POSITIONAL + 'event.nan = "absent"', 'models.a: event.nan: features = "positional" takes'),
+        (POSITIONAL + 'text = "number"', 'models.a.text: features = "positional" takes'),
+        ('event.types = { "a" = "date" }', "model.event.types.a: expected 'number', 'category' or 'time', got"),
+        ('event.nan = "skip"', "model.event.nan: expected 'reject' or 'absent', got"),
         ("dimension = 3", 'model.dimension: set it with features = "positional", and only then'),
         ('labels = "ok,fail"', 'model.labels: expected a list, such as ["a", "b"], got "ok,fail"'),
         ("labels = [1, 2, 3, 2.0]", "model.labels: the labels must differ"),

@@ -41,8 +41,18 @@ pytestmark = pytest.mark.usefixtures("compiled_reader")
             Identity(event=Places(where={"/label": (1, "x"), "/weight": (0.5, 2), "/id": ("a",), "/op": (True,)})),
             b'{"features":{"a":1},"label":1,"weight":2,"id":"a","op":true}',
         ),
+        (
+            Identity(event=Places(types=(("n*", "number"), ("*c", "category"), ("t*", "time")))),
+            b'{"features":{"n":"31.50","n2":-2,"u":{"c":"x","bc":90210},"c":7.0,"ac":true,"t":"2026-08-20T05:45:04Z",'
+            b'"t1":"2026-08-20 05:45:04.25-03:30","t2":1787204704123,"t3":"1787204704000000000","n3":"","t4":null},'
+            b'"label":1}',
+        ),
+        (
+            Identity(text="number", event=Places(nan="absent")),
+            b'{"features":{"a":"1e3","b":"1e3x","c":NaN,"d":"NaN","e":"007 is a name","f":"-"},"label":1,"x":NaN}',
+        ),
     ],
-    ids=["named", "hashed", "positional", "whole", "within", "where on other parts"],
+    ids=["named", "hashed", "positional", "whole", "within", "where on other parts", "types", "numbers in text"],
 )
 def test_usual_events_are_read_by_rows(identity: Identity, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the compiled reader would make nothing faster."""
