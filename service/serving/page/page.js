@@ -56,16 +56,16 @@ function accuracy(now) {
   });
   $("accuracy-note").textContent = `Over ${which} events, each predicted before it was learned${all ? "; with the 95\u00a0% interval of the weights that answer" : ""}.`;
   const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one.diverged ?? verdict(one)])];
-  const areas = new Map([...model.candidates.map((one) => [one.name, one.auc]), [model.serve, model.auc]]), ranked = [...areas.values()].some((area) => area !== null);
+  const areas = new Map([...model.candidates.map((one) => [one.name, one.auc]), [model.serve, model.auc]]), ranked = (one, said) => [said, areas.get(one) && `recent AUC ${areas.get(one).toFixed(3)}`].filter(Boolean).join("; ");
   rows.sort((a, b) => (b[0] === model.serve) - (a[0] === model.serve));
   rows.push(["answers given", model.answered_accuracy, "what requests got, as far as it was logged"]);
   rows.push(["baseline", model.baseline, "the most frequent label"]);
   rows.push(["previous label", model.previous_label_baseline, "the label of the event before"]);
   part("predictors", [rows, ...areas, ...kinds.keys()], () => $("predictors").replaceChildren(
     h("caption", { class: "unseen" }, "Accuracy of all predictors"),
-    ...table(["Predictor", "Recent", "All (95 % interval)", ...(ranked ? ["Recent AUC"] : []), "Against the model"], rows.filter(([, figures]) => figures).map(([one, figures, said = ""]) => [
+    ...table(["Predictor", "Recent", "All (95 % interval)", "Against the model"], rows.filter(([, figures]) => figures).map(([one, figures, said = ""]) => [
       h("th", { scope: "row" }, kinds.has(one) ? sample(kinds.get(one)) : null, name(one)), h("td", {}, percent(figures.recent)),
-      h("td", {}, percent(figures.all), figures.all_interval ? h("small", {}, span(...figures.all_interval)) : null), ...(ranked ? [h("td", {}, areas.get(one)?.toFixed(3) ?? "")] : []), h("td", {}, said),
+      h("td", {}, percent(figures.all), figures.all_interval ? h("small", {}, span(...figures.all_interval)) : null), h("td", {}, ranked(one, said)),
     ]))));
 }
 
