@@ -259,7 +259,7 @@ def time_of(value: Any, number: Any) -> tuple[int, int | None] | None:
                 return None
             offset = (hours * 60 + minutes) * (-1 if zone[0] == "-" else 1)
     elif isinstance(value, list) and 3 <= len(value) <= 7 and all(map(is_number, value)):
-        if not all(math.isfinite(x) for x in value) or any(x != int(x) for x in value[:5]):
+        if not all(abs(x) < 1e10 for x in value) or any(x != int(x) for x in value[:5]):
             return None
         if any(not 0 <= x < 10**9 for x in value[6:]):
             return None
