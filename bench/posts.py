@@ -8,8 +8,9 @@ from typing import Any
 
 from bench import world
 from bench.figure import Figure
-from bench.predictions import CONNECTIONS, FEW_CONNECTIONS, ROUNDS, SECONDS, Rates, Serving, names
+from bench.predictions import CONNECTIONS, FEW_CONNECTIONS, SECONDS, Rates, Serving, names
 
+ROUNDS = 15
 BATCH = 1000
 """The events of one post."""
 SETTINGS = """
@@ -17,6 +18,8 @@ SETTINGS = """
 topic = "{plain}"
 [models.logged]
 topic = "{logged}"
+[models.posted]
+topic = "{posted}"
 [models.logged.predictions]
 topic = "{log}"
 """
@@ -43,17 +46,19 @@ def figures() -> list[Figure]:
         return {name: round(rng.gauss(0, 1), 3) for name in names()}
 
     forever: dict[str, Any] = {"retention.ms": "-1"}
-    topics = {name: world.new_topic(name, **forever) for name in ("plain", "logged", "log")}
+    topics = {name: world.new_topic(name, **forever) for name in ("plain", "logged", "posted", "log")}
     events = json.dumps({"events": [{"features": row(), "label": i % 2} for i in range(BATCH)]})
     with tempfile.TemporaryDirectory() as folder, world.service("", SETTINGS.format(**topics)) as running:
         ask = _script(Path(folder) / "ask.lua", '{"id":"r-', f'","features":{json.dumps(row())}}}')
         post = _script(Path(folder) / "post.lua", events, "", numbered=False)
         rates: dict[str, list[Rates]] = {"plain": [], "logged": [], "events": []}
-        for _ in range(ROUNDS + 1):
+        for round_ in range(ROUNDS + 1):
             for model in ("plain", "logged"):
-                path = f"/v1/models/{model}/predict"
-                rates[model].append(Serving(running.port, running.process.pid, path).ask(ask, CONNECTIONS, SECONDS))
-            serving = Serving(running.port, running.process.pid, "/v1/models/plain/events")
+                serving = Serving(running.port, running.process.pid, f"/v1/models/{model}/predict")
+                if not round_:  # both know the same names
+                    serving._replace(path=f"/v1/models/{model}/events").ask(post, 1, 1)
+                rates[model].append(serving.ask(ask, CONNECTIONS, SECONDS))
+            serving = Serving(running.port, running.process.pid, "/v1/models/posted/events")
             rates["events"].append(serving.ask(post, FEW_CONNECTIONS, SECONDS))
     warm = {name: rounds[1:] for name, rounds in rates.items()}
     logged, plain, posts = (warm[name] for name in ("logged", "plain", "events"))

@@ -80,7 +80,8 @@ class PredictionLog:
 
         `version` and `candidate` answered, `now`, in milliseconds since 1970.
         """
-        now, records = now or time.time_ns() // 1_000_000, list[Message]()
+        now = now or time.time_ns() // 1_000_000
+        records: list[Message] = []
         when = b"%s.%03dZ" % (_second(now // 1000), now % 1000)
         common = [*self._common, ("version", b"%d" % version), ("served_at", when), ("ce_time", when)]
         if candidate is not None:

@@ -56,12 +56,13 @@ class _Waiting(NamedTuple):
     message: Message
     delivery: Delivery
     number: int
+    memory: int
 
-    @property
-    def memory(self) -> int:
-        """About how many bytes of memory it takes."""
-        key, value, headers, _ = self.message
-        return 1000 + len(key or b"") + len(value or b"") + 150 * len(headers)
+
+def _memory(message: Message) -> int:
+    """About how many bytes of memory a message takes."""
+    key, value, headers, _ = message
+    return 1000 + len(key or b"") + len(value or b"") + 150 * len(headers)
 
 
 class TopicWriter:
@@ -81,7 +82,7 @@ class TopicWriter:
     def add(self, messages: Sequence[Message]) -> Delivery | None:
         """Take records to write, at least one; takes none and returns None if too many wait."""
         delivery = Delivery(len(messages))
-        waiting = [_Waiting(message, delivery, i) for i, message in enumerate(messages)]
+        waiting = [_Waiting(message, delivery, i, _memory(message)) for i, message in enumerate(messages)]
         size = sum(each.memory for each in waiting)
         if self._bytes and self._bytes + size > MAX_QUEUED_BYTES:
             return None
