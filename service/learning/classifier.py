@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from service.learning.columns.columns import Batch, ColumnPairs, Columns
+from service.learning.evaluation.confusion import Confusion
 from service.learning.evaluation.mistake_bound import ROUNDING
 from service.learning.evaluation.observations import ModelObservations
 from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
@@ -136,6 +137,15 @@ class Classifier:
     def averaged(self) -> bool:
         """Whether the average answers."""
         return self.observations.averaged
+
+    def confusion(self, averaged: bool) -> Confusion:
+        """All events by label, and how many the weights or their average predicted rightly; zeros if not known."""
+        counts, recent = self.counts, self.observations.recent
+        if not averaged:
+            return Confusion(counts.by_label, counts.right)
+        if recent.missed is None or recent.averaged.events != counts.events:
+            return Confusion([0] * len(counts.by_label), [0] * len(counts.by_label))
+        return Confusion(counts.by_label, [n - wrong for n, wrong in zip(counts.by_label, recent.missed, strict=True)])
 
     @property
     def served(self) -> NDArray[np.float64]:

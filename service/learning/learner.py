@@ -145,6 +145,11 @@ class Learner:
         candidate = self.candidates.get(name := self.options.serve)
         return name if candidate and not candidate.diverged else None
 
+    @property
+    def answering_name(self) -> str:
+        """The predictor that answers: last, average, or the name of a candidate."""
+        return self.answering or ("average" if self.main.averaged else "last")
+
     def classifier(self, candidate: str | None) -> Classifier:
         """The candidate of this name; without one the model's own classifier. Raises KeyError."""
         return self.main if candidate is None else self.candidates[candidate]

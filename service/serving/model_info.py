@@ -21,6 +21,7 @@ from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.join.memory import LABEL_OUTCOMES, NEVER
 from service.learning.learner import Learner
 from service.learning.records import by_text
+from service.monitoring.metrics import MAX_LABELS
 from service.serving.models import Model, ServedModel, read_all
 from service.snapshots.head import Head
 
@@ -172,7 +173,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             against_the_model=Comparison.from_pair(pair) if pair else None,
             diverged=candidate.diverged,
             **_members(candidate.counts, *COUNTS),
-            **_shares(_confusion(candidate), candidate.observations.recent_answers),
+            **_shares(candidate.confusion(candidate.averaged), candidate.observations.recent_answers),
             **candidate.observations.ranking._asdict(),
         )
 
@@ -192,7 +193,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     wrong_predictions: Annotated[int, Meta(examples=[29])]
     updates: Annotated[int, Meta(examples=[31])]
     confusion: Annotated[list[list[int]], Meta(examples=[[[600, 14], [15, 601]]])]
-    """Events by `[truth][prediction]`."""
+    """Events by `[truth][prediction]`; empty with more than 50 labels, whose recalls are in `labels`."""
     rejected: Annotated[dict[str, int], Meta(examples=[{"not-json": 4}])]
     ignored_features: Annotated[int, Meta(examples=[0])]
     skipped: Annotated[int, Meta(examples=[0])]
@@ -283,7 +284,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         identity, observations = learner.identity, learner.main.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
         serving, accuracy = learner.serving, Accuracy.from_predictors(learner)
-        overall, recent = _confusion(serving), serving.observations.recent_answers
+        overall, recent = serving.confusion(serving.averaged), serving.observations.recent_answers
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(
             model=model.name,
@@ -312,10 +313,11 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             stopped=model.status.stopped or model.status.unusable,
             **_join_figures(learner, head),
             join_waits=model.status.waits if learner.join else None,
+            confusion=learner.main.counts.confusion if identity.classes <= MAX_LABELS else [],
             **(array_figures or _array_figures(learner)),
             **_members(served, "ahead", "digest"),
             **_members(head, "version", "order", "state_digest"),
-            **_members(learner.main.counts, *COUNTS, "confusion", "rejected", "ignored_features", "skipped"),
+            **_members(learner.main.counts, *COUNTS, "rejected", "ignored_features", "skipped"),
             **_shares(overall, recent, "balanced_accuracy"),
             **serving.observations.ranking._asdict(),
         )
@@ -375,7 +377,7 @@ def _weights(classifier: Classifier) -> str:
 
 def answering_name(learner: Learner) -> str:
     """The predictor that answers for a model: last, average, or the name of a candidate."""
-    return learner.answering or _weights(learner.main)
+    return learner.answering_name
 
 
 def baseline(learner: Learner) -> Share:
@@ -421,21 +423,11 @@ def _shares(overall: Confusion, recent: Confusion, *more: str) -> dict[str, Any]
     return {name: Share(getattr(overall, name), getattr(recent, name)) for name in names}
 
 
-def _confusion(classifier: Classifier) -> Confusion:
-    """All events by label, and how many the weights that answer predicted rightly; zeros if that is not known."""
-    counts, recent = classifier.counts, classifier.observations.recent
-    if not classifier.averaged:
-        return Confusion(counts.by_label, counts.right)
-    if recent.missed is None or recent.averaged.events != counts.events:
-        return Confusion([0] * len(counts.by_label), [0] * len(counts.by_label))
-    return Confusion(counts.by_label, [n - wrong for n, wrong in zip(counts.by_label, recent.missed, strict=True)])
-
-
 def served_confusion(classifier: Classifier) -> list[list[int]]:
     """Events by `[truth][prediction]`, as the classifier's answering weights predicted them; empty if not known."""
     if not classifier.averaged:
         return classifier.counts.confusion
-    events, right = _confusion(classifier)
+    events, right = classifier.confusion(averaged=True)
     if classifier.identity.multiclass or sum(events) != classifier.counts.events:
         return []
     return [[right[0], events[0] - right[0]], [events[1] - right[1], right[1]]]

@@ -175,6 +175,22 @@ def many_bad_records(trial: Trial) -> Broken:
     trial.make = separable
 
 
+def sessions_take_all_columns(trial: Trial) -> Broken:
+    """Each event has a session of its own as a category: soon all hundred columns are taken."""
+
+    def with_session(rng: random.Random) -> tuple[bytes, Any]:
+        own = json.loads(separable(rng)[0])
+        own["features"]["session"] = f"s{rng.getrandbits(60)}"
+        return json.dumps(own).encode(), None
+
+    trial.make = with_session
+    yield
+    service = trial.services[0]
+    assert "columns are session=…" in service.model()["advice"][0]
+    assert service.log.read_text().count("columns are taken") == 1
+    trial.make = separable
+
+
 def labels_missing(trial: Trial) -> Broken:
     """Events come, and no labels any more."""
     healthy, trial.make = trial.make, unlabelled
@@ -233,6 +249,7 @@ FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
     redis_hangs: ({"PerceptronDependencyMissing redis", "PerceptronSnapshotStale"}, set()),
     replica_cut_off: ({"PerceptronModelStale", "PerceptronDependencyMissing redis"}, set()),
     many_bad_records: ({"PerceptronEventsRejected"}, set()),
+    sessions_take_all_columns: ({"PerceptronColumnsFull"}, set()),
     labels_missing: ({"PerceptronLabelsMissing"}, set()),
     labels_of_chance: ({"PerceptronQualityDrops", "PerceptronBelowBaseline"}, set()),
     too_many_requests: ({"PerceptronHttpErrors"}, {"PerceptronPredictionsSlow"}),
@@ -247,6 +264,7 @@ HEALTHY: dict[Fault, dict[str, Any]] = {
     kafka_hangs: {"services": 2},
     redis_hangs: {"services": 2},
     replica_cut_off: {"replica": True},
+    sessions_take_all_columns: {"settings": "[model]\nmax_columns = 100"},
     labels_missing: {"settings": LATE_LABELS, "make": labels_later()},
     too_many_requests: {"settings": "http.max_in_flight = 1"},
 }

@@ -1,14 +1,25 @@
 """Advice for a model whose figures show that it is of little use: settings to try."""
 
+import glob
+import math
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from service.learning.classifier import Classifier
+from service.learning.columns.columns import Named
+from service.learning.evaluation.confidence_sequences import lower_end
+from service.learning.evaluation.confusion import RARE
 from service.learning.evaluation.label_runs import CURE, MAX_LABELS, in_runs, repeated
-from service.learning.identity import as_text
+from service.learning.identity import as_text, label_as_json
 from service.learning.learner import Learner
 from service.learning.options import MODEL_ITSELF
+from service.learning.rules import RULES
 from service.text import printable
 
+Array = NDArray[Any]
 MIN_RECORDS = 10
 """The advice about rejections or recall needs at least this many records or missed events."""
 MIN_REPEATED_SHARE = 0.02
@@ -27,28 +38,27 @@ def advice(learner: Learner) -> dict[str, str]:
     'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'
     """
     lines, recent, events = {}, learner.main.observations.recent, learner.main.counts.events
+    if (ignored := learner.main.counts.ignored_features) and isinstance(learner.columns, Named):
+        lines["columns"] = _full_columns(learner, ignored, learner.columns)
+    line = _missed_labels(learner) if learner.serving.counts.events >= 2 * recent.window else ""
     accuracy, baseline = recent.average_accuracy if learner.main.averaged else recent.accuracy, recent.baseline
     frequent = "most frequent" if learner.identity.multiclass else "more frequent"
     below = accuracy is not None and baseline is not None and accuracy < baseline
-    # A model that finds a rare label is wrong more often than one that never predicts it, and more useful.
-    below = below and not recent.confusion(learner.main.averaged).finds_rare
+    # A model that finds a rare label is wrong more often than one that never predicts it, and more useful. One that
+    # misses all rare labels gains nothing from settings with which it never predicts them.
+    below = below and not _finds_rare(learner.main) and not (line and (baseline or 0.0) > 1.0 - RARE)
     # The first window does not count: the model began with nothing.
     if events >= 2 * recent.window and below:
         lines["accuracy"] = (
             f"{accuracy:.1%} of the last {recent.window:,} predictions were right, fewer than the {baseline:.1%} of "
             f"always predicting the {frequent} label: try {_accuracy_settings(learner)}"
         )
-    serving = learner.serving
-    if events >= 2 * recent.window and (line := _runs(learner)):
-        lines["runs"] = line
-    confusion = serving.observations.recent_answers
-    missed, of = confusion.events[1] - confusion.right[1], sum(confusion.events)
-    if serving.counts.events >= 2 * recent.window and confusion.recall == 0.0 and MIN_RECORDS <= missed < of / 2:
-        positive = as_text((learner.identity.labels or (-1, 1))[1])
-        lines["recall"] = (
-            f"none of the {missed:,} events of label {positive} among the last {of:,} was predicted so: "
-            f"try {_recall_settings(serving)}"
-        )
+    if events >= 2 * recent.window and (runs := _runs(learner)):
+        lines["runs"] = runs
+    if line:
+        lines["recall"] = line
+    if line := _better_candidate(learner):
+        lines["candidate"] = line
     serve = learner.options.serve
     if serve not in MODEL_ITSELF and learner.answering is None:
         candidate = learner.candidates.get(serve)
@@ -95,18 +105,104 @@ def repeated_ids(ids: Iterable[str | None]) -> str:
     return f'{repeated:,} of {len(known):,} events repeat an id: event.once = "1h" learns each id once an hour'
 
 
-def _recall_settings(serving: Classifier) -> str:
-    """The settings that may find more events of a rare positive label."""
-    tries, last = [], serving.observations.recent.confusion(averaged=False).recall
-    if serving.averaged and last:
-        tries.append(f'serve = "last", which found {last:.1%} of them')
-    rule, margin = serving.identity.rule, serving.identity.margins[1]
-    if rule == "logistic-delta":
-        tries.append("a lower threshold than 0.5 for its `probability`")
-    other = "" if rule == "perceptron" else 'rule = "perceptron" with '
-    scaled = "" if serving.identity.scale == "standard" else 'scale = "standard" or '
-    tries.append(f"{scaled}{other}a margin for it, such as margin = [0, {10 * margin or 100:g}] {RESET_HINT}")
-    return ", or ".join(tries)
+def _better_candidate(learner: Learner) -> str:
+    """A line about the candidate that is shown to be better than what answers, by the most; "" if there is none.
+
+    One that does not find a rare label is no replacement for one that does.
+    """
+    answering, gains = learner.answering_name, dict[str, float]()
+    for pair in learner.main.observations.recent.pairs:
+        name = pair.first if pair.second == answering else pair.second if pair.first == answering else ""
+        candidate = learner.candidates.get(name)
+        is_better = candidate and not candidate.diverged and pair.better() == name
+        if candidate and is_better and (_finds_rare(candidate) or not _finds_rare(learner.serving)):
+            gains[name] = abs(pair.difference or 0.0)
+    if not gains:
+        return ""
+    best = max(gains, key=lambda name: gains[name])
+    return f'candidate {best} is better by {100.0 * gains[best]:.1f} points: serve = "{best}"'
+
+
+def _full_columns(learner: Learner, ignored: int, columns: Named) -> str:
+    """A line about a model that has a column for none of the new names."""
+    count, (prefix, members) = len(columns.names), columns.largest_group
+    tries = ['features = "hashed"']
+    if prefix:
+        name = glob.escape(prefix[:-1]) + ("" if prefix[-1] == "=" else ".*")
+        without = ", ".join(map(label_as_json, (*learner.identity.event.without, name)))
+        tries = [f"event.without = [{without}]", *tries]
+    taken = f"{members:,} of {count:,} columns are {prefix}…" if prefix else "each column is another name"
+    return (
+        f"all {count:,} columns are taken, so new names are ignored ({ignored:,} features so far): {taken}: "
+        f"{', or '.join(tries)} {RESET_HINT}"
+    )
+
+
+def _finds_rare(classifier: Classifier) -> bool:
+    """Whether a rare one of two labels is found, in the window or, if it is too rare for that, since the start."""
+    return classifier.observations.recent_answers.finds_rare or classifier.confusion(classifier.averaged).finds_rare
+
+
+def _missed(events: Array, right: Array, share: Array) -> Array:
+    """Which labels are not shown to be found more often than by chance, from figures of each.
+
+    A label that is not rare is missed if it is never predicted rightly.
+    """
+    found: Array = lower_end(events, right) > np.where(share < RARE, share, 0.0)
+    return (events >= MIN_RECORDS) & (share < 0.5) & ~found
+
+
+def _missed_labels(learner: Learner) -> str:
+    """A line about labels that are missed, the most frequent one by name; "" if there are none.
+
+    The window decides about a label if it has enough events of it, else all events since the start.
+    """
+    serving = learner.serving
+    overall, recent = serving.confusion(serving.averaged), serving.observations.recent_answers
+    # Rows: events of each label, those predicted rightly, and its share in the events.
+    figures = [np.array([*c, np.divide(c.events, max(sum(c.events), 1))]) for c in (recent, overall)]
+    events, right, share = np.where(figures[0][0] >= MIN_RECORDS, *figures)
+    missed = _missed(events, right, share)
+    if not missed.any():
+        return ""
+    k = int(np.argmax(missed * share))
+    spans = (overall, "since the start", 1), (recent, f"among the last {sum(recent.events):,}", MIN_RECORDS)
+    counts = [f"{c.right[k] or 'none'} of {c.events[k]:,} {words}" for c, words, least in spans if c.events[k] >= least]
+    others = f"; other labels that are not found: {missed.sum() - 1:,}" if missed.sum() > 1 else ""
+    label = as_text((learner.identity.labels or (-1, 1))[k])
+    tries = ", or ".join(_rare_settings(learner, k, float(share[k])))
+    return f"events of label {label} are not found ({', '.join(counts)}){others}: try {tries}"
+
+
+def _rare_settings(learner: Learner, k: int, share: float) -> list[str]:
+    """What finds more events of a label with this share: the figures are in docs/model.md."""
+    main, identity = learner.main, learner.serving.identity
+    predictors = {"last": main.confusion(averaged=False)}
+    if main.identity.average:
+        predictors["average"] = main.confusion(averaged=True)
+    predictors |= {name: c.confusion(c.averaged) for name, c in learner.candidates.items() if not c.diverged}
+    predictors.pop(learner.answering_name)
+    tries = [
+        f'serve = "{name}", which found {confusion.recalls[k]:.1%} of them'
+        for name, confusion in predictors.items()
+        if confusion.events[k] >= MIN_RECORDS
+        and not _missed(*map(np.array, (confusion.events[k], confusion.right[k], share)))
+        if identity.multiclass or share >= RARE or confusion.finds_rare
+    ]
+    if not identity.multiclass:
+        above = learner.serving.observations.options.positive_above or 0.0
+        tries.append(f"positive_above {'below' if k else 'above'} {above:g}")
+    if identity.rule == "perceptron" and not identity.multiclass and share >= RARE:
+        margin = [0.0, 0.0]
+        margin[k] = 10.0 * identity.margins[k] or 100.0
+        tries.append(f"margin = [{margin[0]:g}, {margin[1]:g}] {RESET_HINT}")
+    if not identity.join:  # else the label is not known when the event is written
+        average = "" if identity.average else f"average = true {RESET_HINT} and "
+        average = f', with {average}serve = "average"'
+        needs_average = RULES[identity.rule].mistake_driven and not learner.serving.averaged
+        weight = f"a weight of {2.0 / math.sqrt(share):.0f} for each of its events"
+        tries.append(weight + average if needs_average else weight)
+    return tries or ["more events of it"]
 
 
 def _accuracy_settings(learner: Learner) -> str:

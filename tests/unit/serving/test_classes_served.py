@@ -185,6 +185,16 @@ def test_metrics_have_series_by_label_up_to_fifty(count: int) -> None:
         assert series == ({} if count > MAX_LABELS else expected)
 
 
+@pytest.mark.parametrize(("count", "size"), [(MAX_LABELS, 40_000), (MAX_LABELS + 1, 15_000), (1000, 150_000)])
+def test_a_description_has_a_confusion_of_up_to_fifty_labels(count: int, size: int) -> None:
+    """A thousand labels have a million cells; the recall of each label is there for any number."""
+    learner = train(labels=tuple(range(count)))
+    about = ModelClient(learner).ask("GET", "", "", None)
+    assert about["confusion"] == (learner.main.counts.confusion if count <= MAX_LABELS else [])
+    assert len(about["labels"]) == count
+    assert len(json.dumps(about)) < size
+
+
 def test_labels_with_the_same_text_have_a_series_each() -> None:
     learner = train(labels=(1, "1", 2), events=400)
     series = scrape(learner, describe(learner), "perceptron_label_recall_overall")
