@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning.classifier import Candidate, Classifier, Scores, majority_baseline, stored_as
-from service.learning.columns.columns import columns_for
+from service.learning.columns.columns import Named, columns_for
+from service.learning.evaluation.feature_watch import FeatureWatch
 from service.learning.evaluation.given_answers import GivenAnswer, GivenAnswers
 from service.learning.evaluation.last_events import KEPT_IDS, LastEvents
 from service.learning.events.event_reader import EventReader
@@ -103,6 +104,8 @@ class Learner:
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
         self.jumps: dict[str, tuple[PartitionId, int]] = {}
         """The first record of which one number made a column's variance jump, by name of the column."""
+        self.watch = FeatureWatch()
+        """What features events usually have, if features have names."""
         self.last_events = LastEvents(identity)
         self.answers = GivenAnswers(options.window, identity.classes)
         """How often the answers were right that events brought with them."""
@@ -312,6 +315,8 @@ class Learner:
         if len(batch.labels) < len(decoded.labels) and self.scaler:
             self.scaler.undo(decoded, len(batch.labels))
         self.columns.extend(batch.names)
+        if isinstance(self.columns, Named):
+            self.watch.follow(batch, self.columns, place)
         for event, column in self.scaler.jumps if self.scaler else ():
             if event < len(batch.labels) and len(self.jumps) < MAX_JUMPS:
                 self.jumps.setdefault(self.columns.name_of(column), place(batch.records[event]))

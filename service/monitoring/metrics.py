@@ -128,6 +128,8 @@ class Metrics(Collector):
         counter = partial(prometheus_client.Counter, namespace="perceptron", registry=registry)
         gauge = partial(prometheus_client.Gauge, namespace="perceptron", registry=registry)
         self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", ["model", "label"])
+        text = "Features that events usually have, and predictions had not."
+        self.missing_features = counter("missing_features", text, ["model"])
         self.logged = counter("predictions_logged", "Predictions for the log, by result.", ["model", "result"])
         self.ingested = counter("ingested_records", "Posted records, by result.", ["model", "kind", "result"])
         self.snapshots = counter("snapshots", "Saves, by result.", ["model", "result"])
@@ -174,6 +176,8 @@ class Metrics(Collector):
         for name, text in SNAPSHOT_COUNTERS.items():
             count = attrgetter(name.removesuffix("_events"))
             yield self._counter(name, text, [((row.about.model,), count(row.durable)) for row in learned])
+        text = "Features whose kind has changed between number and text."
+        yield self._counter("kind_changes", text, [((row.about.model,), row.about.kind_changes) for row in learned])
         rejected = [((r.about.model, reason), n) for r in learned for reason, n in sorted(r.durable.rejected.items())]
         yield from self._joins([(row.about, row.durable.join) for row in learned if row.durable.join])
         text = "Records that are not an event, by reason."

@@ -24,7 +24,7 @@ REWINDS = {
     "recreated": "the topic was created again under the process",
 }
 """Why state is dropped, by the metric's label."""
-LOGGED_ADVICE = ("columns", "accuracy", "recall")
+LOGGED_ADVICE = "columns", "accuracy", "recall", "kind of "
 """The advice that the log has too, once."""
 LARGE_SAVE_BYTES, LARGE_RECORD_SECONDS = 4 << 20, 0.002
 """Bytes of a save, and seconds of learning a record, from which freed memory goes back to the system."""
@@ -97,9 +97,9 @@ class ModelObserver:
             if (join := saved.head.counts.join) and join["set_aside"] and self._first("set aside"):
                 self._log.warning("records with timestamps far ahead of the others are set aside (logged once)")
             lines = advice(answering.learner)
-            for kind in LOGGED_ADVICE:
-                if kind in lines and self._first(kind):
-                    self._log.warning(f"{lines[kind]} (logged once)")
+            for kind, line in lines.items():
+                if kind.startswith(LOGGED_ADVICE) and self._first(kind):
+                    self._log.warning(f"{line} (logged once)")
             if (variance := lines.get("variance")) and self._first(variance):
                 self._log.warning(variance)
 

@@ -196,6 +196,10 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Events by `[truth][prediction]`; empty with more than 50 labels, whose recalls are in `labels`."""
     rejected: Annotated[dict[str, int], Meta(examples=[{"not-json": 4}])]
     ignored_features: Annotated[int, Meta(examples=[0])]
+    missing_features: Annotated[int, Meta(examples=[0])]
+    """Usual features that most recent events lack, in the last snapshot; `advice` has their names."""
+    kind_changes: Annotated[int, Meta(examples=[0])]
+    """Features whose kind has changed between number and text, in the last snapshot."""
     skipped: Annotated[int, Meta(examples=[0])]
     """Records that `where` passed over."""
     held: Annotated[int | None, Meta(examples=[1200])]
@@ -297,6 +301,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             previous_label_baseline=previous_label_baseline(learner),
             comparisons=[Comparison.from_pair(pair) for pair in observations.recent.pairs],
             labels=[LabelRecall(label, events, Share(*recall)) for label, events, *recall in recalls],
+            missing_features=len(head.observations.features.missing),
+            kind_changes=len(head.observations.features.changes),
             advice=[*([model.status.waits] if model.status.waits else []), *advice(learner).values()],
             columns=len(learner.columns),
             squared_norm_limit=observations.squared_norm_limit,

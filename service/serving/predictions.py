@@ -43,7 +43,7 @@ RunnerUp = Annotated[Label, Meta(examples=[2], description="with ?explain=true: 
 
 
 class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The predicted label, the score w·x that it comes from, and how many features the model has never seen.
+    """The predicted label, the score w·x that it comes from, the numbers of unknown and of missing features.
 
     With three labels and more each label has a score. The first label with the largest score is predicted.
     """
@@ -51,6 +51,7 @@ class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     label: PredictedLabel
     score: float
     unknown_features: int
+    missing_features: Annotated[int, Meta(description="usual in events, and not in these features")]
     probability: Probability | UnsetType = UNSET
     scores: Ranking | UnsetType = UNSET
     runner_up: RunnerUp | UnsetType = UNSET

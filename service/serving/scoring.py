@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
 from service.learning.classifier import Classifier, Scores
-from service.learning.columns.columns import Batch, columns_for
+from service.learning.columns.columns import Batch, Columns, columns_for
 from service.learning.events.flatten import Features
 from service.learning.events.read_events import FeatureRows
 from service.learning.finite.batch_training import score_batch
@@ -99,6 +99,8 @@ class Predictor:
 
     def _count(self, name: str, identity: Identity, predictions: Sequence[Prediction]) -> None:
         """Count predictions, by label if there are few labels: each label is a series."""
+        if missing := sum(prediction.missing_features for prediction in predictions):
+            self._metrics.missing_features.labels(name).inc(missing)
         labels = [prediction.label for prediction in predictions]
         for label, n in ({labels[0]: 1} if len(labels) == 1 else Counter(labels)).items():
             counted = label if identity.classes <= MAX_LABELS else ""
@@ -129,23 +131,23 @@ def freeze(learner: Learner, classifier: Classifier) -> FrozenModel:
 def answer(learner: Learner, classifier: Classifier, features: Features, explain: bool, top: int) -> Prediction:
     """The prediction for checked features, with `top` scores of three labels or more; `explain` adds the terms of s."""
     score, unknown = learner.score(features, classifier)
-    prediction = _prediction(classifier, score, unknown, top)
+    prediction = _prediction(classifier, score, (unknown, learner.watch.missing_in(features)), top)
     if explain:
         now = FrozenModel(learner, classifier, len(learner.columns), classifier.served_at, learner.scaler)
         _explain(prediction, now, features, score)
     return prediction
 
 
-def _prediction(classifier: Classifier, score: Scores, unknown: int, top: int) -> Prediction:
+def _prediction(classifier: Classifier, score: Scores, lacks: tuple[int, int], top: int) -> Prediction:
     probability = classifier.probability
     if isinstance(score, float):
-        return Prediction(classifier.label(score), score, unknown, UNSET if probability is None else probability(score))
+        return Prediction(classifier.label(score), score, *lacks, UNSET if probability is None else probability(score))
     order, labels = np.argsort(-score, kind="stable"), classifier.identity.labels or ()  # equal scores keep their order
     chosen = order[:top]
     ranking = [LabelScore(labels[k], s) for k, s in zip(chosen.tolist(), score[chosen].tolist(), strict=True)]
     # An infinite score is the first or the last, and NaN is the last.
     finite = math.isfinite(score[order[0]]) and math.isfinite(score[order[-1]])
-    return Prediction(ranking[0].label, ranking[0].score if finite else math.nan, unknown, scores=ranking)
+    return Prediction(ranking[0].label, ranking[0].score if finite else math.nan, *lacks, scores=ranking)
 
 
 def _explain(prediction: Prediction, now: FrozenModel, features: Features, score: Scores) -> None:
@@ -184,9 +186,10 @@ def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, t
         if (len(answers) + len(batch.starts) - 1) * shown_scores > MAX_SCORES:
             why = f"at most {MAX_SCORES:,} scores fit one request: send fewer instances, or a smaller ?top="
             raise Rejected("too-large", why, list_pointer)
+        missing = learner.watch.missing_by_event(batch, partial(_name_of, columns, batch))
         batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
-        predictions = _predictions(classifier, scores, unknown, top)
+        predictions = _predictions(classifier, scores, zip(unknown, missing.tolist(), strict=True), top)
         _check_finite(predictions, instances.pointer, len(answers))
         if not isinstance(features, FeatureRows) and explain:
             explained += sum(map(len, features))
@@ -199,6 +202,12 @@ def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, t
         answers += predictions
         time.sleep(PAUSE_SECONDS)
     return answers
+
+
+def _name_of(columns: Columns, batch: Batch, column: int) -> str:
+    """The name of a column of a batch, which may be new."""
+    new = column - int(batch.columns.max()) - 1 + len(batch.names)
+    return batch.names[new] if new >= 0 else columns.name_of(column)
 
 
 def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
@@ -221,13 +230,13 @@ def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:
 
 
 def _predictions(
-    classifier: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int
+    classifier: Classifier, scores: NDArray[np.float64], lacks: Iterable[tuple[int, int]], top: int
 ) -> list[Prediction]:
     if classifier.identity.multiclass:
-        return [_prediction(classifier, s, n, top) for s, n in zip(scores, unknown, strict=True)]
+        return [_prediction(classifier, s, each, top) for s, each in zip(scores, lacks, strict=True)]
     labels, probability = classifier.identity.labels or (-1, 1), classifier.probability
-    each = zip(classifier.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
-    return [Prediction(labels[k], s, n, UNSET if probability is None else probability(s)) for k, s, n in each]
+    each = zip(classifier.decide(scores).tolist(), scores.tolist(), lacks, strict=True)
+    return [Prediction(labels[k], s, *n, UNSET if probability is None else probability(s)) for k, s, n in each]
 
 
 def _check_finite(predictions: Sequence[Prediction], pointer: str, first: int = 0) -> None:

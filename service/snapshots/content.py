@@ -68,7 +68,9 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         order="log" if len(learner.covered) <= 1 else "arrival",
         covered={partition: list(ranges) for partition, ranges in learner.covered.items()},
         counts=learner.main.counts.copy(),
-        observations=replace(observations(learner.main), gaps=gaps, answers=answers, jumps=jumps),
+        observations=replace(
+            observations(learner.main), gaps=gaps, answers=answers, jumps=jumps, features=learner.watch.figures
+        ),
         runs=rest,
         run_blobs=runs,
         columns=len(learner.columns),

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from service.learning.classifier import Counts
 from service.learning.evaluation.confidence_sequences import PairedComparison
+from service.learning.evaluation.feature_watch import FeatureFigures
 from service.learning.evaluation.mistake_bound import SegmentSums
 from service.learning.evaluation.prequential import Margins, PredictedCounts
 from service.learning.evaluation.ranking import Ranking
@@ -112,6 +113,7 @@ class StoredObservations(msgspec.Struct, frozen=True, omit_defaults=True, forbid
     """Accepted gaps between batches, by partition."""
     jumps: dict[str, tuple[PartitionId, int]] = {}
     """`Learner.jumps`."""
+    features: FeatureFigures = FeatureFigures()
     answers: dict[str, StoredTally] = {}
     """The answers that were given, in all ("") and by candidate."""
     previous: PredictedCounts = PredictedCounts()

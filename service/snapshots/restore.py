@@ -109,6 +109,7 @@ def restore_learner(
             learner.candidates[name] = candidate
         learner.scaler, learner.runs = scaler, runs
         learner.gaps, learner.jumps = figures.gaps.copy(), figures.jumps.copy()
+        learner.watch.figures = figures.features
         learner.answers = _answers(figures, learner.options, classes)
         learner.amendments = list(head.amendments or ())
         learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}

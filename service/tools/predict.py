@@ -62,8 +62,8 @@ def _answers(batch: list[tuple[int, Any]], predictions_of: Callable[[list[Any]],
 def _show(prediction: dict[str, Any], ranked: bool, as_json: bool) -> None:
     if as_json:
         return typer.echo(json.dumps(prediction, ensure_ascii=False))
-    unknown = prediction["unknown_features"]
-    note = f"\t({quantity(unknown, 'unknown feature')})" if unknown else ""
+    lacks = [quantity(n, f"{kind} feature") for kind in ("unknown", "missing") if (n := prediction[f"{kind}_features"])]
+    note = f"\t({', '.join(lacks)})" if lacks else ""
     probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
     typer.echo(f"{as_text(prediction['label'])}\t{prediction['score']:zg}{probability}{note}")
     for each in prediction.get("scores", ()) if ranked else ():

@@ -27,7 +27,14 @@ async def test_every_answer_has_its_documented_fields(service: Running, topic: s
     """The names in answers are fixed: clients depend on them."""
     http = service.http
     single = service.predict({"features": {"clicks": 2, "unseen": 1}}).json()
-    expected = {"model": topic, "ahead": 0, "label": "leave", "score": 4.0, "unknown_features": 1}
+    expected = {
+        "model": topic,
+        "ahead": 0,
+        "label": "leave",
+        "score": 4.0,
+        "unknown_features": 1,
+        "missing_features": 0,
+    }
     assert single == expected | {"version": single["version"]}
     batch = service.predict({"instances": [{"features": {}}, {"features": {"age": 10}}]}).json()
     assert set(batch) == {"model", "version", "ahead", "predictions"}

@@ -32,7 +32,7 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     (tmp_path / "lines.jsonl").write_bytes(lines * 700)
     answers = [json.loads(line) for line in predict("lines.jsonl", "--json", stdin=None).stdout.splitlines()]
     assert len(answers) == 1400
-    assert answers[1] == {"label": -1, "score": -2.0, "unknown_features": 0}
+    assert answers[1] == {"label": -1, "score": -2.0, "unknown_features": 0, "missing_features": 0}
     assert predict("--explain", stdin=b'{"a": 1}').stdout == "1\t3\n\t+2\ta\t1 x 2\n\t+1\tbias\t1 x 1\n"
     result = predict(stdin=b'{"a": 1}\n{"a": 1e99}\n')
     assert (result.returncode, result.stdout) == (1, "1\t3\n"), "the line before the bad one is answered"

@@ -23,6 +23,8 @@ Array = NDArray[Any]
 MIN_RECORDS = 10
 """The advice about rejections or recall needs at least this many records or missed events."""
 MIN_REPEATED_SHARE = 0.02
+MAX_NAMES = 10
+"""Names of missing features in a line."""
 RESET_HINT = "(for which `perceptron reset` has the log learned again)"
 
 
@@ -71,6 +73,16 @@ def advice(learner: Learner) -> dict[str, str]:
             f"one value ruined the scale of a feature: {', '.join(jumps)}: set clip = 6 {RESET_HINT}, or go back to a "
             f"version before it and leave it out (`perceptron rollback --resume-at {partition}:{offset + 1}`)"
         )
+    for name, (kind, partition, offset) in learner.watch.figures.changes.items():
+        before, now = ("text", "a number") if kind == "number" else ("a number", "text")
+        lines[f"kind of {name}"] = (
+            f"{printable(name)} was {before} until offset {offset:,} of partition {partition} and is {now} since: mend "
+            f'its producer, or set event.types = {{ {label_as_json(name)} = "number" }} {RESET_HINT}'
+        )
+    if missing := learner.watch.figures.missing:
+        names = ", ".join(map(printable, missing[:MAX_NAMES]))
+        more = ", …" if len(missing) > MAX_NAMES else ""
+        lines["missing"] = f"most recent events lack {len(missing):,} features that were usual before: {names}{more}"
     rejected = sum(learner.main.counts.rejected.values())
     if rejected > events and rejected + events >= MIN_RECORDS:
         lines["rejected"] = (

@@ -101,7 +101,7 @@ POST_PROBLEMS = PREDICT_PROBLEMS | {
 }
 """The names of the problems that a route can end with, by status."""
 _INSTANCE: dict[str, Any] = {"features": {"age": 31, "page": "/home"}, "id": "r-17"}
-_PREDICTION = {"label": 1, "score": 3.45, "unknown_features": 0}
+_PREDICTION = {"label": 1, "score": 3.45, "unknown_features": 0, "missing_features": 0}
 _SNAPSHOT = {"model": "churn", "version": 42, "ahead": 0}
 REQUESTS = {"single": _INSTANCE, "batch": {"instances": [_INSTANCE] * 2}, "event": {"event": _INSTANCE}}
 ANSWERS = {"single": _SNAPSHOT | _PREDICTION, "batch": _SNAPSHOT | {"predictions": [_PREDICTION]}}

@@ -68,6 +68,7 @@ class PredictionResponse(msgspec.Struct, forbid_unknown_fields=True):
     label: shapes.PredictedLabel | UnsetType = UNSET
     score: float | UnsetType = UNSET
     unknown_features: int | UnsetType = UNSET
+    missing_features: int | UnsetType = UNSET
     probability: shapes.Probability | UnsetType = UNSET
     scores: shapes.Ranking | UnsetType = UNSET
     runner_up: shapes.RunnerUp | UnsetType = UNSET

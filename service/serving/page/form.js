@@ -106,7 +106,7 @@ export async function predict(submitted) {
   const against = said.runner_up === undefined ? "" : `, ahead of ${plain(said.runner_up)}`;
   const rows = said.contributions.slice(0, MOST_BARS).map(({ name, value, product }) => [name === "bias" ? name : `${name || "(no name)"} = ${number(value)}`, product]);
   answer(["Predicted ", h("strong", {}, plain(said.label)),
-    ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}.`],
+    ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}, ${some(said.missing_features, "missing feature")}.`],
   h("p", { class: "note" }, sum(said, MOST_BARS)),
   bars(rows, "What each feature contributes", ["Feature", "Contribution as a bar", "Contribution"]));
 }
