@@ -32,7 +32,7 @@ BAD_NAMED: list[tuple[bytes | None, str]] = [
     (b'{"features":{"a":[1,"b"]},"label":1}', "wrong-type"),
     (b'{"features":{"a":[1,true]},"label":1}', "wrong-type"),
     (b'{"features":{"a":[[1]]},"label":1}', "wrong-type"),
-    (b'{"features":{"a":[{"b":1}]},"label":1}', "wrong-type"),
+    (b'{"features":{"a":[{"b":1},2]},"label":1}', "wrong-type"),
     (b'{"features":{"a":[null]},"label":1}', "wrong-type"),
     (b'{"features":' + b'{"a":' * 16 + b"{}" + b"}" * 16 + b',"label":1}', "wrong-type"),
     (b'{"features":{"a.b":1,"a":{"b":1}},"label":1}', "duplicate-feature"),

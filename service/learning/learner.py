@@ -1,7 +1,8 @@
 """A model's state and how it changes: `Learner.apply` learns records, `Learner.amend` changes settings.
 
 The learner does no I/O: it takes record bytes and offsets, and returns what happened. State is what
-`snapshots.content.digest_of` hashes: identity, amendments, covered ranges, names, arrays, counts, candidates.
+`snapshots.content.digest_of` hashes: identity, amendments, covered ranges, `lists_since`, names, arrays, counts,
+candidates.
 Observations (the recent window, the limit of the norm) and runs are stored next to the state and are not part of it.
 """
 
@@ -18,7 +19,7 @@ from service.learning.columns.columns import Named, columns_for
 from service.learning.evaluation.feature_watch import FeatureWatch
 from service.learning.evaluation.given_answers import GivenAnswer, GivenAnswers
 from service.learning.evaluation.last_events import KEPT_IDS, LastEvents
-from service.learning.events.event_reader import EventReader
+from service.learning.events.event_reader import NONE_BEFORE, EventReader
 from service.learning.events.flatten import Features
 from service.learning.events.read_events import NOTHING_READ, ReadEvents, Reject
 from service.learning.events.value_buffer import ValueBuffer
@@ -94,6 +95,11 @@ class Learner:
         """The order in which offsets were learned: the index of the partition in `covered`, from, to."""
         self.amendments: list[Amendment] = []
         """The changes of the identity, in their order."""
+        self.lists_since: dict[PartitionId, int] = {}
+        """The offsets of a partition from which on lists of objects and byte order marks are read.
+
+        Before them they are rejected, since a release up to 0.2 learned the records. A partition that is not here has
+        them from its first record on."""
         self.gaps: dict[PartitionId, OffsetGaps] = {}
         """Gaps in the log that the reader accepted, by partition."""
         self._reader = EventReader(identity)
@@ -254,7 +260,9 @@ class Learner:
             consumed, joined = self.join.apply(records[:consumed], events, labels, codes)
             main.counts.join, due = self.join.counts, NOTHING_READ
             if len(joined.labels):
-                due = self._reader.read(joined.values)._replace(labels=joined.labels)
+                places = map(joined.place, range(len(joined.labels) if self.lists_since else 0))
+                before = np.array([offset < self.lists_since.get(partition, 0) for partition, offset in places])
+                due = self._reader.read(joined.values, as_before=before)._replace(labels=joined.labels)
                 learned = self._learn(due, joined.values, joined.place, joined.answers)
         if diverged := learned < len(due.labels):
             consumed = 0 if self.join else due.records[learned]
@@ -284,17 +292,26 @@ class Learner:
 
     def _read(self, records: Records, enough: Callable[[], bool] | None = None) -> tuple[ReadEvents, ReadEvents, int]:
         """The events and the label records among these records, and how many records were read."""
-        values, join = records.values, self.join
+        values, join, before = records.values, self.join, NONE_BEFORE
+        if self.lists_since and any(
+            first < self.lists_since.get(partition, 0) for partition, first in records.starts()
+        ):
+            before = records.offsets < records.of_each(lambda partition: self.lists_since.get(partition, 0))
+
+        def read(reader: EventReader, rows: list[int]) -> ReadEvents:
+            own = before[rows] if len(before) else before
+            return reader.read(values[rows], enough, own).moved(rows) if rows else NOTHING_READ
+
         if join is None:
-            events = self._reader.read(values, enough)
+            events = self._reader.read(values, enough, before)
             return events, NOTHING_READ, events.size
         of_labels = records.of_each(join.is_of_labels)
         rows, label_rows = np.flatnonzero(~of_labels).tolist(), np.flatnonzero(of_labels).tolist()
-        events = self._reader.read(values[rows], enough).moved(rows) if rows else NOTHING_READ
+        events = read(self._reader, rows)
         if join.shares_topic:
             label_rows, events = events.skipped, events._replace(skipped=[])
             rows = np.setdiff1d(rows, label_rows).tolist()
-        labels = self._label_reader.read(values[label_rows], enough).moved(label_rows) if label_rows else NOTHING_READ
+        labels = read(self._label_reader, label_rows)
         unread = rows[events.size :][:1] + label_rows[labels.size :][:1]
         return events, labels, min(unread, default=len(records))
 

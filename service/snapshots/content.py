@@ -1,7 +1,7 @@
 """A learner's state as a head and blobs.
 
-`state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, amendments, covered ranges, counts, join,
-and the digests of names and arrays in fixed cuts.
+`state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, amendments, covered ranges,
+`lists_since`, counts, join, and the digests of names and arrays in fixed cuts.
 """
 
 from copy import copy
@@ -79,6 +79,7 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         names=names,
         candidates={name: _candidate(candidate) for name, candidate in learner.candidates.items()} or msgspec.UNSET,
         amendments=list(learner.amendments) or msgspec.UNSET,
+        lists_since=msgspec.UNSET if learner.lists_since == learner.next else learner.lists_since.copy(),
         join=learner.join.state(learner.next) if learner.join else msgspec.UNSET,
     )
     return Content(replace(head, state_digest=digest_of(head, stored)), stored, new | new_names | new_runs)
@@ -106,7 +107,7 @@ def digest_of(head: Head, stored: Stored) -> str:
     if head.candidates:
         members = ("identity", "since", "counts", "diverged_at")
         state["candidates"] = {name: {m: getattr(c, m) for m in members} for name, c in head.candidates.items()}
-    state |= {name: value for name in ("amendments", "join") if (value := getattr(head, name))}
+    state |= {name: value for name in ("amendments", "join", "lists_since") if (value := getattr(head, name))}
     plain = msgspec.to_builtins(state, enc_hook=attrgetter("as_json"), str_keys=True)
     return blobs.digest(msgspec.json.encode(plain, order="sorted"))
 

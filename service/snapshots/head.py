@@ -176,6 +176,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     candidates: dict[str, CandidateState] | msgspec.UnsetType = msgspec.UNSET
     amendments: list[Amendment] | msgspec.UnsetType = msgspec.UNSET
     """Both are unset if there are none, and then not written, so that older releases can read the head."""
+    lists_since: dict[PartitionId, int] | msgspec.UnsetType = msgspec.UNSET
+    """`Learner.lists_since`. It is unset if a release up to 0.2 learned all records."""
     join: JoinState | msgspec.UnsetType = msgspec.UNSET
 
     @property

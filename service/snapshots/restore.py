@@ -4,6 +4,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from itertools import chain
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -113,6 +114,7 @@ def restore_learner(
         learner.answers = _answers(figures, learner.options, classes)
         learner.amendments = list(head.amendments or ())
         learner.covered = {partition: list(ranges) for partition, ranges in head.covered.items()}
+        learner.lists_since = learner.next if head.lists_since is msgspec.UNSET else dict(head.lists_since)
         if learner.join and head.join and head.counts.join:
             learner.restore_join(head.join, head.counts.join)
         learner.main.observations.restore(_recent(figures, learner.options, classes), figures.squared_steps, segment)

@@ -63,6 +63,10 @@ IDENTITIES = (
         max_name_bytes=12,
         event=Places(types=(("a", "time"), ("n*", "number"), ("[!c]", "category")), nan="absent"),
     ),
+    Identity(text="number", event=Places(only=("?.[ab]*", "c", "n1?"), without=("*.b.a", "b"), nan="absent")),
+    Identity(
+        scale="standard", event=Places(features="", types=(("*.a", "number"), ("*.b", "category"))), max_features=9
+    ),
 )
 JOIN = JoinRules(
     id="/id", label="/label", label_value=None, where={}, own_topic=True, window=1000, default_label=None,
@@ -102,7 +106,7 @@ def record(texts: Texts, identity: Identity, labelled: bool = True) -> bytes | N
     if texts.chance(0.005):
         odd = (None, b"", b" ", b"{}", b"[]", b"null", b'"', texts.random.randbytes(20))
         return texts.random.choice(odd)
-    return texts.mutate(event(texts, identity, labelled))
+    return texts.mark(texts.mutate(event(texts, identity, labelled)))
 
 
 def label(texts: Texts, identity: Identity) -> str:
@@ -168,14 +172,6 @@ def placed(identity: Identity, names: list[str], i: int, item: Any) -> tuple[int
     return 1 + i, value
 
 
-def merged(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The sums of the values of equal columns, in the order in which the columns occur first."""
-    sums: dict[int, float] = {}
-    for column, value in pairs:
-        sums[column] = sums[column] + value if column in sums else value
-    return list(sums.items())
-
-
 class JudgedStream:
     """A stream as the judge reads it: the expected result of every path through the service."""
 
@@ -206,7 +202,7 @@ class JudgedStream:
             clip, sums = self.identity.clip or None, self.sums
             entries = [(c, update_sums(sums, c, v, clip) if isinstance(v, float) else v) for c, v in entries]
             entries = [(c, standard(v, sums[c], clip) if isinstance(v, float) else v) for c, v in entries]
-        return merged(entries)
+        return judge.merged(entries)
 
 
 def bits(values: Any) -> bytes:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ def parse(raw: bytes, finite: bool = True, nan: bool = False) -> tuple[Any, set[
         parse_constant=lambda t: constants.append(t) or float(t),  # type: ignore[func-returns-value]
     )
     try:
-        text = raw.decode().lstrip(WHITESPACE)
+        text = raw.decode("utf-8-sig").lstrip(WHITESPACE)
         value, end = decoder.raw_decode(text)
     except (ValueError, RecursionError):
         return None, {"not-json"}
@@ -152,8 +153,10 @@ def read_features(value: Any, identity: Identity) -> tuple[Features, set[str]]:
     return pairs, faults
 
 
-def flatten(value: Object, prefix: str, depth: int, identity: Identity, pairs: list[tuple[str, float]]) -> set[str]:
-    """Add a feature for each value in an object; returns their faults."""
+def flatten(
+    value: Object, prefix: str, depth: int, identity: Identity, pairs: list[tuple[str, float]], outer: bool = False
+) -> set[str]:
+    """Add a feature for each value in an object; returns their faults. `outer`: `only` selects a list around it."""
     faults = {"wrong-type"} if depth > MAX_OBJECT_DEPTH else set()
     if len({n for n, _ in value.pairs}) < len(value.pairs):
         faults.add("duplicate-feature")
@@ -167,10 +170,20 @@ def flatten(value: Object, prefix: str, depth: int, identity: Identity, pairs: l
         if len(name.encode(errors="surrogatepass")) > identity.max_name_bytes:
             faults.add("name-too-long")
         if isinstance(v, Object):
-            faults |= flatten(v, name + ".", depth + 1, identity, pairs) if depth <= MAX_OBJECT_DEPTH else set()
+            faults |= flatten(v, name + ".", depth + 1, identity, pairs, outer) if depth <= MAX_OBJECT_DEPTH else set()
+            continue
+        whole = outer or among(name, only)
+        if elements := objects_in(v, identity):
+            if depth <= MAX_OBJECT_DEPTH and not among(name, without):
+                parts = [list[tuple[str, float]]() for _ in elements]
+                for element, part in zip(elements, parts, strict=True):
+                    faults |= flatten(element, name + ".", depth + 1, identity, part, whole)
+                    faults |= {"duplicate-feature"} if len(dict(part)) < len(part) else set()
+                pairs += (totals := merged(pair for part in parts for pair in part))
+                faults |= {"out-of-range"} if any(abs(x) > MAX_VALUE for _, x in totals) else set()
             continue
         inner = [f"{name}.{i}" for i in range(len(v))] if isinstance(v, list) else []
-        if v is None or among(name, without) or not any(among(n, only) for n in (name, *inner)):
+        if v is None or among(name, without) or not (whole or any(among(n, only) for n in inner)):
             continue
         items = list(zip(inner, v, strict=True)) if isinstance(v, list) else [(name, v)]
         if identity.event.nan:
@@ -178,8 +191,8 @@ def flatten(value: Object, prefix: str, depth: int, identity: Identity, pairs: l
         kind = next((kind for p, kind in identity.event.types or () if fnmatch.fnmatchcase(name, p)), None)
         if kind:
             if kind == "number":
-                items = [(n, x) for n, x in items if not among(n, without) and (among(n, only) or among(name, only))]
-            elif not among(name, only):
+                items = [(n, x) for n, x in items if not among(n, without) and (among(n, only) or whole)]
+            elif not whole:
                 continue
             elif kind == "time" and v:
                 items = [(name, v)] if isinstance(v, list) or items else []
@@ -199,16 +212,43 @@ def flatten(value: Object, prefix: str, depth: int, identity: Identity, pairs: l
         if len(types) > 1 or not types <= {"number", "bool", "str"} or ("str" in types and identity.text == "reject"):
             faults.add("wrong-type")
         elif types == {"str"}:
-            if not among(name, only):
+            if not whole:
                 continue
             counts = Counter(f"{name}={item}" for item in values)
             pairs += list(counts.items()) if identity.text != "ignore" else []
         else:
             for n, item in items:
-                if not among(n, without) and (among(n, only) or among(name, only)):
+                if not among(n, without) and (among(n, only) or whole):
                     faults |= number_faults(item)
                     pairs.append((n, 0.0 if number_faults(item) else float(item) if is_number(item) else int(item)))
     return faults
+
+
+def objects_in(value: Any, identity: Identity) -> list[Object]:
+    """The objects in a list of objects, named values as members; none of any other value."""
+    items = [x for x in value if x is not None] if isinstance(value, list) else []
+    items = [x for x in items if not identity.event.nan or isinstance(x, Object) or (x != "NaN" and x == x)]  # noqa: PLR0124
+    if not all(isinstance(x, Object) for x in items):
+        return []
+    elements = []
+    for item in items:
+        match sorted(item.pairs, key=lambda pair: pair[0]):
+            case [("key" | "name", str(key)), ("value", content)]:
+                if isinstance(content, Object) and len({n for n, _ in content.pairs}) == len(content.pairs):
+                    alternatives = [x for _, x in content.pairs if x is not None]
+                    content = alternatives[0] if len(alternatives) == 1 else content
+                elements.append(Object([(key, content)]))
+            case _:
+                elements.append(item)
+    return elements
+
+
+def merged(pairs: Iterable[tuple[Any, float]]) -> list[tuple[Any, float]]:
+    """The sums of the values of equal names, in the order in which the names occur first."""
+    sums: dict[Any, float] = {}
+    for name, value in pairs:
+        sums[name] = sums[name] + value if name in sums else value
+    return list(sums.items())
 
 
 def number_of(text: str) -> Any:
@@ -315,7 +355,7 @@ def is_same(value: Any, other: Any) -> bool:
 def text_id(raw: bytes, pointer: str | None) -> str | None:
     """The id in a record: a string, or a number as it is written."""
     decoder = json.JSONDecoder(object_pairs_hook=Object, parse_int=str, parse_float=str)
-    value = decoder.raw_decode(raw.decode().lstrip(WHITESPACE))[0]
+    value = decoder.raw_decode(raw.decode("utf-8-sig").lstrip(WHITESPACE))[0]
     return next(iter(values_at(value, pointer)), None) if pointer is not None else None
 
 
@@ -392,6 +432,7 @@ def post(
     body: bytes, kind: str, is_lines: bool, identity: Identity, max_records: int, share: float
 ) -> tuple[list[Written | None], list[Faults]]:
     """The records of a post of "events" or "labels", None for one that is not written; the faults of bad records."""
+    whole, body = body, body.removeprefix(BOM_UTF8)
     pointer, texts = "", [body]
     if is_lines:
         pointer, texts = "/{}", body.removesuffix(b"\n").split(b"\n")
@@ -400,7 +441,7 @@ def post(
         if b"" in texts:  # the first empty line is named before any line is read
             return [], [{(f"/{texts.index(b'')}", "not-json")}]
     else:
-        value, text_faults = parse(body, finite=False)
+        value, text_faults = parse(whole, finite=False)
         if text_faults or not isinstance(value, Object):
             return [], [at("", text_faults or {"wrong-type"})]
         if len(lists := value.all(kind)) > 1:

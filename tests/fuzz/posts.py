@@ -104,7 +104,7 @@ def body(texts: Texts, identity: Identity, kind: str, is_lines: bool) -> bytes:
     if chance(0.05):
         members.append(random.choice((*members, (texts.name(), texts.value()))))
     raw = (texts.space() + texts.object(members)).encode(errors="surrogateescape")
-    return texts.mutate(raw) if chance(0.3) else raw
+    return texts.mark(texts.mutate(raw) if chance(0.3) else raw)
 
 
 def random_post(texts: Texts) -> tuple[HttpRequest, PostedModel, str]:

@@ -26,7 +26,7 @@ from service.serving.http.v1_predictions import LARGE_BODY_BYTES
 from service.serving.models import static_model
 from tests import formulas
 from tests.fuzz import judge
-from tests.fuzz.events import IDENTITIES, event, features, learn_slices, merged, placed, record
+from tests.fuzz.events import IDENTITIES, event, features, learn_slices, placed, record
 from tests.fuzz.texts import Texts
 from tests.oracle import standard
 from tests.unit.applications import serving
@@ -130,7 +130,7 @@ def body(texts: Texts, learner: Learner) -> bytes:
     random.shuffle(members)
     text = texts.object(members) + texts.space()
     raw = texts.mutate(text.encode(errors="surrogateescape" if as_event else "surrogatepass"))
-    return raw if chance(0.995) else raw + b" " * random.choice((LARGE_BODY_BYTES, LIMITS.max_body_bytes))
+    return texts.mark(raw) if chance(0.995) else raw + b" " * random.choice((LARGE_BODY_BYTES, LIMITS.max_body_bytes))
 
 
 def random_request(texts: Texts, learners: list[Learner]) -> tuple[HttpRequest, int]:
@@ -183,7 +183,7 @@ def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
             own = [float(sums[name][column]) for name in ("count", "mean", "m2")]
             value = standard(value, own, learner.identity.clip or None)
         pairs.append((column, value))
-    return formulas.score(learner.main.weights.tolist(), merged(pairs)), unknown
+    return formulas.score(learner.main.weights.tolist(), judge.merged(pairs)), unknown
 
 
 def expected(request: HttpRequest, learner: Learner, model_exists: bool) -> tuple[set[int], list[judge.Features], bool]:

@@ -34,7 +34,7 @@ def reading() -> Iterator[None]:
 def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
     counts = fuzz(int(os.environ.get("EVENTS", "12000")))
     # The test is meaningful only if both occur, for every reason.
-    assert 0.3 < counts["accepted"] / counts.total() < 0.8
+    assert 0.25 < counts["accepted"] / counts.total() < 0.8
     assert set(counts) >= {*REASONS, "skipped"} - {"not-msgpack"}  # only JSON is mutated
 
 

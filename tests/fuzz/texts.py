@@ -1,6 +1,7 @@
 """JSON texts as careless, unusual and hostile producers would write them. All choices come from one seed."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from random import Random
 
@@ -142,15 +143,37 @@ class Texts:
             return self.string(self.name() if self.chance(0.5) else random.choice(("a", "b", "red")))
         if roll < 0.85:
             return random.choice(("true", "false", "null", "[]", "{}"))
-        if roll < 0.93:
+        if roll < 0.91:
             make = random.choice((self.number, lambda: self.string(random.choice("abc")), lambda: "true"))
             values = [make() if self.chance(0.97) else self.value() for _ in range(random.randrange(1, 4))]
             return self.list(values)
+        if roll < 0.97:
+            return self.list([self.element(depth + 1, typed) for _ in range(random.randrange(1, 4))])
         if depth > 1 and self.chance(0.1):
             levels = random.choice((13, 14, 15, 16))
             return '{"":' * levels + "1" + "}" * levels
         names = [self.name() for _ in range(random.randrange(3))]
         return self.object([(name, self.feature(depth + 1, typed)) for name in names])
+
+    def element(self, depth: int, typed: bool) -> str:
+        """An element of a list of objects, sometimes a named value."""
+        roll, random = self.random.random(), self.random
+        if roll < 0.05:
+            return random.choice(("null", "null", "{}", "NaN" if typed else "[]", '"NaN"', self.value()))
+        value = self.feature(depth, typed) if self.chance(0.4) else f"{random.randint(-9, 9)}"
+        if roll < 0.6:
+            return self.object([(random.choice("abc"), value), *([(self.name(), "2")] * self.chance(0.5))])
+        if self.chance(0.3):
+            others = [(random.choice("st"), self.number() if self.chance(0.1) else "null")] * self.chance(0.7)
+            value = self.object([("s", value), *others][:: random.choice((1, -1))])
+        key = json.dumps(random.choice("abc")) if self.chance(0.9) else self.number()
+        members = [(random.choice(("key", "name")), key), ("value", value)]
+        members += [(random.choice(("key", "name", "c")), self.number())] * self.chance(0.1)
+        return self.object(members[:: random.choice((1, -1))])
+
+    def mark(self, raw: bytes) -> bytes:
+        """The text, sometimes after a byte order mark."""
+        return BOM_UTF8 + raw if self.chance(0.03) else raw
 
     def typed_value(self) -> str:
         """A value that a type may read in another way, mostly well-formed."""

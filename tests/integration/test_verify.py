@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from msgspec import UNSET
 
 from service.embedded.servers import Server
 from service.learning.identity import FOLD, Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.snapshots.head import TopicIdentity
 from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
@@ -128,6 +131,38 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     report = await tool.verify()
     assert report["from_version"] > version["version"]
     assert 100 <= report["candidates"]["calm"] <= report["candidates"]["wide"] < service.model()["events"]
+
+
+async def test_verify_reads_each_record_by_the_rule_of_its_release(
+    run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, kafka: Server, topic: str
+) -> None:
+    """Lists of objects and byte order marks were rejected until the upgrade; a rollback reads them by the new rule."""
+    plain = random_events(40)
+    odd = [raw.replace(b'{"n', b'{"cart": [{"x": 1}, {"x": 2}], "n') for raw in random_events(5)]
+    odd += [BOM_UTF8 + raw for raw in random_events(5)]
+    await create_topic(kafka, topic)
+    await send(producer, topic, [*plain[:20], *odd, *plain[20:]])
+    older, clock = Learner(Identity()), FakeClock()
+    saver = keeper(store, topic, clock, keep_every=0.1)
+    older.begin({P0: 0})
+    for records in (plain[:10], plain[10:20], odd + plain[20:]):
+        older.lists_since = {P0: older.next[P0] + len(records)}  # an older release read these
+        older.apply(Records.from_values(older.next[P0], records))
+        assert isinstance(save := await saver.save(older, {}, TopicIdentity()), AcceptedSave)
+        assert save.head.lists_since is UNSET
+        clock.seconds += 1
+    assert older.main.counts.rejected == {"wrong-type": 5, "not-json": 5}
+    assert ((report := await tool.verify())["equal"], report["amendments"]) == (True, [])
+    service = await asyncio.to_thread(run(KEEP_OFTEN).up)
+    await send(producer, topic, odd)
+    model = await asyncio.to_thread(service.wait_for, 60)
+    assert (model["rejected"], model["events"]) == ({"wrong-type": 5, "not-json": 5}, 50)
+    assert ((report := await tool.verify())["equal"], report["events"]) == (True, 50)
+    assert report["amendments"] == ["lists of objects and byte order marks are read, from 0:50 on"]
+    await tool.roll_back(2)
+    await asyncio.to_thread(wait, lambda: (m := service.model())["events"] == 60 and not m["ahead"], "all are learned")
+    assert service.model()["rejected"] == {}
+    assert ((report := await tool.verify())["equal"], report["events"]) == (True, 60)
 
 
 async def test_a_model_of_another_fold_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 from service import __version__
 from service.errors import SnapshotForeign
 from service.learning.identity import FOLD
+from service.learning.learner import Learner
 from service.learning.records import Records
 from service.snapshots import codec
 from service.snapshots.content import snapshot_content
 from service.snapshots.head import SCHEMA, UNKNOWN_WRITER
 from service.snapshots.keeper import AcceptedSave
 from tests import releases
-from tests.partitions import P0
+from tests.partitions import P0, P1
 from tests.saving import keeper, simulated_store
 
 FILES = sorted(releases.HERE.glob("*.json"))
@@ -80,6 +82,41 @@ async def test_a_model_of_a_release_is_restored_and_learns_on(file: Path, name: 
     assert snapshot_content(restored).head.state_digest == snapshot_content(learner).head.state_digest
 
 
+@pytest.mark.parametrize("name", ["named", "hashed", "raw"])
+async def test_a_model_of_a_release_reads_lists_of_objects_from_its_next_records_on(name: str) -> None:
+    """What it rejected before, it rejects in a replay too, however the records are divided."""
+    fields, _ = stored_model(releases.HERE / "0.2.0.json", name)
+    store, _ = simulated_store(fields)
+    saver = keeper(store, "m")
+    learner = await saver.restore()
+    assert learner
+    assert saver.head
+    since, identity = learner.next, learner.identity
+    assert learner.lists_since == since
+    raws = releases.events(identity)[:2]
+    lists = [raw.replace(b'{"n', b'{"list": [{"x": 1}, {"x": "y"}], "n') for raw in raws]
+    lists = [*lists, *(BOM_UTF8 + raw for raw in lists)]
+    rejected, events = learner.main.counts.rejected.copy(), learner.main.counts.events
+    learner.apply(Records.from_values(since[P0], lists))
+    assert (learner.main.counts.rejected, learner.main.counts.events) == (rejected, events + len(lists))
+    saved = await saver.save(learner, {}, saver.head.source)
+    assert isinstance(saved, AcceptedSave)
+    saved_digest = saved.head.state_digest
+    again = await keeper(store, "m").restore()
+    assert again
+    assert (again.lists_since, snapshot_content(again).head.state_digest) == (since, saved_digest)
+    replayed = Learner(identity)
+    replayed.lists_since = again.lists_since
+    replayed.begin({P0: 0, P1: 5})
+    raws = releases.events(identity)
+    for i in range(0, len(raws), 5):
+        partition = (P0, P1)[i // 5 % 2]
+        replayed.apply(Records.from_values(replayed.next[partition], raws[i : i + 5], partition))
+    for raw in lists:
+        replayed.apply(Records.from_values(replayed.next[P0], [raw]))
+    assert snapshot_content(replayed).head.state_digest == saved_digest
+
+
 async def test_this_release_stores_what_its_file_has() -> None:
     """This release still writes the same bytes: a release that does not needs another number and another file."""
     for name, identity in releases.IDENTITIES.items():
@@ -92,6 +129,7 @@ async def test_this_release_stores_what_its_file_has() -> None:
         seen["pairs"] = [pair for pair in seen["pairs"] if "previous" not in (pair["first"], pair["second"])]
         assert seen.pop("previous")  # new observations, which no digest has
         assert seen.pop("ranking")
+        assert head.pop("lists_since") == {}
         assert shape(head) == shape(json.loads(old_fields["head"]))
 
 

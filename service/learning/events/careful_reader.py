@@ -1,6 +1,7 @@
 """The careful reader: one value by every rule of docs/events.md. Only this reader words a rejection."""
 
 import math
+from codecs import BOM_UTF8
 from typing import Any
 
 from msgspec import UNSET
@@ -27,10 +28,13 @@ class CarefulReader:
     service.errors.Rejected: 'label' must be one of -1, 0, false, 1, true
     """
 
-    def __init__(self, identity: Identity, labels: bool = False) -> None:
-        """`labels` reads records that are labels instead of events."""
+    def __init__(self, identity: Identity, labels: bool = False, as_before: bool = False) -> None:
+        """`labels` reads records that are labels instead of events.
+
+        `as_before` reads records as releases up to 0.2 did: without lists of objects or a byte order mark.
+        """
         self.identity, event, join = identity, identity.event, identity.join or None
-        self.flattener = Flattener(identity)
+        self.flattener, self._as_before = Flattener(identity, not as_before), as_before
         self.signs = label_signs(identity)
         self.label_value: float | None = None
         """The label of each label record, if it does not stand in them."""
@@ -58,6 +62,8 @@ class CarefulReader:
             raise Rejected("empty", "the record has no value")
         if len(raw) > self.identity.max_record_bytes:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self.identity.max_record_bytes}")
+        if self._as_before and value_format is JSON and raw.startswith(BOM_UTF8):
+            raise Rejected("not-json", "it begins with a byte order mark")
         values, event = value_format.parse(raw, self.paths, self.identity), None
         is_ours = all(any(same_value(values.scalar(i), v) for v in allowed) for i, allowed in self._where)
         if is_ours and not self._skips(values):

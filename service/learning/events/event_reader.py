@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.columns.columns import columns_for
@@ -24,6 +25,7 @@ from service.learning.jit.jit import ENABLED
 
 UNUSUAL_SLICES = 50
 """After a slice of mostly unusual records the compiled reader is not tried for this many slices."""
+NONE_BEFORE = np.zeros(0, np.bool_)
 
 
 def use_compiled_reader(use: bool) -> None:
@@ -61,7 +63,7 @@ class EventReader:
 
         A label that may be absent or null is read as NaN.
         """
-        self._careful = CarefulReader(identity, labels)
+        self._careful, self._as_before = CarefulReader(identity, labels), CarefulReader(identity, labels, True)
         self.flattener, self.signs = self._careful.flattener, self._careful.signs
         self._compiled_readers: dict[str, RowReader | VectorReader] = {}
         self._slices_without = 0
@@ -70,8 +72,16 @@ class EventReader:
             if identity.features == "positional" and not identity.needs_ids:
                 self._compiled_readers["vectors"] = VectorReader(identity, self._careful.signs)
 
-    def read(self, values: Sequence[bytes | None], time_is_up: TimeBudget = None) -> ReadEvents:
-        """The events of a slice of record values. If the time is up, the rest of the slice is left."""
+    def read(
+        self,
+        values: Sequence[bytes | None],
+        time_is_up: TimeBudget = None,
+        as_before: NDArray[np.bool_] = NONE_BEFORE,
+    ) -> ReadEvents:
+        """The events of a slice of record values. If the time is up, the rest of the slice is left.
+
+        `as_before` says of each value whether a release up to 0.2 has read it; empty if none of them.
+        """
         buffer = ValueBuffer.from_values(values)
         events: dict[int, Event] = {}
         skipped: list[int] = []
@@ -79,7 +89,8 @@ class EventReader:
 
         def read_carefully(i: int) -> Event | None:
             try:
-                event = self._careful.read(buffer[i], buffer.format_at(i))
+                careful = self._as_before if len(as_before) and as_before[i] else self._careful
+                event = careful.read(buffer[i], buffer.format_at(i))
             except Rejected as rejected:
                 rejects.append(Reject(i, rejected.reason, str(rejected), rejected.pointer))
                 return None
@@ -92,7 +103,7 @@ class EventReader:
         only_format = buffer.only_format if self.compiled else None
         if only_format and (reader := self._compiled_readers.get(only_format.compiled_reader)):
             if not self._slices_without:
-                read = reader.read(buffer, read_carefully, time_is_up)
+                read = reader.read(buffer, read_carefully, time_is_up, not (len(as_before) and as_before.any()))
                 read_count = len(events) + len(skipped) + len(rejects)
                 self._slices_without = UNUSUAL_SLICES if read_count > len(buffer) / 2 else 0
                 if self._careful.label_value is not None:

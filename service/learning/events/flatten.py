@@ -6,6 +6,11 @@ that counts it. So the type of a value tells numbers from the others.
     {"user": {"age": 31, "country": "NL"}, "tags": ["a", "b", "a"], "size": [0.5, 2], "new": true, "from": null}
     user.age 31.0   user.country=NL 1   tags=a 2   tags=b 1   size.0 0.5   size.1 2.0   new 1
 
+The objects of a list are flattened as one object each, and the values of equal names are added up:
+
+    {"cart": [{"sku": "A", "qty": 2}, {"sku": "B", "qty": 1}], "params": [{"key": "source", "value": "ad"}]}
+    cart.sku=A 1   cart.qty 3.0   cart.sku=B 1   params.source=ad 1
+
 A type says what a value is, however it is written: see `value_types`.
 """
 
@@ -19,7 +24,7 @@ from service.errors import Rejected
 from service.learning.events.json_pointer import parse_pointer, quoted_name, to_pointer
 from service.learning.events.json_values import Pairs, number_in, value_at, wrong_type
 from service.learning.events.value_types import finite_number, is_nan, quoted, typed_ends
-from service.learning.identity import Identity, ValueType
+from service.learning.identity import MAX_VALUE, Identity, ValueType
 
 Features = Mapping[str, float] | Sequence[float]
 """The features of one event or instance, as they are learned: values by name, or a list of values."""
@@ -47,8 +52,9 @@ class Flattener:
     service.errors.Rejected: feature "page": a name is longer than 12 bytes
     """
 
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
+    def __init__(self, identity: Identity, reads_objects: bool = True) -> None:
+        """Without `reads_objects` a list of objects is rejected, as by releases up to 0.2."""
+        self.identity, self._reads_objects = identity, reads_objects
         event = identity.event
         self.path = parse_pointer(event.features)
         parts = [parse_pointer(pointer) for pointer in (event.label, event.weight, event.id) if pointer is not None]
@@ -91,8 +97,13 @@ class Flattener:
             raise Rejected("wrong-length", detail, pointer)
         return [finite_number(item, str(i), pointer, str(i)) for i, item in enumerate(value)]
 
-    def _add_object(self, pairs: Pairs, prefix: str, features: dict[str, float], pointer: str, depth: int) -> None:
-        """Add the features of an object's members, whose names begin with `prefix`."""
+    def _add_object(
+        self, pairs: Pairs, prefix: str, features: dict[str, float], pointer: str, depth: int, whole: bool = False
+    ) -> None:
+        """Add the features of an object's members, whose names begin with `prefix`.
+
+        `whole` selects all members, except those in `without`.
+        """
         if depth > MAX_OBJECT_DEPTH:
             raise Rejected("wrong-type", f"objects are nested more than {MAX_OBJECT_DEPTH} deep", pointer)
         text, patterns = self.identity.text, self.patterns
@@ -105,10 +116,10 @@ class Flattener:
                 raise _duplicate(name, pointer + to_pointer([own]))
             own_names.add(own)
             if kind is Pairs:
-                self._add_object(value, name + ".", features, pointer + to_pointer([own]), depth + 1)
+                self._add_object(value, name + ".", features, pointer + to_pointer([own]), depth + 1, whole)
             elif kind is list:
-                self._add_list(value, name, features, pointer + to_pointer([own]))
-            elif value is not None and (patterns is None or patterns.select(name)):
+                self._add_list(value, name, features, pointer + to_pointer([own]), depth, whole)
+            elif value is not None and (patterns is None or patterns.select(name, whole)):
                 if self.converts and (ends := self._convert(value, name, pointer, own)) is not None:
                     self._add({name + end: x for end, x in ends.items()}, name, features, pointer + to_pointer([own]))
                     continue
@@ -123,16 +134,26 @@ class Flattener:
                     raise _duplicate(name, pointer + to_pointer([own]))
                 features[name] = feature
 
-    def _add_list(self, values: list[Any], name: str, features: dict[str, float], pointer: str) -> None:
-        """Add the features of a list: the count of each string, or each number or boolean by its position."""
+    def _add_list(
+        self, values: list[Any], name: str, features: dict[str, float], pointer: str, depth: int, whole: bool
+    ) -> None:
+        """Add the features of a list in an object of this depth.
+
+        They are the count of each string, each number or boolean by its position, or the members of its objects.
+        """
         identity, patterns = self.identity, self.patterns or _ALL
+        if patterns.excluded(name):
+            return
+        whole = whole or bool(patterns.included(name))
+        if Pairs in map(type, values) and self._reads_objects and all(map(self._is_object_or_absent, values)):
+            self._add_objects(values, name, features, pointer, depth, whole)
+            return
         item_names = [f"{name}.{i}" for i in range(len(values))]
-        whole = patterns.included(name)
-        if patterns.excluded(name) or not (whole or any(map(patterns.included, item_names))):
+        if not (whole or any(map(patterns.included, item_names))):
             return
         if self.converts:
             if kind := self.type_of(name):
-                self._add(self._typed_list(values, kind, name, pointer), name, features, pointer)
+                self._add(self._typed_list(values, kind, name, pointer, whole), name, features, pointer)
                 return
             if identity.event.nan:
                 present = [i for i, value in enumerate(values) if not is_nan(value)]
@@ -152,9 +173,28 @@ class Flattener:
                     position = item[len(name) + 1 :]
                     own[item] = int(value) if value.__class__ is bool else finite_number(value, item, pointer, position)
         elif kinds:
-            expected = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
+            expected = f"numbers, booleans{'' if identity.text == 'reject' else ', strings'} or objects"
             raise Rejected("wrong-type", f"feature {quoted(name)} must be a list of {expected} of one kind", pointer)
         self._add(own, name, features, pointer)
+
+    def _add_objects(
+        self, values: list[Any], name: str, features: dict[str, float], pointer: str, depth: int, whole: bool
+    ) -> None:
+        """Add the features of a list of objects: the sums of what its elements have under the same names."""
+        sums: dict[str, float] = {}
+        for i, element in enumerate(values):
+            own: dict[str, float] = {}
+            if element.__class__ is Pairs:
+                self._add_object(_as_member(element), name + ".", own, f"{pointer}/{i}", depth + 1, whole)
+            for feature, number in own.items():
+                sums[feature] = sums[feature] + number if feature in sums else number
+        for feature, number in sums.items():
+            if abs(number) > MAX_VALUE:
+                raise Rejected("out-of-range", f"feature {quoted(feature)} is beyond ±{MAX_VALUE:g}, summed", pointer)
+        self._add(sums, name, features, pointer)
+
+    def _is_object_or_absent(self, value: Any) -> bool:
+        return value.__class__ is Pairs or value is None or (bool(self.identity.event.nan) and is_nan(value))
 
     def _add(self, own: Mapping[str, float], name: str, features: dict[str, float], pointer: str) -> None:
         """Add the features of the value at `pointer`, which has this name."""
@@ -173,10 +213,11 @@ class Flattener:
             kind = "number"
         return typed_ends(value, kind, name, pointer, *own) if kind else None
 
-    def _typed_list(self, values: list[Any], kind: ValueType, name: str, pointer: str) -> Mapping[str, float]:
+    def _typed_list(
+        self, values: list[Any], kind: ValueType, name: str, pointer: str, whole: bool
+    ) -> Mapping[str, float]:
         """The features of a list: one time, the count of each category, or each number by its position."""
         patterns, own = self.patterns or _ALL, dict[str, float]()
-        whole = patterns.included(name)
         if kind == "time":
             ends = typed_ends(values, kind, name, pointer) if whole and values else {}
             return {name + end: x for end, x in ends.items()}
@@ -199,8 +240,8 @@ class _Patterns(NamedTuple):
     excluded: Callable[[str], Any]
     """Whether a pattern in `without` matches a name."""
 
-    def select(self, name: str) -> bool:
-        return bool(self.included(name)) and not self.excluded(name)
+    def select(self, name: str, whole: bool = False) -> bool:
+        return (whole or bool(self.included(name))) and not self.excluded(name)
 
 
 def type_patterns(types: Sequence[tuple[str, ValueType]]) -> Callable[[str], ValueType | None]:
@@ -217,6 +258,22 @@ def _patterns(only: tuple[str, ...], without: tuple[str, ...]) -> _Patterns:
 
 
 _ALL = _patterns((), ())
+
+
+def _as_member(element: Pairs) -> Pairs:
+    """An element of a list: if it has only a `key` or `name` and a `value`, an object with that value by that name.
+
+    A value that is an object with one member that is not null stands for this member.
+    """
+    members = dict(element)
+    key = members.get("key", members.get("name"))
+    if len(element) != 2 or key.__class__ is not str or "value" not in members:
+        return element
+    value = members["value"]
+    if value.__class__ is Pairs and len(dict(value)) == len(value):
+        present = [inner for _, inner in value if inner is not None]
+        value = present[0] if len(present) == 1 else value
+    return Pairs([(key, value)])
 
 
 def _duplicate(name: str, pointer: str) -> Rejected:

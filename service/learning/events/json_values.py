@@ -2,7 +2,6 @@
 
 import json
 import re
-from codecs import BOM_UTF8
 from typing import Any
 
 from msgspec import UNSET
@@ -27,8 +26,6 @@ _decoder = json.JSONDecoder(object_pairs_hook=Pairs, parse_constant=float, parse
 
 def parse(raw: bytes) -> Any:
     """A JSON value that is not deeply nested. Objects are `Pairs`, NaN and infinities floats. Raises Rejected."""
-    if raw.startswith(BOM_UTF8):
-        raise Rejected("not-json", "it begins with a byte order mark, which JSON does not allow")
     try:
         return _decoder.decode(raw.decode())
     except UnicodeDecodeError as error:

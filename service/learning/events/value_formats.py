@@ -8,6 +8,7 @@ a label, lowest byte first.
 """
 
 import struct
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -184,7 +185,15 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return levels == 0 or any(_is_deeper(inner, levels - 1) for inner in inner_values(value))
 
 
-JSON = ValueFormat("json", "", text_values, msgspec.json.decode, "rows")
+def _parse_text(raw: bytes, paths: Paths, identity: Identity) -> ParsedValues:
+    return text_values(raw.removeprefix(BOM_UTF8), paths, identity)
+
+
+def _load_text(raw: bytes) -> Any:
+    return msgspec.json.decode(raw.removeprefix(BOM_UTF8))
+
+
+JSON = ValueFormat("json", "", _parse_text, _load_text, "rows")
 MESSAGE_PACK = ValueFormat("msgpack", "application/msgpack", _parse_message_pack, msgspec.msgpack.decode, "")
 DOUBLE_VECTOR = ValueFormat("f8", "application/x-perceptron-f8", _parse_vector, _load_vector, "vectors")
 FORMATS = (JSON, MESSAGE_PACK, DOUBLE_VECTOR)

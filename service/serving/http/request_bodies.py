@@ -2,6 +2,7 @@
 
 import asyncio
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 
 from starlette.exceptions import HTTPException
@@ -36,13 +37,16 @@ class InFlight:
         self._held_bytes -= body_bytes
 
     async def read(self, scope: Scope, receive: Receive, *media: bytes) -> bytes:
-        """The body of a request, unpacked; raises HTTPException unless it is JSON or of one of these media types."""
+        """The body of a request, unpacked and without a byte order mark.
+
+        Raises HTTPException unless it is JSON or of one of these media types.
+        """
         if is_gzip(scope["headers"], media):
             scope, receive = {**scope, "state": {}}, unpacked(receive)  # the unpacked body comes in pieces
         if WHOLE in scope.get("state", ()):
             body: bytes = (await receive()).get("body", b"")
             self._check_size(len(body))
-            return body
+            return body.removeprefix(BOM_UTF8)
         parts, more, seconds = list[bytes](), True, self.limits.body_timeout
         timeout = asyncio.timeout(seconds)
         self._arriving[timeout] = 0
@@ -61,7 +65,7 @@ class InFlight:
             raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds") from None
         finally:
             self._arriving.pop(timeout, None)
-        return b"".join(parts)
+        return b"".join(parts).removeprefix(BOM_UTF8)
 
     def _check_size(self, size: int) -> None:
         if size > self.limits.max_body_bytes:

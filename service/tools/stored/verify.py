@@ -104,6 +104,7 @@ async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedMod
     else:
         version = head.kept[-1].version
         learner = (await kept_snapshot(store, name, head, snapshot.digest, version, options)).learner
+    learner.lists_since = stored.lists_since
     learner.begin({partition: ranges[0][0] for partition, ranges in stored.covered.items()})
     # Candidates of a kept version that were removed or replaced since then are not compared.
     since = {name: (candidate.identity, candidate.since) for name, candidate in stored.candidates.items()}
@@ -286,3 +287,6 @@ def _amendments(learner: Learner) -> Iterator[str]:
     for old, new in zip(learner.amendments, learner.identities[1:], strict=True):
         following = ", ".join(f"{partition}:{offset}" for partition, offset in old.since.items())
         yield f"{'; '.join(new.differences(old.identity))}, from {following} on"
+    if learner.lists_since not in ({}, learner.next):
+        since = ", ".join(f"{partition}:{offset}" for partition, offset in learner.lists_since.items())
+        yield f"lists of objects and byte order marks are read, from {since} on"

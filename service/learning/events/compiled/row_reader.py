@@ -4,6 +4,7 @@ If the parser declines a value, the careful reader reads it, and the pass goes o
 """
 
 import math
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from ctypes import string_at
 from typing import Any, Self
@@ -88,9 +89,12 @@ class RowReader:
         paths = [path, *((*path, *part) for part in flattener.excluded)]
         return cls(flattener, paths, [{}] * WHERE, max_bytes, IGNORED)
 
-    def read(self, values: ValueBuffer, read_carefully: ReadCarefully, time_is_up: TimeBudget = None) -> ReadEvents:
+    def read(
+        self, values: ValueBuffer, read_carefully: ReadCarefully, time_is_up: TimeBudget = None, marks: bool = False
+    ) -> ReadEvents:
         """The events among these values. `read_carefully` reads each value that the parser declines.
 
+        With `marks` a value may begin with a byte order mark.
         The result has no rejects, and no skipped values but those that the parser skips.
         """
         identity, count, state = self._identity, len(values), self._state
@@ -119,6 +123,9 @@ class RowReader:
                 self._remember(string_at(address + int(state[json_parser.KEY]), int(state[json_parser.KEY_SIZE])))
                 continue
             record = int(state[json_parser.NEXT])
+            if marks and data[begins[record]] == BOM_UTF8[0]:
+                marks, begins = False, self._after_marks(data, begins, ends)
+                continue
             state[json_parser.NEXT] += 1
             if (event := read_carefully(record)) is not None:
                 self._append(event, record, events, buffers)
@@ -135,6 +142,13 @@ class RowReader:
         if len(self._features[0]) > MAX_KEPT_FEATURES:
             self._features, self._scratch = _NO_FEATURES, NO_BYTES
         return ReadEvents(rows, labels[:n], weights[:n], ids, records.tolist(), passed_over.tolist(), [])
+
+    def _after_marks(self, data: NDArray[Any], begins: NDArray[Any], ends: NDArray[Any]) -> NDArray[np.int64]:
+        """Where values begin without their byte order marks."""
+        size = len(BOM_UTF8)
+        starts = data[begins[:, None] + np.arange(size)] == np.frombuffer(BOM_UTF8, np.uint8)
+        is_short = (begins >= 0) & (begins + size <= ends) & (ends - begins <= self._max_bytes)
+        return np.where(starts.all(axis=1) & is_short, begins + size, begins)
 
     def _remember(self, key: bytes) -> None:
         """Remember the kind of a name: whether the patterns select it, and its type."""

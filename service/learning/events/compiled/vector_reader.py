@@ -7,7 +7,7 @@ import numpy as np
 
 from service.learning.events.compiled.path_tree import Codes
 from service.learning.events.compiled.row_reader import ReadCarefully
-from service.learning.events.read_events import FeatureRows, ReadEvents, TimeBudget
+from service.learning.events.read_events import FeatureRows, ReadEvents
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import MAX_VALUE, Identity
 from service.learning.jit.intrinsics import double_at
@@ -22,7 +22,7 @@ class VectorReader:
         numbers = sorted((float(x), sign) for (is_bool, x), sign in signs.items() if not is_bool and _is_double(x))
         self._labels, self._signs = np.array(numbers or [(math.nan, math.nan)]).T.copy()
 
-    def read(self, values: ValueBuffer, read_carefully: ReadCarefully, _: TimeBudget = None) -> ReadEvents:
+    def read(self, values: ValueBuffer, read_carefully: ReadCarefully, *_: Any) -> ReadEvents:
         """The events of a slice of vectors. `read_carefully` reads the other values, which are bad or skipped."""
         # A vector has nothing that `where` could match.
         count, width = 0 if self._skips else len(values), self._dimension
