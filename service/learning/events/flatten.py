@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from service.errors import Rejected
 from service.learning.events.json_pointer import parse_pointer, quoted_name, to_pointer
 from service.learning.events.json_values import Pairs, number_in, value_at, wrong_type
@@ -29,6 +31,8 @@ from service.learning.identity import MAX_VALUE, Identity, ValueType
 Features = Mapping[str, float] | Sequence[float]
 """The features of one event or instance, as they are learned: values by name, or a list of values."""
 
+_OBJECTS = {Pairs, None.__class__}
+"""The types in a list of objects."""
 MAX_OBJECT_DEPTH = 16
 """Nested objects, the outermost included."""
 
@@ -106,12 +110,13 @@ class Flattener:
         """
         if depth > MAX_OBJECT_DEPTH:
             raise Rejected("wrong-type", f"objects are nested more than {MAX_OBJECT_DEPTH} deep", pointer)
-        text, patterns = self.identity.text, self.patterns
-        own_names = set[str]()
+        text, patterns, limit = self.identity.text, self.patterns, self.identity.max_name_bytes
+        own_names: set[str] = set()  # set[str]() takes five times as long
         for own, value in pairs:
             name, kind = prefix + own, value.__class__
             # Checked before the value is read: a long name must not be copied for each inner name.
-            _check_length(name, self.identity, name, pointer)
+            if len(name) > limit or not name.isascii():
+                _check_length(name, self.identity, name, pointer)
             if own in own_names:
                 raise _duplicate(name, pointer + to_pointer([own]))
             own_names.add(own)
@@ -145,7 +150,10 @@ class Flattener:
         if patterns.excluded(name):
             return
         whole = whole or bool(patterns.included(name))
-        if Pairs in map(type, values) and self._reads_objects and all(map(self._is_object_or_absent, values)):
+        kinds = set(map(type, values))
+        if Pairs in kinds and self._reads_objects and identity.event.nan:
+            kinds = {value.__class__ for value in values if not is_nan(value)}
+        if Pairs in kinds and self._reads_objects and kinds <= _OBJECTS:
             self._add_objects(values, name, features, pointer, depth, whole)
             return
         item_names = [f"{name}.{i}" for i in range(len(values))]
@@ -189,12 +197,11 @@ class Flattener:
             for feature, number in own.items():
                 sums[feature] = sums[feature] + number if feature in sums else number
         for feature, number in sums.items():
+            if feature in features:
+                raise _duplicate(feature, pointer)
             if abs(number) > MAX_VALUE:
                 raise Rejected("out-of-range", f"feature {quoted(feature)} is beyond ±{MAX_VALUE:g}, summed", pointer)
-        self._add(sums, name, features, pointer)
-
-    def _is_object_or_absent(self, value: Any) -> bool:
-        return value.__class__ is Pairs or value is None or (bool(self.identity.event.nan) and is_nan(value))
+            features[feature] = number
 
     def _add(self, own: Mapping[str, float], name: str, features: dict[str, float], pointer: str) -> None:
         """Add the features of the value at `pointer`, which has this name."""
@@ -265,11 +272,10 @@ def _as_member(element: Pairs) -> Pairs:
 
     A value that is an object with one member that is not null stands for this member.
     """
-    members = dict(element)
-    key = members.get("key", members.get("name"))
-    if len(element) != 2 or key.__class__ is not str or "value" not in members:
+    members = dict(element) if len(element) == 2 else {}
+    key, value = members.get("key", members.get("name")), members.get("value", UNSET)
+    if key.__class__ is not str or value is UNSET:
         return element
-    value = members["value"]
     if value.__class__ is Pairs and len(dict(value)) == len(value):
         present = [inner for _, inner in value if inner is not None]
         value = present[0] if len(present) == 1 else value

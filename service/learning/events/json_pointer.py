@@ -17,7 +17,7 @@ def parse_pointer(pointer: str) -> Path:
 
 def to_pointer(path: Sequence[str]) -> str:
     """The pointer that goes through these names."""
-    return "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in path)
+    return "".join([f"/{name.replace('~', '~0').replace('/', '~1')}" for name in path])
 
 
 def quoted_name(pointer: str) -> str:

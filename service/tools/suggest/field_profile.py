@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from service.errors import Rejected
 from service.learning.events.flatten import MAX_OBJECT_DEPTH, Flattener
 from service.learning.events.json_pointer import Path
-from service.learning.events.json_values import Pairs, type_name
+from service.learning.events.json_values import Pairs, parse, type_name
 from service.learning.identity import Identity
 from service.text import short_json
 from service.tools.formats.readers import at
@@ -44,7 +45,7 @@ class FieldProfile:
         self.counts = Counter[tuple[bool, Any]]()
         """How often each value occurs, with whether it is a boolean: for Python True equals 1.
 
-        The elements of a list count, each by itself.
+        The elements of a list count, each by itself, but not objects.
         """
         self.rises = 0
         """A count of the numbers that are at least as large as the number before them."""
@@ -82,12 +83,13 @@ class FieldProfile:
         kind = type_name(value).split()[-1]
         self.kinds[kind] += 1
         self.example = value if self.example is None else self.example
+        has_objects = kind == "list" and dict in map(type, value)
         try:
-            _flattener.flatten(Pairs([(self.name, value)]))
+            _flattener.flatten(Pairs([(self.name, parse(msgspec.json.encode(value)) if has_objects else value)]))
         except Rejected as rejected:
             self.fault = str(rejected)
             return
-        for element in value if kind == "list" else [value]:
+        for element in () if has_objects else value if kind == "list" else [value]:
             self.counts[isinstance(element, bool), element] += 1
         if kind == "number":
             self.rises += value >= self._last

@@ -66,7 +66,8 @@ MARKS: list[tuple[str, list[Any], str | None]] = [
     ("at", hundred(lambda i: f"2026-03-{i % 28 + 1:02}T10:{i % 60:02}:00Z"), "timestamp"),
     ("when", hundred(lambda i: 1_732_000_000 + 60 * i), "timestamp"),
     ("population", hundred(lambda i: 1_000_000_000 + i * 7919 % 997 * 1000), None),  # in range, and in no order
-    ("items", hundred(lambda i: [{"sku": i}]), "rejected"),
+    ("items", hundred(lambda i: [{"sku": i}]), None),
+    ("items", hundred(lambda i: [{"sku": i}, i]), "rejected"),
 ]  # fmt: skip
 
 
