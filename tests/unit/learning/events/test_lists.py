@@ -5,6 +5,7 @@ from codecs import BOM_UTF8
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
+import numpy as np
 import pytest
 
 from service.errors import Rejected
@@ -35,7 +36,7 @@ CONTENT = '"c": [{"a": 1, "no": 2}, {"a": 2, "b": [[1]]}], "d": [{"e": {"f": 1},
         ('"c": [{"a": "x", "b": "x"}, {"a": "x"}]', Identity(), {"c.a=x": 2, "c.b=x": 1}),
         ('"c": [{"a": 1, "a": 2}]', Identity(), "duplicate-feature"),
         ('"c": [{"a.b": 1, "a": {"b": 2}}]', Identity(), "duplicate-feature"),
-        ('"c": [{"a": 1}], "c.a": 2', Identity(), "duplicate-feature"),
+        ('"c.a": 2, "c": [{"a": 1}]', Identity(), "duplicate-feature"),
         ('"c": [{"a": [{"b": 1}, [2]]}]', Identity(), "wrong-type"),
         ('"c": [{"a": 1}, NaN]', Identity(), "wrong-type"),
         ('"c": [{"a": "x"}]', Identity(text="reject"), "wrong-type"),
@@ -94,5 +95,6 @@ def test_a_byte_order_mark_is_passed_over_once_and_at_the_beginning() -> None:
         events = reader.read([*good, None, *bad, *good])
         assert (events.records, [*events.ids]) == ([0, 1, 2, 8, 9, 10], ["7"] * 6)
         assert [reject.reason for reject in events.rejects] == ["empty", *["not-json"] * 4]
+        assert reader.read(good, as_before=np.ones(3, bool)).records == [0]
         tight = EventReader(Identity(max_record_bytes=limit)).read([BOM_UTF8 + text, BOM_UTF8 + b" " + text])
         assert (tight.records, [reject.reason for reject in tight.rejects]) == ([0], ["too-large"])
