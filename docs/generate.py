@@ -140,7 +140,7 @@ eta = 1.0                              # each rule has its own default
 # margin = [0, 100]                    # of perceptron: finds more positives where they are rare
 average = false                        # true keeps their mean too, "recent" one that forgets; serve = "average"
 labels = [0, 1]                        # negative, positive; or up to 1,000, each with weights of its own
-# serve = "logistic"                   # who answers: last, average, or a candidate
+# serve = "logistic"                   # who answers: last, average, a candidate, or best
 [models.churn.candidates.logistic]     # learned side by side, from the same events: model.md
 rule = "logistic-delta"                # or another eta, margin, average
 [models.churn.event]                   # where things stand in a record: events.md

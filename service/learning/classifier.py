@@ -23,7 +23,7 @@ from service.learning.jit.jit import compiled
 from service.learning.kernel import kernel
 from service.learning.kernel.averaging import accumulator_factor
 from service.learning.kernel.kernel import Learned, squared_norm
-from service.learning.options import Options
+from service.learning.options import BEST, Options
 from service.learning.records import PartitionId, Place
 from service.learning.rules import RULES
 
@@ -148,6 +148,12 @@ class Classifier:
         return Confusion(counts.by_label, [n - wrong for n, wrong in zip(counts.by_label, recent.missed, strict=True)])
 
     @property
+    def answers(self) -> Confusion:
+        """As `confusion`, by the weights that answer; with `serve = "best"` by whoever answered then."""
+        options, recent = self.observations.options, self.observations.recent
+        return Confusion(*recent.served.tolist()) if options.serve == BEST else self.confusion(self.averaged)
+
+    @property
     def served(self) -> NDArray[np.float64]:
         """A copy of the weights that answer."""
         return self.served_at(slice(len(self.columns)))
@@ -194,6 +200,7 @@ class Classifier:
         """
         new, before = Classifier(identity, self.columns, self.observations.options), self.observations
         new.observations.restore(before.recent, before.squared_steps, None)
+        new.observations.averaged = before.averaged
         if identity.average:
             ages = [accumulator_factor(each, self.counts.events) for each in (self.identity, identity)]
             self._state[:, 1] *= ages[0] / ages[1]
@@ -341,15 +348,15 @@ class Candidate(Classifier):
         super().__init__(identity, columns, options)
         self.since = dict(since)
 
-    def follow(self, batch: Batch, columns_before: int, place: Place) -> NDArray[np.bool_] | None:
+    def follow(self, batch: Batch, columns_before: int, place: Place) -> NDArray[np.bool_]:
         """Learn the batch that the model learned; returns which events it predicted rightly.
 
         `columns_before` is the number of columns before the batch.
-        Returns None if the candidate has diverged, in this batch or before; after that no weight changes.
+        There are fewer events if the candidate has diverged, in this batch or before; after that no weight changes.
         """
         if self.diverged and len(batch.labels):
             batch = batch.first(0)
         batch, learned = self.learn(batch, place)
         self.count(batch, learned, columns_before)
         right: NDArray[np.bool_] = (learned.averaged if self.averaged else learned.predicted) == learned.truth
-        return None if self.diverged else right
+        return right

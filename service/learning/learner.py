@@ -2,11 +2,11 @@
 
 The learner does no I/O: it takes record bytes and offsets, and returns what happened. State is what
 `snapshots.content.digest_of` hashes: identity, amendments, covered ranges, `lists_since`, names, arrays, counts,
-candidates.
+candidates, and who answers with `serve = "best"`.
 Observations (the recent window, the limit of the norm) and runs are stored next to the state and are not part of it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
+from service.learning.best import MAX_COMPARED, BestPredictor, Predictor, Takeover
 from service.learning.classifier import Candidate, Classifier, Scores, majority_baseline, stored_as
 from service.learning.columns.columns import Named, columns_for
 from service.learning.evaluation.feature_watch import FeatureWatch
@@ -26,7 +27,7 @@ from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import AMENDABLE, Identity
 from service.learning.join.join import Join, JoinState
 from service.learning.kernel.scaling import StandardScaler
-from service.learning.options import DEFAULT, Options
+from service.learning.options import BEST, DEFAULT, MODEL_ITSELF, Options
 from service.learning.records import PartitionId, Place, Records
 from service.learning.weights_file import WeightsFile
 
@@ -87,6 +88,12 @@ class Learner:
         """The model's own classifier."""
         self.candidates: dict[str, Candidate] = {}
         """The candidates by name, in the order of their names."""
+        self.serve = options.serve
+        """The predictor to answer: `options.serve`, or the best one if that is BEST and one is chosen."""
+        self.best: BestPredictor | None = None
+        """Chooses who answers, if `options.serve` was BEST when the candidates were reconciled."""
+        self.takeovers: list[Takeover] = []
+        """The takeovers that are not reported yet."""
         self.covered: dict[PartitionId, list[tuple[int, int]]] = {}
         """Covered offsets by partition, as half-open [from, to) in ascending order. The last `to` is the next offset.
 
@@ -151,7 +158,7 @@ class Learner:
     @property
     def answering(self) -> str | None:
         """The candidate that answers, if any: the one in `serve`, once it has begun and as long as it learns."""
-        candidate = self.candidates.get(name := self.options.serve)
+        candidate = self.candidates.get(name := self.serve)
         return name if candidate and not candidate.diverged else None
 
     @property
@@ -174,8 +181,8 @@ class Learner:
             if self.join and partition not in self.covered:
                 self.join.add_partition(partition)
             self.covered.setdefault(partition, [(offset, offset)])
-            for candidate in self.candidates.values():
-                candidate.since.setdefault(partition, offset)
+            for since in (each.since for each in (*self.candidates.values(), self.best) if each):
+                since.setdefault(partition, offset)
 
     def amend(self, identity: Identity) -> None:
         """Learn under this identity from the next event on; raises ConfigurationError unless only AMENDABLE differ."""
@@ -198,11 +205,28 @@ class Learner:
         configured, recent = self.options.candidates, self.main.observations.recent
         stay = {n: c for n, c in self.candidates.items() if n in configured and configured[n].identity == c.identity}
         began, dropped = sorted(configured.keys() - stay), sorted(self.candidates.keys() - stay)
-        self.candidates = stay
+        self.candidates = dict(stay)
         for name in began:
             self.add_candidate(name, configured[name].identity)
         recent.pairs = [pair for pair in recent.pairs if {*began, *dropped}.isdisjoint((pair.first, pair.second))]
+        weights: dict[str, str] = {name: configured[name].serve for name in self.candidates}
+        window, best = min(self.options.window, MAX_COMPARED), self.best
+        if self.options.serve != BEST:
+            self.best = None
+        elif best is None or began or dropped or (best.window, best.weights) != (window, weights):
+            own = MODEL_ITSELF[bool(self.identity.average)]
+            first = self.serve if best and self.serve in {*MODEL_ITSELF, *stay} else own
+            self.best = BestPredictor(window, weights, self.next, self.main.counts.events, first, first)
+        self.use_best()
         return began, dropped
+
+    def use_best(self) -> None:
+        """Let the predictor answer that `best` has chosen, if the settings say so."""
+        if self.options.serve == BEST:
+            self.serve = self.best.answering if self.best else BEST
+            self.main.observations.averaged = bool(self.identity.average) and self.serve != "last"
+            for name, weights in (self.best.weights if self.best else {}).items():
+                self.candidates[name].observations.averaged = weights == "average"
 
     def cover(self, partition: PartitionId, offset: int) -> None:
         """Cover the offsets before `offset`: they were learned, or have no record (compacted, control, aborted).
@@ -342,15 +366,31 @@ class Learner:
         if self.identity.average:
             predicted["average"] = learned.averaged
         right = {name: labels == learned.truth for name, labels in predicted.items()}
-        for name, candidate in self.candidates.items():
-            if (flags := candidate.follow(batch, columns_before, place)) is not None:
-                right[name] = flags
+        flags = {name: each.follow(batch, columns_before, place) for name, each in self.candidates.items()}
+        right |= {name: own for name, own in flags.items() if not self.candidates[name].diverged}
         main.count(batch, learned, columns_before)
         main.observations.recent.compare(right)
+        if self.best and len(batch.labels):
+            self._decide(self.best, len(batch.labels), flags, lambda i: place(batch.records[i]))
         if answers is not None and (answers >= 0).any():
             self.answers.add(answers[: len(batch.labels)], learned.truth)
         main.counts.ignored_features += len(batch.ignored)
         return len(batch.labels)
+
+    def _decide(self, best: BestPredictor, count: int, flags: Mapping[str, Sized], place: Place) -> None:
+        """Decide who answers, after `count` events, of which each candidate learned as many as it has `flags`.
+
+        `place` returns the record of each of these events.
+        """
+        own, end = self.main.observations.recent, self.main.counts.events
+        weights = MODEL_ITSELF[::-1] if self.identity.average else MODEL_ITSELF[:1]
+        predictors = {name: Predictor(own, name == "average", end) for name in weights}
+        for name, learned in flags.items():
+            recent = self.candidates[name].observations.recent
+            predictors[name] = Predictor(recent, best.weights[name] == "average", end - count + len(learned))
+        for name, first, last in best.follow(predictors, end - count, place, self.takeovers):
+            own.add_served(*predictors[name], first, last, end)
+        self.use_best()
 
     def score(self, features: Features, classifier: Classifier) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.

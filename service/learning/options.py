@@ -8,7 +8,9 @@ from service.learning.identity import Identity
 from service.learning.weights_file import WeightsFile
 
 MODEL_ITSELF = ("last", "average")
-"""The names of a model's own weights in `serve`. Any other name is that of a candidate."""
+"""The names of a model's own weights in `serve`. Any other name but BEST is that of a candidate."""
+BEST = "best"
+"""The value of `serve` with which the best predictor answers: see `best`."""
 
 
 class CandidateOptions(NamedTuple):
@@ -26,7 +28,7 @@ class Options(NamedTuple):
     window: int = 1000
     """The number of events in the recent window."""
     serve: str = "last"
-    """The weights that answer: last, average, or those of the candidate with this name."""
+    """The weights that answer: last, average, those of the candidate with this name, or BEST."""
     bound: bool = True
     """Whether the mistake bound is computed."""
     reference: WeightsFile | None = None

@@ -5,6 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from service.errors import DataError, DependencyError, LogGap
 from service.learning.evaluation.advice import advice
 from service.learning.learner import Learner
@@ -96,6 +98,8 @@ class ModelObserver:
                     self._log.error("candidate stopped learning; the others continue", candidate=name, reason=reason)
             if (join := saved.head.counts.join) and join["set_aside"] and self._first("set aside"):
                 self._log.warning("records with timestamps far ahead of the others are set aside (logged once)")
+            while takeovers := answering.learner.takeovers:
+                self._log.info("another predictor answers", **asdict(takeovers.pop(0)))
             lines = advice(answering.learner)
             for kind, line in lines.items():
                 if kind.startswith(LOGGED_ADVICE) and self._first(kind):

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict
 
+from service.learning.best import Takeover
 from service.learning.classifier import Classifier
 from service.learning.evaluation.advice import advice
 from service.learning.evaluation.confidence_sequences import PairedComparison, interval
@@ -20,6 +21,7 @@ from service.learning.evaluation.prequential import QUANTILES
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.join.memory import LABEL_OUTCOMES, NEVER
 from service.learning.learner import Learner
+from service.learning.options import BEST
 from service.learning.records import by_text
 from service.monitoring.metrics import MAX_LABELS
 from service.serving.models import Model, ServedModel, read_all
@@ -72,7 +74,13 @@ class Accuracy(Share, forbid_unknown_fields=True):
 
     @classmethod
     def from_answering(cls, learner: Learner) -> Self:
-        """The accuracy of the weights that answer; the recent one is of the answers that `positive_above` makes."""
+        """The accuracy of the weights that answer; the recent one is of the answers that `positive_above` makes.
+
+        With `serve = "best"` it is that of the predictors that answered, each while it did.
+        """
+        if learner.options.serve == BEST:
+            overall, recent = learner.main.answers, learner.main.observations.recent_answers
+            return cls(overall.accuracy, recent.accuracy, interval(*map(sum, overall)) if any(overall.events) else None)
         accuracy, seen = cls.from_classifier(learner.serving, learner.serving.averaged), learner.serving.observations
         if seen.options.positive_above is not None:
             accuracy.recent = seen.recent_answers.accuracy
@@ -173,7 +181,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             against_the_model=Comparison.from_pair(pair) if pair else None,
             diverged=candidate.diverged,
             **_members(candidate.counts, *COUNTS),
-            **_shares(candidate.confusion(candidate.averaged), candidate.observations.recent_answers),
+            **_shares(candidate.answers, candidate.observations.recent_answers),
             **candidate.observations.ranking._asdict(),
         )
 
@@ -265,8 +273,14 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Quantiles of y*s/|x| of recent events."""
     serve: Annotated[str, Meta(examples=["last"])]
     """The weights that answer: last, average, or a candidate's name."""
+    takeovers: int | None
+    """With `serve = "best"`, how often another predictor took over since the candidates or `window` changed; else
+    null."""
+    takeover: Takeover | None
+    """The last takeover."""
     served_accuracy: Accuracy
-    """The accuracy of the weights that answer; `recent` is that of the answers if `positive_above` is set."""
+    """The accuracy of the weights that answer; `recent` is that of the answers if `positive_above` is set. With
+    `serve = "best"`, as all figures of answers: of those that answered each event, since best was set."""
     answered_accuracy: Accuracy | None
     """How often the answers that the service gave were right, as far as it logged them; null if it logged none."""
     candidates: Annotated[list[CandidateInfo], Meta(examples=[[]])]
@@ -287,8 +301,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         learner, head = served.learner, served.head
         identity, observations = learner.identity, learner.main.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
-        serving, accuracy = learner.serving, Accuracy.from_predictors(learner)
-        overall, recent = serving.confusion(serving.averaged), serving.observations.recent_answers
+        best, serving, accuracy = learner.best, answering_classifier(learner), Accuracy.from_predictors(learner)
+        overall, recent = serving.answers, serving.observations.recent_answers
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)
         return cls(
             model=model.name,
@@ -308,7 +322,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             squared_norm_limit=observations.squared_norm_limit,
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
-            serve=answering_name(learner),
+            serve=learner.answering_name,
+            takeovers=best.takeovers if best else None,
+            takeover=best.takeover if best else None,
             served_accuracy=Accuracy.from_answering(learner),
             answered_accuracy=Accuracy.from_answers(learner, ALL),
             candidates=[CandidateInfo.from_learner(learner, name) for name in learner.candidates],
@@ -381,9 +397,9 @@ def _weights(classifier: Classifier) -> str:
     return "average" if classifier.averaged else "last"
 
 
-def answering_name(learner: Learner) -> str:
-    """The predictor that answers for a model: last, average, or the name of a candidate."""
-    return learner.answering_name
+def answering_classifier(learner: Learner) -> Classifier:
+    """The classifier that has the figures of answers: with `serve = "best"` the model's own, whoever answers now."""
+    return learner.main if learner.options.serve == BEST else learner.serving
 
 
 def baseline(learner: Learner) -> Share:
@@ -431,9 +447,9 @@ def _shares(overall: Confusion, recent: Confusion, *more: str) -> dict[str, Any]
 
 def served_confusion(classifier: Classifier) -> list[list[int]]:
     """Events by `[truth][prediction]`, as the classifier's answering weights predicted them; empty if not known."""
-    if not classifier.averaged:
+    if not classifier.averaged and classifier.observations.options.serve != BEST:
         return classifier.counts.confusion
-    events, right = classifier.confusion(averaged=True)
+    events, right = classifier.answers
     if classifier.identity.multiclass or sum(events) != classifier.counts.events:
         return []
     return [[right[0], events[0] - right[0]], [events[1] - right[1], right[1]]]

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from service.errors import ConfigurationError
 from service.learning.events.careful_reader import label_signs
 from service.learning.identity import MAX_CLASSES, MAX_CLIP, MAX_HALF_LIFE, MAX_VALUE, Identity, JoinRules, Places, Text
-from service.learning.options import MODEL_ITSELF, CandidateOptions, Options
+from service.learning.options import BEST, MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
 from service.settings.section import Section, as_value_error
@@ -23,8 +23,8 @@ HALF_LIFE_EVENTS = 1000
 """The default of `half_life`."""
 RULE_SETTINGS = ("eta", "outputs", "slope", "margin", "tie")
 """Settings of the model that a candidate with another rule does not take over."""
-_CANDIDATE_NAME = re.compile("(?!(last|average|baseline|previous)$)[A-Za-z0-9_-]{1,64}")
-"""The reserved names are those of the model's own weights and of the baselines."""
+_CANDIDATE_NAME = re.compile("(?!(last|average|best|baseline|previous)$)[A-Za-z0-9_-]{1,64}")
+"""The reserved names are those of the model's own weights and of the baselines, and `best`."""
 TOPIC_NAME = "topic name (at most 236 of A-Z a-z 0-9 . _ -)"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _RANDOM_START = re.compile("random:[0-9]{1,19}")
@@ -261,7 +261,7 @@ class ModelSettings(LearningSettings):
     window: int = Field(1000, ge=1, le=1_000_000)
     """The number of recent events that figures are about."""
     serve: str = "last"
-    """Which weights answer: `"last"`, `"average"`, or a candidate's name."""
+    """Which weights answer: `"last"`, `"average"`, a candidate's name, or `"best"`: those that were best lately."""
     positive_above: float | None = Field(None, allow_inf_nan=False)
     """The score above which the positive label is answered; default: 0, and `tie` decides at 0."""
     bound: bool = True
@@ -354,9 +354,11 @@ class ModelSettings(LearningSettings):
                 raise ValueError(f"candidates.{name}: {format_error(error.errors()[0])}") from None
             if identities[-1] == identities[0]:
                 raise ValueError(f"candidates.{name}: it is the model itself: give it another rule, eta, margin, …")
-        answering = (*MODEL_ITSELF, *self.candidates)
+        answering = (*MODEL_ITSELF, BEST, *self.candidates)
         if self.serve not in answering:
             raise ValueError(f"serve: there is no candidate {self.serve!r}: expected one of {', '.join(answering)}")
+        if self.serve == BEST and not (self.candidates or self.average):
+            raise ValueError('serve = "best" chooses among the model and its candidates: add a candidate or an average')
         vectors = sum((each.classes if each.multiclass else 1) * (2 if each.average else 1) for each in identities)
         needed = 8 * self._columns * vectors
         if needed > self.max_model_bytes:

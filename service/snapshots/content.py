@@ -1,10 +1,10 @@
 """A learner's state as a head and blobs.
 
 `state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, amendments, covered ranges,
-`lists_since`, counts, join, and the digests of names and arrays in fixed cuts.
+`lists_since`, counts, join, who answers, and the digests of names and arrays in fixed cuts.
 """
 
-from copy import copy
+from copy import copy, deepcopy
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -81,6 +81,7 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         amendments=list(learner.amendments) or msgspec.UNSET,
         lists_since=msgspec.UNSET if learner.lists_since == learner.next else learner.lists_since.copy(),
         join=learner.join.state(learner.next) if learner.join else msgspec.UNSET,
+        best=deepcopy(learner.best) if learner.best else msgspec.UNSET,
     )
     return Content(replace(head, state_digest=digest_of(head, stored)), stored, new | new_names | new_runs)
 
@@ -107,7 +108,7 @@ def digest_of(head: Head, stored: Stored) -> str:
     if head.candidates:
         members = ("identity", "since", "counts", "diverged_at")
         state["candidates"] = {name: {m: getattr(c, m) for m in members} for name, c in head.candidates.items()}
-    state |= {name: value for name in ("amendments", "join", "lists_since") if (value := getattr(head, name))}
+    state |= {name: value for name in ("amendments", "join", "lists_since", "best") if (value := getattr(head, name))}
     plain = msgspec.to_builtins(state, enc_hook=attrgetter("as_json"), str_keys=True)
     return blobs.digest(msgspec.json.encode(plain, order="sorted"))
 
@@ -117,9 +118,9 @@ def observations(classifier: Classifier) -> StoredObservations:
     watch = classifier.observations
     recent, sums = watch.recent, copy(watch.bound_segment.sums) if watch.bound_segment else None
     is_binary, truth = recent.classes == 2, recent.truth.values
-    flags = recent.wrong, recent.averaged_wrong, recent.answered_wrong
+    flags = recent.wrong, recent.averaged_wrong, recent.answered_wrong, recent.served_wrong
     positive = np.packbits(truth == 1 if is_binary else truth[:0]).tobytes().hex()
-    wrong, averaged_wrong, answered_wrong = (np.packbits(each.values).tobytes().hex() for each in flags)
+    wrong, averaged_wrong, answered_wrong, served_wrong = (np.packbits(each.values).tobytes().hex() for each in flags)
     missed = recent.missed if classifier.identity.average else None
     return StoredObservations(
         squared_steps=watch.squared_steps,
@@ -137,4 +138,7 @@ def observations(classifier: Classifier) -> StoredObservations:
         previous=recent.previous,
         ranking=watch.ranking,
         recent_answered=answered_wrong,
+        recent_served_events=len(recent.served_wrong.values),
+        recent_served=served_wrong,
+        served=recent.served.tolist() if recent.served.any() else [],
     )

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from service.learning.best import BestPredictor
 from service.learning.classifier import Counts
 from service.learning.evaluation.confidence_sequences import PairedComparison
 from service.learning.evaluation.feature_watch import FeatureFigures
@@ -122,6 +123,11 @@ class StoredObservations(msgspec.Struct, frozen=True, omit_defaults=True, forbid
     """How well recent scores ranked the events. The scores are not stored."""
     recent_answered: str = ""
     """One bit for each wrong answer, as above. Empty without `positive_above`."""
+    recent_served_events: int = 0
+    recent_served: str = ""
+    """With `serve = "best"`: the number of recent events that were answered, and one bit for each wrong answer."""
+    served: list[list[int]] = []
+    """`PrequentialWindow.served`, with `serve = "best"`."""
 
 
 class KeptVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,6 +185,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     lists_since: dict[PartitionId, int] | msgspec.UnsetType = msgspec.UNSET
     """`Learner.lists_since`. It is unset if a release up to 0.2 learned all records."""
     join: JoinState | msgspec.UnsetType = msgspec.UNSET
+    best: BestPredictor | msgspec.UnsetType = msgspec.UNSET
+    """Unset unless `serve` is best."""
 
     @property
     def candidate_states(self) -> dict[str, CandidateState]:

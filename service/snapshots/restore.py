@@ -17,7 +17,7 @@ from service.learning.identity import Identity
 from service.learning.kernel.kernel import squared_norm
 from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
-from service.learning.options import Options
+from service.learning.options import BEST, Options
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded
 from service.snapshots.content import NOTHING_STORED, Stored, digest_of
@@ -59,6 +59,9 @@ def _recent(figures: StoredObservations, options: Options, classes: int) -> Preq
     if options.positive_above is not None:  # if it is new, the sign decided about earlier answers
         by_sign = averaged_wrong if options.serve == "average" else wrong
         recent.answered_wrong.add(answered if len(answered) else by_sign)
+    if options.serve == BEST:
+        recent.served_wrong.add(_flags(figures.recent_served, figures.recent_served_events))
+        recent.served += np.array(figures.served or 0)
     missed = figures.averaged_missed
     recent.missed = [figures.averaged.wrong - missed, missed] if isinstance(missed, int) else missed and missed.copy()
     return recent
@@ -119,6 +122,8 @@ def restore_learner(
             learner.restore_join(head.join, head.counts.join)
         learner.main.observations.restore(_recent(figures, learner.options, classes), figures.squared_steps, segment)
         learner.main.restore(*main, head.counts.copy(), figures.diverged)
+        learner.best = deepcopy(head.best) if head.best else None
+        learner.use_best()
         learner.make_room(len(learner.columns))
         return learner
 

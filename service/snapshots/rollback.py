@@ -114,6 +114,7 @@ def restore_version(
         name: replace(saved, since={p: saved.since.get(p, ranges[0][0]) for p, ranges in covered.items()})
         for name, saved in version.candidate_states.items()
     }
+    best = version.best and replace(version.best, since={p: r[0][0] for p, r in covered.items()} | version.best.since)
     new = replace(
         version,
         version=current.version + 1,
@@ -125,6 +126,7 @@ def restore_version(
         next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
         covered=covered,
         candidates=candidates or msgspec.UNSET,
+        best=best,
         # The next event may be another one, and shows whether the model diverges again.
         observations=replace(version.observations, diverged=None),
         # A head has the runs since its last kept version, so that `verify` can begin there. The last kept version may

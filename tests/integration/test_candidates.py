@@ -1,6 +1,8 @@
 """Candidates on real servers: killed, restored, changed, verified; one of them answers."""
 
 import asyncio
+import json
+from random import Random
 from typing import Any
 
 import msgspec
@@ -10,8 +12,10 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.options import CandidateOptions, Options
+from service.serving.model_info import Accuracy
 from tests.checks import learner_of
-from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, event, send, wait
+from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, event, perceptron, send, wait
 from tests.data import table
 from tests.integration.kept import KEEP_OFTEN, Tool
 
@@ -102,3 +106,39 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     )
     key = f'{{candidate="logistic",model="{topic}"}}'
     assert service.metrics()[f"perceptron_candidate_accuracy{key}"] == rows["logistic"]["accuracy"]["recent"]
+
+
+async def test_the_best_predictor_takes_over_and_answers_everywhere(
+    run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """The labels become noisy, where an average is better. The learner is killed amid a window."""
+    settings, rng = f'[models.{topic}]\nserve = "best"\nlabels = [0, 1]\n[models.{topic}.candidates.calm]\n', Random(3)
+    settings += 'average = "recent"\nhalf_life = 100\nserve = "average"\n'
+    raws = list[bytes]()
+    for i in range(900):
+        x = {name: rng.choice((-1.0, 0.5, 1.0)) for name in "abc"}
+        raws.append(event(x, int((x["a"] + x["b"] > 0) != (i > 300 and rng.random() < 0.3))))
+    await create_topic(kafka, topic)
+    service = await asyncio.to_thread(run(settings, session_timeout=TAKEOVER_SECONDS).up)
+    await send(producer, topic, raws[:460])
+    await asyncio.to_thread(wait_for_saved, service, 459)
+    service.kill()
+    service = await asyncio.to_thread(run(settings, session_timeout=TAKEOVER_SECONDS).up)
+    replica = await asyncio.to_thread(run(settings, "--no-learn", create=False).up)
+    await send(producer, topic, raws[460:])
+    model = await asyncio.to_thread(service.wait_for, len(raws))
+    calm = CandidateOptions(msgspec.structs.replace(MODEL, **CALM), "average")
+    learner = learner_of(MODEL, raws, Options(serve="best", candidates={"calm": calm}))
+    assert learner.best
+    assert (model["serve"], model["takeovers"]) == (learner.serve, learner.best.takeovers) == ("calm", 1)
+    assert model["takeover"] == msgspec.to_builtins(learner.best.takeover)
+    assert model["served_accuracy"]["all"] == Accuracy.from_answering(learner).all
+    assert service.log.read_text().count("another predictor answers") == 1
+    await asyncio.to_thread(replica.wait_for, len(raws))
+    for each in service, replica:
+        body = each.predict({"features": {"a": 1.0, "c": -1.0}}).json()
+        assert (body["candidate"], body["score"]) == ("calm", learner.score({"a": 1.0, "c": -1.0}, learner.serving)[0])
+    assert (await tool.verify())["equal"]
+    command = "-c", str(service.config), "export", "-t", topic, "--redis", service.redis_url
+    exported = await asyncio.to_thread(perceptron, *command, cwd=service.config.parent)
+    assert json.loads(exported.stdout)["intercept"] == learner.serving.served[0]

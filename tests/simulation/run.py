@@ -22,6 +22,7 @@ from service.errors import (
     SnapshotDamaged,
     SnapshotForeign,
 )
+from service.learning import best
 from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity, JoinRules
 from service.learning.learner import Learner
@@ -195,6 +196,7 @@ def small_slices(slice_: int, block: int, seconds: float) -> Iterator[None]:
         mock.patch.object(blobs, "BLOCK_NAMES", block),
         mock.patch.object(blobs, "BLOCK_RUNS", block),
         mock.patch.object(keeper, "MAX_RUNS", MAX_BLOCKS * block),
+        mock.patch.object(best, "DECISION_EVENTS", 5),
     ):
         yield
 
@@ -384,7 +386,10 @@ class Simulation:
                 self.world.foreign_topic.produce()
 
     def options(self, identity: Identity) -> Options:
-        """The options of a new process: every third seed with two labels has candidates. One diverges, one changes."""
+        """The options of a new process: every third seed with two labels has candidates. One diverges, one changes.
+
+        In some seeds the best one answers, except for processes with two candidates.
+        """
         rng = self.candidate_rng
         if self.seed % 3 != 1 or identity.multiclass:
             return JOINED
@@ -394,7 +399,9 @@ class Simulation:
         }  # fmt: skip
         names = rng.choice((list(variants), list(variants), rng.sample(list(variants), 2), []))
         candidates = {name: CandidateOptions(replace(identity, **variants[name])) for name in names}
-        return JOINED._replace(candidates={name: new for name, new in candidates.items() if new.identity != identity})
+        serve = "best" if self.seed % 6 == 4 and not identity.average and len(names) != 2 else "last"
+        candidates = {name: new for name, new in candidates.items() if new.identity != identity}
+        return JOINED._replace(window=8, serve=serve, candidates=candidates)
 
     def _random_process(self) -> Process | None:
         return self.world.rng.choice(self.processes) if self.processes else None

@@ -59,13 +59,13 @@ def advice(learner: Learner) -> dict[str, str]:
         lines["runs"] = runs
     if line:
         lines["recall"] = line
-    if line := _better_candidate(learner):
+    if learner.best is None and (line := _better_candidate(learner)):
         lines["candidate"] = line
-    serve = learner.options.serve
+    serve = learner.serve
     if serve not in MODEL_ITSELF and learner.answering is None:
         candidate = learner.candidates.get(serve)
         why = f"it diverged: {candidate.diverged}" if candidate else "it has not begun, or the learner does not have it"
-        lines["serve"] = f"candidate {serve} does not answer, and the model itself does ({why})"
+        lines["serve"] = f"{serve} does not answer, and the model itself does ({why})"
     if learner.jumps:
         jumps = [f"{printable(name)} at offset {at} of partition {p}" for name, (p, at) in learner.jumps.items()]
         partition, offset = next(iter(learner.jumps.values()))
@@ -152,7 +152,7 @@ def _full_columns(learner: Learner, ignored: int, columns: Named) -> str:
 
 def _finds_rare(classifier: Classifier) -> bool:
     """Whether a rare one of two labels is found, in the window or, if it is too rare for that, since the start."""
-    return classifier.observations.recent_answers.finds_rare or classifier.confusion(classifier.averaged).finds_rare
+    return classifier.observations.recent_answers.finds_rare or classifier.answers.finds_rare
 
 
 def _missed(events: Array, right: Array, share: Array) -> Array:
@@ -170,7 +170,7 @@ def _missed_labels(learner: Learner) -> str:
     The window decides about a label if it has enough events of it, else all events since the start.
     """
     serving = learner.serving
-    overall, recent = serving.confusion(serving.averaged), serving.observations.recent_answers
+    overall, recent = serving.answers, serving.observations.recent_answers
     # Rows: events of each label, those predicted rightly, and its share in the events.
     figures = [np.array([*c, np.divide(c.events, max(sum(c.events), 1))]) for c in (recent, overall)]
     events, right, share = np.where(figures[0][0] >= MIN_RECORDS, *figures)
@@ -192,7 +192,7 @@ def _rare_settings(learner: Learner, k: int, share: float) -> list[str]:
     predictors = {"last": main.confusion(averaged=False)}
     if main.identity.average:
         predictors["average"] = main.confusion(averaged=True)
-    predictors |= {name: c.confusion(c.averaged) for name, c in learner.candidates.items() if not c.diverged}
+    predictors |= {name: c.answers for name, c in learner.candidates.items() if not c.diverged}
     predictors.pop(learner.answering_name)
     tries = [
         f'serve = "{name}", which found {confusion.recalls[k]:.1%} of them'

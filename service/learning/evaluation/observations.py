@@ -16,7 +16,7 @@ from service.learning.evaluation.ranking import Ranking
 from service.learning.identity import Identity
 from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Learned, Vector, squared_norm
-from service.learning.options import Options
+from service.learning.options import BEST, Options
 from service.learning.rules import RULES
 
 
@@ -29,8 +29,8 @@ class ModelObservations:
         self.bound_segment: BoundSegment | None = None
         self.squared_steps = 0.0
         """‖w(0)‖² + Σ(‖Δw‖² + 2·η·weight·margin) over the updates."""
-        self.averaged = bool(identity.average) and options.serve == "average"
-        """Whether the average of the weights answers."""
+        self.averaged = bool(identity.average) and options.serve in ("average", BEST)
+        """Whether the average of the weights answers, or would if no candidate did."""
         self._identity, file = identity, options.reference
         self._parts_by_name = dict(zip(file.names, file.coef, strict=True)) if file and file.names else {}
 
@@ -54,13 +54,14 @@ class ModelObservations:
     @property
     def recent_answers(self) -> Confusion:
         """Labels and answers in the recent window, by the weights that answer and by `positive_above`."""
-        return self.recent.confusion(self.averaged, answered=self.options.positive_above is not None)
+        return self.recent.confusion(self.averaged, self.options.positive_above is not None, self.options.serve == BEST)
 
     @property
     def ranking(self) -> Ranking:
         """How well the recent scores by the weights that answer rank events."""
-        identity = self._identity
-        return self.recent.ranking(self.averaged, identity.parameter if RULES[identity.rule].probability else None)
+        identity, best = self._identity, self.options.serve == BEST  # predictors of several rules have no log loss
+        slope = identity.parameter if RULES[identity.rule].probability and not best else None
+        return self.recent.ranking(self.averaged, slope, served=best)
 
     def failed_check(self, squared_norm: float) -> str | None:
         """The check that a state with this ‖w‖² fails, so that the state must be corrupt; None if it fails none."""

@@ -1,7 +1,7 @@
 """How well recent events were predicted, each before it was learned. These figures are observations, not state."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,10 @@ class PrequentialWindow:
         """Whether the answer to each event was wrong, if `positive_above` is set."""
         self._products, self._margins = LastValues(window, np.zeros(0)), LastValues(window, np.zeros(0))
         self._averaged_products = LastValues(window, np.zeros(0))
+        self._served_products, self.served_wrong = LastValues(window, np.zeros(0)), LastValues(window, _NONE)
+        """Whether the answer to each event was wrong, of the predictor that answered then, with `serve = "best"`."""
+        self.served = np.zeros((2, classes), np.int64)
+        """As `Confusion` has them, the events that were answered so, by the sign of the score."""
         self.restored_margins: Margins | None = None
         self.restored_ranking = Ranking()
         self.averaged, self.previous = PredictedCounts(), PredictedCounts()
@@ -122,9 +126,32 @@ class PrequentialWindow:
             self.previous = PredictedCounts(events + count, wrong + count - int(np.count_nonzero(previous)))
             self.pairs = update_pairs(self.pairs, {**right, "previous": previous})
 
-    def ranking(self, averaged: bool, slope: float | None) -> Ranking:
-        """How well the weights or their average rank the events since the restore; see `ranking.rank`."""
-        products = (self._averaged_products if averaged else self._products).newest(min(self.window, MAX_RANKED))
+    def wrong_by(self, averaged: bool) -> LastValues:
+        """Whether the weights or their average predicted each event wrongly."""
+        return self.averaged_wrong if averaged else self.wrong
+
+    def add_served(self, other: Self, averaged: bool, end: int, first: int, last: int, ours: int) -> None:
+        """Add the model's events from `first` to before `last`, which another classifier, or this one, answered.
+
+        The newest event of the other one is number `end` - 1, that of this one `ours` - 1.
+        """
+
+        def part(values: LastValues, end: int = end) -> Array:
+            return values.newest(end - first)[: last - first]
+
+        truth, wrong = part(self.truth, ours), part(other.wrong_by(averaged))
+        self.served += [np.bincount(each, minlength=self.classes) for each in (truth, truth[~wrong])]
+        self.served_wrong.add(part(other.answered_wrong) if len(other.answered_wrong.values) else wrong)
+        if self.classes == 2:
+            self._served_products.add(part(other._averaged_products if averaged else other._products))
+
+    def ranking(self, averaged: bool, slope: float | None, served: bool = False) -> Ranking:
+        """How well the weights or their average rank the events since the restore; see `ranking.rank`.
+
+        If `served`, it is about the scores of the predictors that answered.
+        """
+        scores = self._served_products if served else self._averaged_products if averaged else self._products
+        products = scores.newest(min(self.window, MAX_RANKED))
         if self.classes > 2 or not len(products):
             return self.restored_ranking
         return rank(self.truth.newest(len(products)), products, slope)
@@ -145,18 +172,18 @@ class PrequentialWindow:
         truth = self.truth.values
         return int(np.bincount(truth).max()) / len(truth) if len(truth) else None
 
-    def confusion(self, averaged: bool, answered: bool = False) -> Confusion:
+    def confusion(self, averaged: bool, answered: bool = False, served: bool = False) -> Confusion:
         """Labels and predictions in the window, by the weights or their average, for events that have both.
 
-        If `answered`, it is by the answers that `positive_above` made.
+        If `answered`, it is by the answers that `positive_above` made; if `served`, by the predictors that answered.
         """
-        wrong = self.answered_wrong if answered else self.averaged_wrong if averaged else self.wrong
+        wrong = self.served_wrong if served else self.answered_wrong if answered else self.wrong_by(averaged)
         return _confusion(self.truth.values, wrong.values, self.classes)
 
     def by_change(self, averaged: bool) -> Confusion:
         """As `confusion`, of events whose label is the one of the event before, and of those whose label differs."""
         changed = np.diff(self.truth.values) != 0
-        return _confusion(changed.astype(np.uint16), (self.averaged_wrong if averaged else self.wrong).values, 2)
+        return _confusion(changed.astype(np.uint16), self.wrong_by(averaged).values, 2)
 
     @property
     def margins(self) -> Margins | None:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from service.learning.learner import Learner
-from service.serving.model_info import Accuracy, Share, answering_name, baseline, previous_label_baseline
+from service.serving.model_info import Accuracy, Share, baseline, previous_label_baseline
 from service.serving.models import Model, Models
 
 MAX_POINTS = 120
@@ -128,7 +128,7 @@ def point(learner: Learner, now: float, lag: int | None) -> Point:
     counts, (bound, _) = learner.main.counts, learner.main.observations.bound
     accuracy = Accuracy.from_predictors(learner)
     every: dict[str, Share] = {**accuracy, "baseline": baseline(learner), "previous": previous_label_baseline(learner)}
-    every[answering_name(learner)] = served = Accuracy.from_answering(learner)
+    every[learner.answering_name] = served = Accuracy.from_answering(learner)
     shares = {name: (_rounded(share.recent), _rounded(share.all)) for name, share in every.items()}
     return Point(round(now, 1), counts.events, counts.mistakes, bound, lag, shares, served.all_interval)
 

@@ -1,7 +1,7 @@
 // Asks for one body every few seconds and draws it. Data goes into the page as text, never as markup.
 import { $, bars, boundary, chart, decimals, facts, frame, h, s, sample, scales, table } from "./chart.js";
 import { ask, form, predict } from "./form.js";
-import { behind, bound, brief, clipped, confused, count, duration, named, number, outage, percent, plain, positive, served, short, some, span, standing, verdict } from "./words.js";
+import { behind, bound, brief, clipped, confused, count, duration, named, number, outage, percent, plain, positive, served, short, some, span, standing, takeover, verdict } from "./words.js";
 
 // Milliseconds between two polls. A connection without requests is closed after http.idle_timeout, 75 seconds.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 6 * SECOND;
@@ -149,7 +149,7 @@ function version(now) {
     ["Learned by", model.learning_here ? "this process" : now.learner || "another process"],
     ["Kept", now.kept.map(([kept, at]) => `${kept} (${new Date(at).toLocaleTimeString("en-GB")})`).join(", ") || "none yet"],
     ["Rule", `${ids.rule}, η = ${number(ids.eta)}, ${ids.features} features`],
-    ["Answers", named(model)(model.serve)],
+    ["Answers", [named(model)(model.serve), takeover(model)].filter(Boolean).join(", ")],
     ["Columns", count(model.columns)],
     ...(model.held === null ? [] : [
       ["Held events", model.held_since ? `${count(model.held)}, the oldest of ${new Date(model.held_since).toLocaleString("en-GB")}` : count(model.held)],

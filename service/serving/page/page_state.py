@@ -19,7 +19,7 @@ from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import Pairs
 from service.learning.identity import as_text
 from service.learning.learner import Learner
-from service.serving.model_info import Description, describe, iso, served_confusion
+from service.serving.model_info import Description, answering_classifier, describe, iso, served_confusion
 from service.serving.models import Model, Models, ServedModel, read_all
 from service.serving.page.history import SECONDS, History
 
@@ -76,7 +76,7 @@ class PageState:
     def _figures(self, model: Model, served: ServedModel, about: Description) -> dict[str, Any]:
         learner, classifier, points = served.learner, served.learner.serving, self._history.points[model.name]
         labels = learner.identity.labels or (-1, 1)
-        confusion = served_confusion(classifier)
+        confusion = served_confusion(answering_classifier(learner))
         return {
             "model": _short(about),
             "labels": [as_text(label) for label in labels],

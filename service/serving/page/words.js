@@ -62,12 +62,13 @@ export function named({ serve }) {
 }
 
 /* Names the weights that answer, for a sentence. */
-export const served = ({ serve }) => ({ last: "the last weights", average: "the average" })[serve] ?? `candidate ${serve}`;
+const weights = (serve) => ({ last: "the last weights", average: "the average" })[serve] ?? `candidate ${serve}`;
+export const served = ({ serve, takeovers }) => (takeovers === null ? weights(serve) : "the weights that answered");
 
 /* Names the weights that made the predictions of the confusion. */
 export function confused({ model, of_last: last }) {
   if (!last) return served(model);
-  return model.serve === "average" ? "the last weights" : `the last weights of ${served(model)}`;
+  return model.serve === "average" ? "the last weights" : `the last weights of ${weights(model.serve)}`;
 }
 
 /* Says how well the positive label is found; empty with three labels and more, or if that is not known. */
@@ -77,6 +78,14 @@ export function positive(now) {
   const ranked = auc === null ? "" : ` Recent scores: AUC ${auc.toFixed(3)}, average precision ${average.toFixed(3)}${loss === null ? "" : `, log loss ${loss.toFixed(3)}`}.`;
   const both = ({ all, recent }) => `${percent(recent)} and ${percent(all)}`;
   return `Label ${plain(now.labels[1])}, of recent and of all events: recall ${both(recall)}, precision ${both(precision)}.${ranked}`;
+}
+
+/* Says since when who answers does, where the best predictor answers; else empty. */
+export function takeover({ takeover: last, takeovers }) {
+  if (takeovers === null) return "";
+  if (last === null) return "the best from the start";
+  const [partition, offset] = Object.entries(last.at)[0];
+  return `the best since offset ${count(offset)} of partition ${partition} (${some(takeovers, "takeover")})`;
 }
 
 /* Says whether a candidate is better than the model. */

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import typer
 
 from service.errors import ConfigurationError, DataError
+from service.learning.best import MAX_COMPARED
 from service.learning.learner import Learner
 from service.settings.load import Settings
 from service.snapshots.keeper import Keeper
@@ -70,6 +71,7 @@ async def _change(settings: Settings, name: str, change: Callable[[Learner], str
     DataError if a learner saves in between, TRIES times.
     """
     options, keep = settings.model_settings(name).options(), settings.snapshots.keep
+    options = options._replace(window=max(options.window, MAX_COMPARED))  # all flags that `best` compares stay stored
     async with settings.redis.store() as store:
         keeper = Keeper(name, store, _Clock(), asyncio.to_thread, options, keep_every=0.0, keep=keep)
         for _ in range(TRIES):

@@ -16,6 +16,7 @@ import typer
 from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, DataError, LogLost
+from service.learning.best import MAX_COMPARED
 from service.learning.events.event_reader import use_compiled_reader
 from service.learning.initial_weights import FROM_FILE
 from service.learning.learner import Learner
@@ -95,7 +96,7 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
 async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedModel, Learner, int | None]:
     """The newest snapshot, the learner that its replay begins with, and the kept version that this learner is from."""
     # The sums of the bound are left out: they are not part of the state.
-    options = Options(bound=False, label_topic=settings.model_settings(name).options().label_topic)
+    options = Options(MAX_COMPARED, bound=False, label_topic=settings.model_settings(name).options().label_topic)
     snapshot = await newest_snapshot(store, name, options)
     head, stored = snapshot.head, snapshot.learner
     version: int | None = None
@@ -109,6 +110,8 @@ async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedMod
     # Candidates of a kept version that were removed or replaced since then are not compared.
     since = {name: (candidate.identity, candidate.since) for name, candidate in stored.candidates.items()}
     learner.candidates = {n: c for n, c in learner.candidates.items() if (c.identity, c.since) == since.get(n)}
+    if not (learner.best and stored.best and learner.best.at_its_start == stored.best.at_its_start):
+        learner.best = None
     return snapshot, learner, version
 
 
@@ -123,6 +126,8 @@ def _change(learner: Learner, stored: Learner) -> None:
         if name not in learner.candidates and _reached(following, candidate.since):
             learner.add_candidate(name, candidate.identity)
             learner.candidates[name].since = dict(candidate.since)  # the record before that offset may be in a gap
+    if (best := stored.best) and not learner.best and _reached(following, best.since):
+        learner.best = best.at_its_start
 
 
 def _reached(following: Mapping[PartitionId, int], since: Mapping[PartitionId, int]) -> bool:
@@ -131,7 +136,7 @@ def _reached(following: Mapping[PartitionId, int], since: Mapping[PartitionId, i
 
 def _cut(steps: Sequence[Step], stored: Learner) -> Iterator[Step]:
     """The same steps, cut where a candidate began or an amendment happened, and into small ones."""
-    begun = [candidate.since for candidate in stored.candidates.values()] + [each.since for each in stored.amendments]
+    begun = [each.since for each in (*stored.candidates.values(), *stored.amendments, stored.best) if each]
     for partition, start, to in steps:
         cuts = {since.get(partition, start) for since in begun}.union(range(start, to, GROUP_OFFSETS))
         edges = [start, *sorted(cut for cut in cuts if start < cut < to), to]
@@ -208,6 +213,7 @@ def _groups(steps: Iterable[Step], learner: Learner, stored: Learner) -> Iterato
     group, following, count = list[Step](), learner.next, 0
     for partition, start, to in steps:
         changes = len(learner.amendments) + len(learner.candidates) < len(stored.amendments) + len(stored.candidates)
+        changes = changes or bool(stored.best and not learner.best)
         if group and (changes or start != following[partition] or count >= GROUP_OFFSETS):
             yield group
             group, following, count = [], learner.next, 0
@@ -279,7 +285,8 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
 def _figures(learner: Learner) -> dict[str, Any]:
     """The figures of a state that the differences show."""
     candidates = {f"candidate {name}": msgspec.to_builtins(c.counts) for name, c in learner.candidates.items()}
-    return {**msgspec.to_builtins(learner.main.counts), **candidates, "covered": by_text(learner.covered)}
+    counts, best = msgspec.to_builtins(learner.main.counts), learner.best and learner.best.answering
+    return {**counts, **candidates, "answering": best, "covered": by_text(learner.covered)}
 
 
 def _amendments(learner: Learner) -> Iterator[str]:

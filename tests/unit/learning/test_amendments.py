@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from service.errors import ConfigurationError
 from service.learning.identity import Identity
+from service.learning.learner import Learner
 from service.learning.records import PartitionId, Records
+from service.serving.models import ServedModel
 from service.settings.model import ModelSettings
 from service.snapshots.head import TopicIdentity
 from service.streaming.records import KafkaRecord, KafkaRecords
@@ -62,14 +64,20 @@ async def test_verify_learns_each_part_under_its_own_settings() -> None:
             learner.apply(Records.from_values(at, log[partition][at : at + 10], partition))
         learner.amend(replace(learner.identity, **changes))
         assert await saver.save(learner, {}, TopicIdentity("c"))
+    snapshot, replayed = await replay(store, log)
+    assert (len(replayed.amendments), state_digest(replayed)) == (3, snapshot.head.state_digest)
+
+
+async def replay(store: Any, log: dict[PartitionId, list[bytes]]) -> tuple[ServedModel, Learner]:
+    """The newest snapshot, and what `verify` learns again from this log."""
 
     async def read(partition: PartitionId, start: int, to: int) -> AsyncIterator[KafkaRecords]:
         records = enumerate(log[partition][start:to], start)
         yield join_records([KafkaRecord(offset, 0, None, value, ()) for offset, value in records], partition)
 
-    reader = SimpleNamespace(bounds=dict.fromkeys(log, (0, 300)), read=read)
+    reader = SimpleNamespace(bounds={partition: (0, len(records)) for partition, records in log.items()}, read=read)
     cluster: Any = SimpleNamespace(reader=lambda *_: nullcontext(reader))
     settings: Any = SimpleNamespace(model_settings=lambda _: ModelSettings())
     snapshot, replayed, _ = await verify._begin(store, settings, "m")
     await verify._replay(cluster, ["m"], snapshot, verify._steps(snapshot, replayed), replayed)
-    assert (len(replayed.amendments), state_digest(replayed)) == (3, snapshot.head.state_digest)
+    return snapshot, replayed

@@ -161,7 +161,7 @@ def test_the_candidate_that_answers_is_equal_to_a_model_of_its_own() -> None:
 async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
     """Each candidate begins in a later partition where that partition began."""
     store, redis = simulated_store()
-    options = Options(candidates={"wide": candidate_options(Identity(), margin=(2.0, 2.0))})
+    options = Options(serve="best", candidates={"wide": candidate_options(Identity(), margin=(2.0, 2.0))})
     saver, learner = keeper(store, "m", options=options), learner_of(Identity(), (), options)
     learn(learner, "a", "b")
     first_save = await save(saver, learner)
@@ -177,6 +177,8 @@ async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
     assert restored_learner.candidates["wide"].since == {P0: 0, P1: 5}
     assert restored_learner.candidates["wide"].weights.tolist() == weights
     assert restored_learner.reconcile() == ([], [])
+    assert restored_learner.best
+    assert (restored_learner.best.since, restored_learner.best.events) == ({P0: 0, P1: 5}, 0)
 
 
 def test_a_state_that_does_not_match_its_digest_is_damaged() -> None:

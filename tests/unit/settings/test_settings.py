@@ -131,6 +131,8 @@ POSITIONAL = '[models.a]\nfeatures = "positional"\ndimension = 3\n'
         ('positive_above = "high"', "model.positive_above: expected a number"),
         ("candidates.previous.eta = 2", "model.candidates: 'previous' cannot be a name"),
         ('serve = "average"', 'serve = "average" needs average = true or "recent"'),
+        ('serve = "best"', 'serve = "best" chooses among the model and its candidates: add a candidate or an average'),
+        ("[models.a.candidates.best]\neta = 2", "candidates: 'best' cannot be a name"),
         ('serve = "d"\n[models.a.candidates.c]\neta = 2', "serve: there is no candidate 'd': expected one of last,"),
         ("event.weight = true", "model.event.weight: expected a string or false, got true"),
         ("candidates.c.eta = 1", "model.candidates.c: it is the model itself: give it another rule, eta, margin"),
