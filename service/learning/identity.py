@@ -137,6 +137,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     clip: Annotated[float, msgspec.Meta(ge=1.0, le=MAX_CLIP)] | msgspec.UnsetType = msgspec.UNSET
     """Only for `standard`: the standard deviations from the mean that a number counts as at most."""
     labels: Annotated[tuple[Label, ...], msgspec.Meta(min_length=2, max_length=MAX_CLASSES)] | None = None
+    spellings: tuple[tuple[Label, ...], ...] | msgspec.UnsetType = msgspec.UNSET
+    """The other values that mean each of `labels`; unset if there are none."""
     max_record_bytes: int = 1 << 20
     max_features: int = 10_000
     max_name_bytes: int = 256
@@ -181,6 +183,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     def classes(self) -> int:
         """The number of labels."""
         return len(self.labels or (-1, 1))
+
+    @property
+    def spelled_labels(self) -> list[tuple[Label, ...]]:
+        """The values that mean each of `labels`, the label itself first; empty if no labels are set."""
+        labels = self.labels or ()
+        return [(label, *others) for label, others in zip(labels, self.spellings or ((),) * len(labels), strict=True)]
 
     @property
     def multiclass(self) -> bool:

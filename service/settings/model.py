@@ -79,6 +79,8 @@ Duration = Annotated[str, AfterValidator(_duration)]
 """A length of time: a number with `s`, `m`, `h` or `d`."""
 Pointer = Annotated[str, Field(min_length=1), AfterValidator(_pointer)]
 LabelSetting = Annotated[bool | int | float | str, AfterValidator(canonical_label)]
+LabelSpellings = Annotated[tuple[LabelSetting, ...], Field(min_length=1)]
+"""Values that mean one label, which the first of them names."""
 OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
 Average = bool | Literal["recent"]
 Where = dict[Pointer, Annotated[tuple[LabelSetting, ...], Field(min_length=1), BeforeValidator(_as_list)]]
@@ -244,8 +246,8 @@ class ModelSettings(LearningSettings):
     """`"standard"` learns numbers as (value - running mean) / running standard deviation."""
     clip: float | None = Field(None, ge=1, le=MAX_CLIP)
     """With `scale = "standard"`: the standard deviations that a number counts as at most; take 6."""
-    labels: tuple[LabelSetting, ...] | None = Field(None, min_length=2, max_length=MAX_CLASSES)
-    """Two labels, the negative one first; or up to 1,000, each with weights of its own."""
+    labels: tuple[LabelSetting | LabelSpellings, ...] | None = Field(None, min_length=2, max_length=MAX_CLASSES)
+    """Two labels, the negative one first; or up to 1,000, each with weights of its own. A list has spellings of one."""
     max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
     """A larger record is rejected."""
     max_features: int = Field(10_000, ge=1)
@@ -273,7 +275,7 @@ class ModelSettings(LearningSettings):
 
     @model_validator(mode="after")
     def _validate_mode(self) -> "ModelSettings":
-        labels = self.labels or ()
+        labels = [label for spellings in self._spelled_labels for label in spellings]
         if len({(isinstance(label, bool), label) for label in labels}) < len(labels):
             raise ValueError("labels: the labels must differ")
         for mode, name in (("positional", "dimension"), ("hashed", "bits")):
@@ -382,6 +384,11 @@ class ModelSettings(LearningSettings):
         return RULES[self.rule].eta if self.eta is None else self.eta
 
     @property
+    def _spelled_labels(self) -> list[tuple[Any, ...]]:
+        """The values that mean each label; empty if no labels are set."""
+        return [each if isinstance(each, tuple) else (each,) for each in self.labels or ()]
+
+    @property
     def _columns(self) -> int:
         """The number of columns from the start. Named features begin with one, since names come one by one."""
         return self.dimension or 1 << (self.bits or 0)
@@ -431,6 +438,7 @@ class ModelSettings(LearningSettings):
         rule = RULES[self.rule]
         negative, positive = self.margin if isinstance(self.margin, tuple) else [self.margin or 0.0] * 2
         own = {name: value for name, value in self if name in Identity.__struct_fields__}
+        others = tuple(spellings[1:] for spellings in self._spelled_labels)
         derived: dict[str, Any] = {
             "eta": self.rate,
             "outputs": self.outputs or rule.settings.get("outputs"),
@@ -440,6 +448,8 @@ class ModelSettings(LearningSettings):
             "start": self.start_weights.identity if self.start_weights else self.start,
             "half_life": (self.half_life or HALF_LIFE_EVENTS) if self.average == "recent" else None,
             "event": self.event.places(),
+            "labels": tuple(spellings[0] for spellings in self._spelled_labels) or None,
+            "spellings": others if any(others) else msgspec.UNSET,
             "clip": msgspec.UNSET if self.clip is None else self.clip,
             "max_columns": self.max_columns if self.features == "named" else None,
             "unlabelled": "skip" if self.event.unlabelled == "skip" else msgspec.UNSET,

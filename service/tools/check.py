@@ -15,8 +15,9 @@ from service.errors import DataError, PerceptronError, Unauthorised
 from service.learning.columns.columns import columns_for
 from service.learning.evaluation.advice import repeated_ids
 from service.learning.events.event_reader import EventReader
+from service.learning.events.flatten import Flattener
 from service.learning.events.value_buffer import ValueBuffer
-from service.learning.identity import JoinRules
+from service.learning.identity import Identity, JoinRules
 from service.settings.load import Settings
 from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
@@ -25,8 +26,10 @@ from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.resume_check import same_settings
-from service.text import quantity
-from service.tools.suggest.sample import join_values, newest_of
+from service.text import printable, quantity
+from service.tools.formats.readers import at
+from service.tools.suggest.field_profile import member_notes, profile_fields
+from service.tools.suggest.sample import join_values, newest_of, parse_objects
 
 MAX_AHEAD_SECONDS = 3600
 NEWEST_RECORDS = 100
@@ -160,6 +163,7 @@ async def _check_records(report: _Report, settings: Settings, model: str, topic:
         return None
     if not identity.needs_ids and (line := repeated_ids(events.ids)):
         report.say("warn", f"topic {topic}: {line}")
+    report.say("warn", *(f"topic {topic}: {printable(line)}" for line in value_notes(identity, values)))
     return report.say("warn", *(f"models.{model}.{line}" for line in unmatched_settings(own, values)))
 
 
@@ -173,6 +177,20 @@ def _time_warnings(times: Sequence[NDArray[np.int64]], join: JoinRules) -> Itera
     in_window = len(all_times) * join.window / max(1, int(np.ptp(all_times)))
     if in_window > join.max_held and len(all_times) == NEWEST_RECORDS:
         yield f"about {in_window:,.0f} records come in a window, and join.max_held is {join.max_held:,}"
+
+
+def value_notes(identity: Identity, values: ValueBuffer) -> Iterator[str]:
+    """A line for each thing that is odd about the values of the features that no type says how to read."""
+    flattener = Flattener(identity)
+    rows = [row for record in parse_objects(values) if isinstance(row := at(record, flattener.path), dict)]
+    is_read = flattener.patterns.select if flattener.patterns else bool
+    members = [member for path, member in profile_fields(rows).items() if path not in flattener.excluded]
+    members = [each for each in members if is_read(each.name) and not flattener.type_of(each.name)]
+    for member in members:
+        member.judge(len(rows))
+        if member.reading == "number" and identity.text == "category":
+            yield f'{member.name} has numbers in strings: event.types = {{ "{member.name}" = "number" }} reads them'
+    yield from member_notes(members)
 
 
 def unmatched_settings(settings: ModelSettings, values: ValueBuffer) -> list[str]:

@@ -36,7 +36,7 @@ TIGHT: dict[str, Any] = {"max_record_bytes": 300, "max_features": 4, "max_name_b
 IDENTITIES = (
     Identity(),
     Identity(labels=("no", "yes"), max_columns=12, average=True, **TIGHT),
-    Identity(labels=(0, 1), rule="lms", eta=0.5),
+    Identity(labels=(0, 1), spellings=(("no", False), (1.5, "yes")), rule="lms", eta=0.5),
     Identity(labels=(False, True), max_columns=3, tie="positive"),
     Identity(features="positional", dimension=3),
     Identity(features="positional", dimension=1, labels=("", "é"), rule="logistic-delta", slope=1.0, max_features=4),

@@ -338,8 +338,10 @@ def positions(value: Any, identity: Identity) -> tuple[Features, set[str]]:
     return [] if faults else [float(item) for item in value], faults
 
 
-def sign(label: Any, labels: Any) -> float | None:
+def sign(label: Any, labels: Any, spellings: Any = None) -> float | None:
     negative, positive = ([labels[0]], [labels[1]]) if labels else ([-1, 0, False], [1, True])
+    if spellings:
+        negative, positive = [*negative, *spellings[0]], [*positive, *spellings[1]]
     for y, candidates in ((-1.0, negative), (1.0, positive)):
         if any(is_same(label, candidate) for candidate in candidates):
             return y
@@ -402,12 +404,12 @@ def _parse_event(value: Any, identity: Identity, labelled: bool, join: JoinRules
         faults |= at(places.features, feature_faults)
     label, y = found_values[1][0] if found_values[1] else None, None
     if join and join.label is None:
-        y = sign(join.label_value, identity.labels)
+        y = sign(join.label_value, identity.labels, identity.spellings)
     elif label is None and not labelled:
         y = math.nan
     elif not is_number(label) and not isinstance(label, bool | str):
         faults.add((pointers[1] or "", "wrong-type"))
-    elif (y := sign(label, identity.labels)) is None:
+    elif (y := sign(label, identity.labels, identity.spellings)) is None:
         faults.add((pointers[1] or "", "unknown-label"))
     weight = found_values[2][0] if found_values[2] else 1.0
     if not is_number(weight):

@@ -12,6 +12,7 @@ from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, WEIG
 from service.learning.events.flatten import Features, Flattener
 from service.learning.events.json_pointer import parse_pointer, quoted_name
 from service.learning.events.read_events import Event
+from service.learning.events.text_hints import label_hint
 from service.learning.events.value_formats import JSON, ParsedValues, ValueFormat
 from service.learning.identity import MAX_WEIGHT, Identity, listed
 
@@ -95,8 +96,9 @@ class CarefulReader:
         if not isinstance(label, bool | int | float | str):
             raise json_values.wrong_type(label, "a number, boolean or string", pointer)
         if (isinstance(label, bool), label) not in self.signs:
-            expected = self.identity.labels or (-1, 0, False, 1, True)
-            raise Rejected("unknown-label", f"{quoted_name(pointer)} must be one of {listed(expected)}", pointer)
+            expected = [value for _, value in self.signs]
+            hint = label_hint(label, expected)
+            raise Rejected("unknown-label", f"{quoted_name(pointer)} must be one of {listed(expected)}{hint}", pointer)
         return self.signs[isinstance(label, bool), label]
 
     def _weight(self, weight: Any) -> float:
@@ -130,4 +132,5 @@ def label_signs(identity: Identity) -> Codes:
     if identity.labels is None:
         return {(False, -1): -1.0, (False, 0): -1.0, (True, False): -1.0, (False, 1): 1.0, (True, True): 1.0}
     signs = range(identity.classes) if identity.multiclass else (-1.0, 1.0)
-    return {(isinstance(x, bool), x): float(sign) for x, sign in zip(identity.labels, signs, strict=True)}
+    spelled = zip(identity.spelled_labels, signs, strict=True)
+    return {(isinstance(x, bool), x): float(sign) for spellings, sign in spelled for x in spellings}

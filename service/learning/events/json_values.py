@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from service.errors import Rejected
 from service.learning.events.json_pointer import Path, quoted_name, to_pointer
+from service.learning.events.text_hints import in_brackets
 
 MAX_DEPTH = 64
 """Nested lists and objects, in a record or a request."""
@@ -31,9 +32,10 @@ def parse(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
+        hint = in_brackets(error.doc)
         if error.msg == "Extra data":
-            raise Rejected("trailing-bytes", f"more bytes follow the event at byte {error.pos}") from None
-        raise Rejected("not-json", f"{error.msg.removesuffix(' at')} at character {error.pos}") from None
+            raise Rejected("trailing-bytes", f"more bytes follow the event at byte {error.pos}{hint}") from None
+        raise Rejected("not-json", f"{error.msg.removesuffix(' at')} at character {error.pos}{hint}") from None
 
 
 def parse_checked(raw: bytes) -> Any:
@@ -75,7 +77,8 @@ def value_at(value: Any, path: Path, pointer: str) -> Any:
 
 def wrong_type(value: Any, expected: str, pointer: str) -> Rejected:
     """The fault of a parsed value at this pointer that has another type than expected."""
-    return Rejected("wrong-type", f"{quoted_name(pointer)} must be {expected}, got {type_name(value)}", pointer)
+    got = f"{type_name(value)}{in_brackets(value)}"
+    return Rejected("wrong-type", f"{quoted_name(pointer)} must be {expected}, got {got}", pointer)
 
 
 def repeated(name: str, pointer: str) -> Rejected:

@@ -24,6 +24,7 @@ from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, sca
 from service.learning.events.compiled.path_tree import Paths
 from service.learning.events.json_pointer import to_pointer
 from service.learning.events.json_values import MAX_DEPTH, WHITE, Pairs, inner_values
+from service.learning.events.text_hints import in_brackets
 from service.learning.identity import Identity
 
 HEADER = "content-type"
@@ -88,18 +89,19 @@ def text_values(
     """
     first = raw.lstrip(WHITE)[:1]
     if first not in (b"{", b"["):
-        raise _not_an_object(json_values.type_name(json_values.parse(raw)), pointer)
+        raise _not_an_object(json_values.parse(raw), pointer)
     end, members, repeated_path = scan(raw, paths, commas)
     not_finite = _check_json(raw, end, model is not None and bool(model.event.nan))
     if first == b"[":
-        raise _not_an_object("a list", pointer)
+        raise _not_an_object([], pointer)
     if repeated_path is not None:
         raise json_values.repeated(repeated_path[-1], pointer + to_pointer(repeated_path))
     return ParsedValues([UNSET if member is None else member for member in members], raw, not_finite)
 
 
-def _not_an_object(kind: str, pointer: str) -> Rejected:
-    """The fault of the value at `pointer`, which is of this kind instead of an object."""
+def _not_an_object(value: Any, pointer: str) -> Rejected:
+    """The fault of this parsed value at `pointer`, which is not an object."""
+    kind = f"{json_values.type_name(value)}{in_brackets(value)}"
     return Rejected("wrong-type", f"expected an object, got {kind}", pointer)
 
 
@@ -174,7 +176,7 @@ def _parse_message_pack(raw: bytes, paths: Paths, _: Identity) -> ParsedValues:
     if _is_deeper(value, MAX_DEPTH):
         raise Rejected("not-msgpack", f"nested deeper than {MAX_DEPTH} levels")
     if value.__class__ is not Pairs:
-        raise _not_an_object(json_values.type_name(value), "")
+        raise _not_an_object(value, "")
     return ParsedValues([UNSET if path is None else json_values.value_at(value, path, "") for path in paths])
 
 

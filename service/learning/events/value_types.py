@@ -16,6 +16,7 @@ from service.learning.events.compiled import time_parsing
 from service.learning.events.compiled.time_parsing import END_EPOCH, FIRST_EPOCH, NO_HOUR
 from service.learning.events.json_pointer import to_pointer
 from service.learning.events.json_values import number_in, type_name
+from service.learning.events.text_hints import in_brackets
 from service.learning.identity import MAX_VALUE, ValueType
 
 _EXPECTED = {
@@ -55,7 +56,8 @@ def typed_ends(value: Any, kind: ValueType, name: str, pointer: str, *own: str) 
     elif number is not None:
         feature = finite_number(number, name, pointer, *own)
         return {"": feature} if kind == "number" else {f"={int(number) if number == int(number) else number}": 1}
-    raise Rejected("wrong-type", f"feature {quoted(name)} must be {_EXPECTED[kind]}", pointer + to_pointer(own))
+    expected = f"{_EXPECTED[kind]}{in_brackets(value)}"
+    raise Rejected("wrong-type", f"feature {quoted(name)} must be {expected}", pointer + to_pointer(own))
 
 
 def _hour_of_week(value: Any, number: float | None) -> Any:

@@ -185,7 +185,7 @@ def _label(text: str, identity: Identity) -> Any:
 
     If the model's labels are booleans, 0 and 1 are these: many CSV files have only numbers.
     """
-    labels = identity.labels or ()
+    labels = [label for spellings in identity.spelled_labels for label in spellings]
     if labels and all(isinstance(label, str) for label in labels):
         return text
     try:

@@ -1,12 +1,13 @@
 """The label of a sample's records: the likeliest member, or the requested one."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections import defaultdict
 
 from service.errors import DataError
-from service.learning.evaluation.confusion import RARE
 from service.learning.evaluation.label_runs import CURE
 from service.learning.events.json_pointer import Path, parse_pointer
+from service.learning.events.text_hints import label_meaning, spelling
 from service.learning.identity import MAX_CLASSES, Label, listed
 from service.settings.model import canonical_label
 from service.text import did_you_mean, printable, short_json
@@ -39,10 +40,15 @@ def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: 
         return _requested_path(sample, outer, members, requested), "--label says so", []
     if is_own_form and any("label" in record for record in sample.objects()):
         return ("label",), "the service's own form has it there", []
+    best_name = max((_name_score(path[-1]) for path in members), default=0)
+    for path, member in members.items():
+        if _name_score(path[-1]) == best_name > 2 and {*map(label_meaning, _values(member))} == {"false", "true"}:
+            _raise_if_spelled_differently(sample, member, printable(member.name))
     likely, named = _likely_labels(members), [m for m in members.values() if m.path[-1].lower() in GENERAL_NAMES]
     constant = "".join(f"; {printable(member.name)} {_fault(member)}" for member in named if member.distinct == 1)
     if not likely:
-        why = f"no member looks like a label: name it with --label{constant}; {_listed(members)}"
+        odd = "".join(f"; {note}" for member in members.values() for note in member.notes())
+        why = f"no member looks like a label: name it with --label{constant}{odd}; {_listed(members)}"
         raise DataError(f"{sample.name}: {why}")
     path, *others = [(*outer, *member.path) for member in likely]
     by_name = f"named {path[-1]} and " if _name_score(path[-1]) else ""
@@ -71,7 +77,7 @@ def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
     records = max((member.present for member in members.values()), default=0)
 
     def may_be_label(member: FieldProfile) -> bool:
-        if _fault(member):
+        if _fault(member) or member.path[-1].startswith("__"):
             return False
         few_texts = member.kind == "string" and member.distinct <= MAX_TEXTS
         score = _name_score(member.path[-1])
@@ -120,6 +126,7 @@ def is_amount(member: FieldProfile) -> bool:
 def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], str, FieldProfile]:
     """The labels (of two, the negative one first), the reason for their order, and the member. Raises DataError."""
     member = member_at(sample.objects(), path)
+    _raise_if_spelled_differently(sample, member, printable(called))
     if fault := _fault(member):
         raise DataError(f"{sample.name}: label: {printable(called)} {fault}")
     counts: dict[Label, int] = {canonical_label(value): count for (_, value), count in member.counts.items()}
@@ -131,10 +138,23 @@ def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], 
         named = [text for text in texts if text.lower() in POSITIVE_TEXTS]
         example = max(counts) if member.kind != "string" else (named or sorted(texts, key=counts.__getitem__))[0]
         labels, why = [next(value for value in counts if value != example), example], "negative, positive"
+        why += " (text, not booleans)" if {*texts} == {"false", "true"} and member.kind == "string" else ""
     return labels, f"{why}; {short_json(example)} is in {counts[example] / member.present:.1%} of the events", member
 
 
-def positive_is_rare(labels: Sequence[Label], member: FieldProfile) -> bool:
-    """Whether there are two labels and the positive one is so rare that accuracy says little."""
-    positive = sum(count for (_, value), count in member.counts.items() if value == labels[1])
-    return len(labels) == 2 and positive / member.present < RARE
+def _values(member: FieldProfile) -> list[Label]:
+    return [canonical_label(value) for _, value in member.counts]
+
+
+def _raise_if_spelled_differently(sample: Sample, member: FieldProfile, called: str) -> None:
+    """Raise DataError if a label of the member has several spellings, such as `t`, `true` and 1."""
+    values, groups = _values(member), defaultdict[str, list[Label]](list)
+    meaning = label_meaning if {*map(label_meaning, values)} == {"false", "true"} else spelling
+    for value in values:
+        groups[meaning(value)].append(value)
+    if 1 < len(groups) < member.distinct <= MAX_CLASSES:
+        counts = ", ".join(f"{short_json(value)} {count:,}" for (_, value), count in member.counts.most_common(8))
+        spelled = [sorted(groups[name], key=lambda value: not isinstance(value, bool)) for name in sorted(groups)]
+        labels = [group if len(group) > 1 else group[0] for group in spelled]
+        cure = f"send one spelling of each, or set labels = {json.dumps(labels, ensure_ascii=False)}"
+        raise DataError(f"{sample.name}: label: {called} has labels in several spellings ({counts}): {cure}")

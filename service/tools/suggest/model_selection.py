@@ -6,7 +6,7 @@ Every event is predicted, then learned, as in a service.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,29 @@ from numpy.typing import NDArray
 from service.errors import DataError
 from service.learning.evaluation.advice import repeated_ids
 from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
+from service.learning.evaluation.confusion import RARE
 from service.learning.evaluation.label_runs import DEVIATIONS, changes, in_runs, repeated, sorted_note
 from service.learning.events.event_reader import EventReader
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.learner import Learner
 from service.learning.records import P0, Records
+from service.learning.rules import RULES
 from service.serving.model_info import Accuracy
 from service.settings.model import ModelSettings
 
-TRIED_RULES = ("perceptron", "logistic-delta")
+RATES: dict[str, tuple[float | None, ...]] = {"perceptron": (None,), "logistic-delta": (0.1, 0.5, 2.0)}
+"""The rules that are tried, each with its rates; the scores of a perceptron that begins at 0 have any rate's sign."""
 SCALES: dict[str, dict[str, Any]] = {"none": {}, "standard": {"clip": 6}}
 """The settings that go with each scale."""
 AVERAGE: dict[str, bool | str] = {"last": False, "mean": True, "recent": "recent"}
 """The setting `average`, by the weights that predict."""
 MIN_GAIN = 0.002
-"""A smaller gain in accuracy or F1 does not justify another setting."""
+"""A smaller gain does not justify another setting."""
+UNEVEN = 0.2
+"""With two labels of which one is less frequent, AUC says more than accuracy."""
+CHANCE_AUC = 0.5
+FIGURES = {"right": "later", "F1": "f1", "AUC": "auc", "by change": "by_change"}
+"""The members of a trial by the name of the figure that decides."""
 FOLLOWING = 0.5
 """`Trial.by_change` of always predicting the label of the event before."""
 RARE_MARGIN = 100.0
@@ -41,6 +49,8 @@ class Trial(NamedTuple):
     rule: str
     scale: str
     weights: str
+    eta: float | None = None
+    """None if it is the rule's default."""
     margin: float = 0.0
     """The margin of the positive label."""
     accuracy: float | None = None
@@ -52,7 +62,7 @@ class Trial(NamedTuple):
     """The mean of two accuracies in the later half: on labels like the one before, and on labels that differ from it.
     A model that only follows the last label has FOLLOWING."""
     merit: float = 0.0
-    """The figure that decides: `by_change` if labels come in runs, `f1` if the positive label is rare, else `later`."""
+    """The figure that decides: see `SampleComparison.figure`."""
     beats_baseline: bool = False
     """Whether the trial is shown to be better than the baseline: for accuracies, at 95 % for all trials together."""
     auc: float | None = None
@@ -63,19 +73,25 @@ class Trial(NamedTuple):
     @property
     def name(self) -> str:
         """The name of the trial as a candidate."""
-        return f"{self.rule}-{self.weights}{'-margin' if self.margin else ''}"
+        return f"{self.rule}-{self.weights}-{self.eta or 1:g}{'-margin' if self.margin else ''}".replace(".", "_")
 
     @property
     def changes(self) -> int:
         """The number of settings that differ from the defaults: of equal trials, the one with fewer is simpler."""
-        return (self.rule != TRIED_RULES[0]) + (self.scale != "none") + (self.weights != "last") + bool(self.margin)
+        changed = self.rule != "perceptron", self.eta not in (None, RULES[self.rule].eta), self.scale != "none"
+        return sum(changed) + (self.weights != "last") + bool(self.margin)
 
     @property
     def candidate(self) -> dict[str, Any]:
         """The trial's settings as those of a candidate; with `scale` they are a model's."""
         serve = "last" if self.weights == "last" else "average"
         settings = {"rule": self.rule, "average": AVERAGE[self.weights], "serve": serve}
-        return settings | ({"margin": [0.0, self.margin]} if self.margin else {})
+        own: dict[str, Any] = {} if self.eta is None else {"eta": self.eta}
+        return settings | own | ({"margin": [0.0, self.margin]} if self.margin else {})
+
+
+QUICK_TRIALS = [Trial("logistic-delta", "", "last", 0.1), Trial("perceptron", "", "recent")]
+"""A few trials, which tell one form of the features from another."""
 
 
 class SampleComparison(NamedTuple):
@@ -95,14 +111,16 @@ class SampleComparison(NamedTuple):
     """If the events are sorted by their labels, a line that says so; then the trials had them in random order."""
     previous: float
     """The accuracy of the label of the event before, in the later half."""
-    in_runs: bool
-    """Whether labels come in runs, and the previous label is as good as any trial."""
+    figure: Literal["right", "F1", "AUC", "by change"]
+    """The figure that decides, in the later half: `by change` if labels come in runs and the previous label is as good
+    as any trial, `AUC` if one of two labels is infrequent, `F1` if it is too rare for that, else `right`."""
 
 
-def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: bool = False) -> SampleComparison:
-    """Compare rules, scales and averages; if the positive label `is_rare`, also a margin for it.
+def compare_settings(settings: dict[str, Any], values: ValueBuffer, quick: bool = False) -> SampleComparison:
+    """Compare rules, rates, scales and averages; if the positive one of two labels is rare, also a margin for it.
 
-    Raises DataError if no record is an event.
+    `quick` compares only a few, which tell one form of the features from another. Raises DataError if no record is an
+    event.
     """
     identity = ModelSettings(**settings).identity()
     read = EventReader(identity).read(values)
@@ -115,16 +133,16 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
         events, labels = events[places.tolist()], labels[places]
     later = labels[len(events) // 2 :]
     positives = float((later > 0).mean())
+    is_rare = not identity.multiclass and float((labels > 0).mean()) < RARE
     f1 = 2.0 * positives / (1.0 + positives) if is_rare else None
-    overall, recent = _majority_share(labels), _majority_share(later)
-    baseline = Trial("baseline", "", "", 0.0, overall, recent, f1, merit=recent if f1 is None else f1)
-    variants = [(rule, weights, 0.0) for rule in TRIED_RULES for weights in AVERAGE]
+    baseline = Trial("baseline", "", "", accuracy=_majority_share(labels), later=_majority_share(later), f1=f1)
+    variants = [Trial(rule, "", weights, eta) for rule, etas in RATES.items() for eta in etas for weights in AVERAGE]
     if is_rare:
-        variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
+        variants += [Trial("perceptron", "", weights, margin=RARE_MARGIN) for weights in AVERAGE]
     trials = list[Trial]()
-    for scale, added in SCALES.items():
+    for scale, added in [*SCALES.items()][quick:]:
         # The model itself is the first trial; the others are its candidates.
-        model, *others = (Trial(rule, scale, weights, margin) for rule, weights, margin in variants)
+        model, *others = (trial._replace(scale=scale) for trial in (QUICK_TRIALS if quick else variants))
         candidates = {trial.name: trial.candidate for trial in others}
         scaling = settings | added | {"scale": scale}
         own = ModelSettings(**scaling, bound=False, window=len(later), candidates=candidates)
@@ -141,19 +159,32 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, is_rare: boo
                 continue
             seen = by.observations
             served, f1 = Accuracy.from_classifier(by, by.averaged), seen.recent_answers.f1
-            merit = (f1 if is_rare else served.recent) or 0.0
-            is_shown = is_rare or ("last" if trial is model else trial.name) in better
-            beats = is_shown and merit > baseline.merit + MIN_GAIN
+            is_shown = ("last" if trial is model else trial.name) in better
             change = seen.recent.by_change(by.averaged).balanced_accuracy or 0.0
-            trials.append(Trial(*trial[:4], served.all, served.recent, f1, change, merit, beats, *seen.ranking))
-    follows = in_runs(later, max(trial.later or 0.0 for trial in trials))
-    if follows:
-        baseline = baseline._replace(merit=FOLLOWING)
-        # The standard error of the mean of two shares is at most a quarter of that root.
-        least = FOLLOWING + DEVIATIONS * 0.25 / math.sqrt(changes(later))
-        trials = [each._replace(merit=each.by_change, beats_baseline=each.by_change > least) for each in trials]
+            trials.append(Trial(*trial[:5], served.all, served.recent, f1, change, 0.0, is_shown, *seen.ranking))
+    figure: Literal["right", "F1", "AUC", "by change"] = "F1" if is_rare else "right"
+    if in_runs(later, max(trial.later or 0.0 for trial in trials)):
+        figure = "by change"
+    elif not identity.multiclass and (baseline.accuracy or 0.0) > 1.0 - UNEVEN and any(trial.auc for trial in trials):
+        figure = "AUC"
+    trials, baseline = _judged(trials, baseline, figure, later)
     reasons, said = dict(Counter(reject.reason for reject in rejects)), repeated_ids(read.ids)
-    return SampleComparison(trials, baseline, len(events), reasons, example, said, note, repeated(later), follows)
+    return SampleComparison(trials, baseline, len(events), reasons, example, said, note, repeated(later), figure)
+
+
+def _judged(trials: list[Trial], baseline: Trial, figure: str, later: NDArray[np.float64]) -> tuple[list[Trial], Trial]:
+    """The trials and the baseline with their merit by this figure, and whether each trial is shown to be better."""
+    name, gain = FIGURES[figure], MIN_GAIN
+    if figure == "by change":  # the standard error of the mean of two shares is at most a quarter of the root
+        baseline, gain = baseline._replace(by_change=FOLLOWING), DEVIATIONS * 0.25 / math.sqrt(changes(later))
+    elif figure == "AUC":  # the standard error by Mann and Whitney
+        positives, count = np.count_nonzero(later > 0), len(later)
+        gain = DEVIATIONS * math.sqrt((count + 1) / (12 * positives * (count - positives)))
+        baseline = baseline._replace(auc=CHANCE_AUC)
+    baseline = baseline._replace(merit=getattr(baseline, name))
+    judged = [trial._replace(merit=getattr(trial, name) or 0.0) for trial in trials]
+    is_shown = [(each.beats_baseline or figure != "right") and each.merit > baseline.merit + gain for each in judged]
+    return [each._replace(beats_baseline=is_better) for each, is_better in zip(judged, is_shown, strict=True)], baseline
 
 
 def _majority_share(labels: NDArray[np.float64]) -> float:
@@ -162,7 +193,13 @@ def _majority_share(labels: NDArray[np.float64]) -> float:
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """The best trial; the simplest of those within MIN_GAIN of it."""
-    highest = max(trial.merit for trial in trials)
-    near = [trial for trial in trials if trial.merit >= highest - MIN_GAIN]
+    """The best trial; of those within MIN_GAIN of it, the best on the whole sample, or by F1; of these the simplest."""
+    near = _near_best(trials, [trial.merit for trial in trials])
+    decided_by_accuracy = all(trial.merit == trial.later for trial in near)
+    near = _near_best(near, [(trial.accuracy if decided_by_accuracy else trial.f1) or 0.0 for trial in near])
     return min(near, key=lambda trial: (trial.changes, -trial.merit))
+
+
+def _near_best(trials: Sequence[Trial], figures: list[float]) -> list[Trial]:
+    """The trials whose figure is within MIN_GAIN of the best."""
+    return [trial for trial, figure in zip(trials, figures, strict=True) if figure >= max(figures) - MIN_GAIN]

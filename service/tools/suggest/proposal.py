@@ -4,12 +4,13 @@ import glob
 import json
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from service.errors import DataError
 from service.learning.events.json_pointer import Path, parse_pointer, to_pointer
 from service.learning.events.value_buffer import ValueBuffer
-from service.text import printable
+from service.text import printable, short_json
 from service.tools.formats.readers import at
 from service.tools.suggest.field_profile import FieldProfile, profile_fields
 from service.tools.suggest.label_inference import find_label, label_values
@@ -19,12 +20,16 @@ FORMS = {
     "own": ("/features", "records have it: it is the service's own form"),
     "cloud": ("/data", "records are CloudEvents"),
     "changes": ("/after", "records are changes of rows, as Debezium writes them"),
+    "rows": ("", "records are rows, as Debezium's ExtractNewRecordState leaves them"),
+    "wrapped rows": ("/payload", "records are rows with their schema, as Kafka Connect writes them"),
     "wrapped changes": ("/payload/after", "records are changes of rows, as Debezium writes them with their schema"),
     "record": ("", "the whole record: no member holds the others"),
 }
 """The forms of a record, each with the pointer to its features, and the reason for it."""
 OPERATIONS = ["c", "u", "r"]
 """Debezium's creations, updates and snapshots; a deletion leaves nothing to learn."""
+ROWS: dict[str, list[Any]] = {"__deleted": ["false", False], "__op": OPERATIONS}
+"""Members that Debezium's ExtractNewRecordState adds to a row, with their values unless the row is deleted."""
 TYPE_NAMES = ("type", "event_type", "eventType", "event")
 MAX_TYPES = 50
 
@@ -42,11 +47,20 @@ class EventChoices(NamedTuple):
 
     values: ValueBuffer
     """The records in the form in which they are to be sent."""
-    choices: list[Choice]
-    labels: list[Any]
+    places: list[Choice]
+    """The settings besides those that say how members are read."""
     label: FieldProfile
-    members: list[tuple[FieldProfile, str]]
-    """The label and all other members, each with its note: `label`, the name of its mark if it is left out, or ''."""
+    members: list[FieldProfile]
+    """All members besides the label."""
+    rows: list[Any]
+    """The features of each record that has any."""
+    row_labels: list[Any]
+    """The label of each row."""
+
+    @property
+    def choices(self) -> list[Choice]:
+        """All settings."""
+        return [*self.places, *reading_choices(self.members)]
 
 
 def choose_event(sample: Sample, requested_label: str | None, id_path: Path | None = None) -> EventChoices:
@@ -69,11 +83,14 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
     sample = _records_that_match(sample, where)
     labels, labels_why, label = label_values(sample, path, called)
     label.name = called if sample.is_table else label.name
-    values = [at(record, outer) for record in sample.objects()]
-    is_list = 2 * sum(isinstance(value, list) for value in values) > len(values)
-    events = [value for value in values if isinstance(value, list if is_list else dict)]
+    pairs = [(at(record, outer), at(record, path)) for record in sample.objects()]
+    is_list = 2 * sum(isinstance(features, list) for features, _ in pairs) > len(pairs)
+    pairs = [pair for pair in pairs if isinstance(pair[0], list if is_list else dict)]
+    events = [features for features, _ in pairs]
     profiles = profile_fields(events).items()
     members = [member for inner, member in profiles if (*outer, *inner) not in (path, id_path)]
+    for member in () if is_list else members:
+        member.judge(len(events))
     choices = [
         Choice("labels", labels, labels_why),
         Choice("event.features", pointer, features_why),
@@ -85,9 +102,8 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
         choices.append(Choice("event.weight", False, "each event counts the same, unless a pointer says its weight"))
     if form not in ("own", "cloud"):
         choices.append(Choice("event.id", False, "no member is sure to name a record"))
-    marks = {} if is_list else {each.name: mark for each in members if (mark := each.mark(len(events)))}
-    if all(member.name in marks for member in members):
-        why = ", ".join(f"{printable(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
+    if all(member.readings == ["left out"] for member in members):
+        why = ", ".join(f"{printable(each.name)} ({each.note})" for each in members[:5]) or "there is none"
         raise DataError(f"{sample.name}: no member besides the label {called} is a feature: {why}")
     if is_list:
         [(length, count)] = Counter(map(len, events)).most_common(1)
@@ -96,11 +112,29 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
         choices.append(Choice("dimension", length, why))
     else:
         choices.append(Choice("features", "named", "weights can be read by name"))
-    if marks:
-        why = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
-        choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
-    rows = [(label, "label"), *((x, marks[x.name].name if x.name in marks else "") for x in members)]
-    return EventChoices(sample.values, choices, labels, label, rows)
+    return EventChoices(sample.values, choices, label, members, events, [label for _, label in pairs])
+
+
+def reading_choices(members: Sequence[FieldProfile]) -> list[Choice]:
+    """The settings that say how members are read."""
+    choices, types, why = list[Choice](), dict[str, str](), list[str]()
+    mixed = [member for member in members if member.reading == "as it is" and member.is_mixed]
+    if mixed:
+        names = ", ".join(printable(member.name) for member in mixed)
+        choices.append(Choice("text", "number", f"most strings of {names} are numbers"))
+    for member in members:
+        is_text = member.kind == "string" and member.reading == "category" and not mixed  # it is a category anyway
+        if member.reading not in ("as it is", "left out") and not is_text:
+            types[glob.escape(member.name)] = member.reading
+            better = f", better than {member.readings[0]}" if member.reading != member.readings[0] else ""
+            why.append(f"{printable(member.name)}: {member.reading}, such as {short_json(member.example)}{better}")
+    if types:
+        choices.append(Choice("event.types", types, "\n".join(why)))
+    left_out = {each.name: each.marked for each in members if each.marked and each.reading == "left out"}
+    if left_out:
+        lines = "\n".join(f"{printable(name)}: {mark.name}: {mark.why}" for name, mark in left_out.items())
+        choices.append(Choice("event.without", [*map(glob.escape, left_out)], lines))
+    return choices
 
 
 def _form_of_record(record: dict[str, Any]) -> str:
@@ -110,6 +144,9 @@ def _form_of_record(record: dict[str, Any]) -> str:
         return "cloud"
     for form, change in (("changes", record), ("wrapped changes", record.get("payload"))):
         if isinstance(change, dict) and "after" in change and change.get("op") in (*OPERATIONS, "d", "t"):
+            return form
+    for form, row in (("rows", record), ("wrapped rows", record.get("payload") if "schema" in record else None)):
+        if isinstance(row, dict) and (form != "rows" or ROWS.keys() & row.keys()):
             return form
     return "record"
 
@@ -122,11 +159,15 @@ def _as_events(sample: Sample, column: str) -> Sample:
     return sample._replace(values=ValueBuffer.from_values(events))
 
 
-def _where(sample: Sample, form: str, label: Path) -> dict[str, list[str]]:
+def _where(sample: Sample, form: str, label: Path) -> dict[str, list[Any]]:
     """Which records are events: changes that leave a row, or the types of record that have the label."""
     if form.endswith("changes"):
         return {"/op" if form == "changes" else "/payload/op": OPERATIONS}
-    records = [*sample.objects()] if form != "own" else []
+    records, outer = [*sample.objects()] if form != "own" else [], parse_pointer(FORMS[form][0])
+    if form.endswith("rows"):
+        for member, of_rows in ROWS.items():
+            if all(at(record, (*outer, member)) is not None for record in records):
+                return {to_pointer((*outer, member)): of_rows}
     for name in TYPE_NAMES:
         typed = [record for record in records if isinstance(record.get(name), str)]
         types = Counter(record[name] for record in typed)
@@ -137,7 +178,7 @@ def _where(sample: Sample, form: str, label: Path) -> dict[str, list[str]]:
     return {}
 
 
-def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
+def _records_that_match(sample: Sample, where: dict[str, list[Any]]) -> Sample:
     """The sample without the objects that `where` passes over."""
     paths = [(parse_pointer(pointer), values) for pointer, values in where.items()]
 

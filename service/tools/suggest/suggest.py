@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ from pydantic import ValidationError
 
 from service.errors import DataError
 from service.learning.evaluation.label_runs import CURE
+from service.learning.events.event_reader import use_compiled_reader
+from service.learning.events.text_hints import in_brackets
 from service.settings.model import is_topic
 from service.text import printable, quantity, short_json
 from service.tools.formats.atomic_write import write_atomically
-from service.tools.suggest.label_inference import is_amount, positive_is_rare
+from service.tools.suggest.field_profile import member_notes
+from service.tools.suggest.label_inference import is_amount
 from service.tools.suggest.late_labels import LABEL, propose_join
+from service.tools.suggest.member_trials import choose_readings, leaks
 from service.tools.suggest.model_selection import (
     FOLLOWING,
     SCALES,
@@ -37,6 +42,8 @@ MAX_ROWS = 40
 """Members that are shown; --json has all."""
 MIN_EVENTS = 1000
 """With fewer events, accuracies may differ by chance."""
+MANY_EVENTS = 5000
+"""From so many events on, the compiled reader saves more time than it takes to load."""
 
 
 def suggest_settings(
@@ -55,33 +62,41 @@ def suggest_settings(
     """
     if next(sample.objects(), None) is None:
         total = quantity(len(sample.values), "record")
-        raise DataError(f"{sample.name}: none of {total} is a JSON object; Avro and Protobuf cannot be read")
+        first = (next(iter(sample.values), b"") or b"").decode(errors="replace")
+        hint = in_brackets(first) or "; Avro and Protobuf cannot be read"
+        raise DataError(f"{sample.name}: none of {total} is a JSON object{hint}")
     join = propose_join(sample, labels) if labels is not None else None
     if join is not None:
         sample, label = join.sample, f"/{LABEL}"
     event = choose_event(sample, label, join.id_path if join else None)
-    comparison = _compare(sample.name, event)
+    if len(event.rows) >= MANY_EVENTS:
+        use_compiled_reader(True)
+    compare = partial(_compare, sample.name, event)
+    choose_readings(event.members, lambda: best_trial(compare(quick=True).trials).merit, len(event.rows))
+    comparison = compare()
     chosen = best_trial(comparison.trials)
     choices = [*event.choices, *_model_choices(chosen, comparison)]
     if join is not None:
         own = {choice.setting for choice in join.choices} | {"event.label"}
         choices = [*(choice for choice in choices if choice.setting not in own), *join.choices]
     verdict = _verdict(chosen, comparison)
-    notes = [*_notes(event, comparison)]
+    leaking = leaks(event.rows, event.row_labels, event.members, lambda: compare(quick=True).trials)
+    notes = [*_notes(event, comparison), *leaking]
     text = _toml(topic, bootstrap, sample, verdict, choices)
-    count = len(event.values)
+    count = len(event.rows)
+    members = [(event.label, "label"), *((member, member.note) for member in event.members)]
     if as_json:
         suggestion = {
             "sample": {"from": sample.name, "records": len(sample.values), "said": sample.description},
             "members": [
                 {name: getattr(member, name) for name in ("name", "kind", "distinct", "example")}
-                | {"present": member.present / count, "mark": mark}
-                for member, mark in event.members
+                | {"present": member.present / count, "mark": note}
+                for member, note in members
             ],
             "events": comparison.events,
             "rejected": comparison.rejected,
             "baseline": comparison.baseline._asdict(),
-            "previous_label": {"later": comparison.previous, "in_runs": comparison.in_runs},
+            "previous_label": {"later": comparison.previous, "in_runs": comparison.figure == "by change"},
             "trials": [trial._asdict() for trial in comparison.trials],
             "chosen": chosen._asdict(),
             "choices": [choice._asdict() for choice in choices],
@@ -92,20 +107,20 @@ def suggest_settings(
         typer.echo(json.dumps(suggestion, ensure_ascii=False, default=str))
     else:
         typer.echo(f"{sample.description}\n")
-        members = [
-            (each.name, each.kind, f"{each.present / count:.0%}", each.distinct, short_json(each.example), mark)
-            for each, mark in event.members[:MAX_ROWS]
+        rows = [
+            (each.name, each.kind, f"{each.present / count:.0%}", each.distinct, short_json(each.example), note)
+            for each, note in members[:MAX_ROWS]
         ]
         previous = Trial("previous label", "", "", later=comparison.previous, by_change=FOLLOWING)
         trials = [
-            (*trial[:4], *_texts("{:.1%}", trial[4:8]), *_texts("{:.3f}", trial[10:]))
+            (*trial[:5], *_texts("{:.1%}", trial[5:9]), *_texts("{:.3f}", trial[11:]))
             for trial in (comparison.baseline, previous, *comparison.trials)
         ]
-        print_tables({("member", "kind", "present", "distinct", "example", "note"): members})
+        print_tables({("member", "kind", "present", "distinct", "example", "note"): rows})
         figures = ("right", "later half", "F1", "by change", "AUC", "avg. prec.", "log loss")
-        print_tables({("rule", "scale", "weights", "margin", *figures): trials})
-        if len(event.members) > MAX_ROWS:
-            typer.echo(f"{len(event.members) - MAX_ROWS:,} more members: --json has them all\n")
+        print_tables({("rule", "scale", "weights", "eta", "margin", *figures): trials})
+        if len(members) > MAX_ROWS:
+            typer.echo(f"{len(members) - MAX_ROWS:,} more members: --json has them all\n")
         typer.echo(f"{verdict}\n\n{text}")
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
@@ -120,14 +135,14 @@ def topic_for(file: str) -> str:
     return stem if is_topic(stem) else "events"
 
 
-def _compare(name: str, event: EventChoices) -> SampleComparison:
-    """All trials. Raises DataError if no settings fit, as with lists of too many numbers."""
+def _compare(name: str, event: EventChoices, quick: bool = False) -> SampleComparison:
+    """All trials, or a few. Raises DataError if no settings fit, as with lists of too many numbers."""
     settings: dict[str, Any] = {"event": {}}
     for choice in event.choices:
         section, _, key = choice.setting.rpartition(".")
         (settings[section] if section else settings)[key] = choice.value
     try:
-        return compare_settings(settings, event.values, positive_is_rare(event.labels, event.label))
+        return compare_settings(settings, event.values, quick)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise DataError(f"{name}: no settings fit it: {printable(reason)}") from None
@@ -135,10 +150,12 @@ def _compare(name: str, event: EventChoices) -> SampleComparison:
 
 def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choice]:
     """Scale, rule, average and margin, each with the best trial that has another value of it."""
+    figure = partial(_figure, comparison)
     for setting, value in {"scale": chosen.scale, **chosen.candidate}.items():
         part = "weights" if setting in ("average", "serve") else setting
-        other = best_trial([trial for trial in comparison.trials if getattr(trial, part) != getattr(chosen, part)])
-        why = f"{_figure(chosen)} in the later half; {part} {getattr(other, part)} has {_figure(other)} at best"
+        trials = [trial for trial in comparison.trials if part != "eta" or trial.rule == chosen.rule]
+        other = best_trial([trial for trial in trials if getattr(trial, part) != getattr(chosen, part)])
+        why = f"{figure(chosen)} in the later half; {part} {getattr(other, part)} has {figure(other)} at best"
         yield Choice(setting, value, why)
         for added, limit in SCALES.get(value, {}).items():
             yield Choice(added, limit, "one wild value does not ruin the scale of its column")
@@ -148,27 +165,30 @@ def _texts(form: str, figures: Iterable[Any]) -> Iterator[str]:
     return (form.format(figure) if figure else "-" for figure in figures)
 
 
-def _figure(trial: Trial) -> str:
-    return "diverged weights" if trial.later is None else f"{trial.merit:.1%}"
+def _figure(comparison: SampleComparison, trial: Trial) -> str:
+    form = "{:.3f}" if comparison.figure == "AUC" else "{:.1%}"
+    return "diverged weights" if trial.later is None else form.format(trial.merit)
 
 
 def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
     best = "Best" if chosen.beats_baseline else "Nothing is shown to beat the baseline"
-    margin = f", margin {chosen.margin:g}" if chosen.margin else ""
-    name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
-    is_rare = comparison.baseline.f1 is not None  # then accuracy says little
-    figure, always = ("F1", "positive label, which is rare") if is_rare else ("right", "most frequent label")
-    if comparison.in_runs:
-        figure, always = "right (the mean over repeated and over changed labels)", "label of the event before"
-    baseline = f"always the {always}: {_figure(comparison.baseline)}"
-    return f"{best}: {name}: {_figure(chosen)} {figure} in the later half; {baseline}"
+    margin, eta = (f", {each} {x:g}" if (x := getattr(chosen, each)) else "" for each in ("margin", "eta"))
+    name = f"{chosen.rule}{eta}, scale {chosen.scale}, {chosen.weights} weights{margin}"
+    shown = [_figure(comparison, trial) for trial in (chosen, comparison.baseline)]
+    figure, baseline = {
+        "right": ("right", "always the most frequent label"),
+        "F1": ("F1", "always the positive label, which is rare"),
+        "AUC": ("AUC, which decides as one label is infrequent,", "scores that know nothing"),
+        "by change": ("right (the mean over repeated and over changed labels)", "always the label of the event before"),
+    }[comparison.figure]
+    return f"{best}: {name}: {shown[0]} {figure} in the later half; {baseline}: {shown[1]}"
 
 
 def _notes(event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
     """Cautions about the label and the figures."""
     if comparison.is_sorted:
         yield f"{comparison.is_sorted}; here settings are compared on the sample in random order"
-    elif comparison.in_runs:
+    elif comparison.figure == "by change":
         best = max(trial.later or 0.0 for trial in comparison.trials)
         yield (
             f"labels come in runs: the label of the event before is right for {comparison.previous:.1%} in the later "
@@ -178,9 +198,7 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
     if is_amount(event.label):
         values = f"{event.label.distinct:,} different values in {quantity(event.label.present, 'record')}"
         yield f"{event.label.name} has {values}: a number to be predicted is not a class"
-    for member, mark in event.members:
-        if not mark and (line := member.far_value):
-            yield f"{member.name} {line}: without clip = 6 such a value ruins a scaled model"
+    yield from member_notes(event.members)
     if comparison.rejected:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
         total = quantity(sum(comparison.rejected.values()), "record")

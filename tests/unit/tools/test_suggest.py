@@ -14,7 +14,7 @@ from service.learning.learner import Learner
 from service.settings.model import ModelSettings
 from service.tools.check import unmatched_settings
 from service.tools.suggest.field_profile import member_at
-from service.tools.suggest.label_inference import is_amount, positive_is_rare
+from service.tools.suggest.label_inference import is_amount
 from service.tools.suggest.model_selection import MIN_GAIN, best_trial, compare_settings
 from service.tools.suggest.proposal import EventChoices, choose_event
 from service.tools.suggest.sample import Sample
@@ -57,7 +57,8 @@ def hundred(value: Callable[[int], Any], count: int = 100) -> list[Any]:
 MARKS: list[tuple[str, list[Any], str | None]] = [
     ("country", ["NL"] * 100, "constant"),
     ("price", hundred(lambda i: 7.3 * (i * 37 % 100)), None),
-    ("customer_id", hundred(lambda i: i % 7), "identifier"),  # the size of a number that is a name says nothing
+    ("customer_id", hundred(lambda i: i % 50 * 7919 % 50), "identifier"),
+    ("customer_id", hundred(lambda i: i % 7), None),  # a category that comes back
     ("session", hundred(lambda i: f"s{i}"), "identifier"),
     ("visitor", hundred(lambda i: f"v{i % 70}"), None),
     ("customer_id", hundred(lambda i: f"c{i % 7}"), None),  # a category that comes back
@@ -204,15 +205,16 @@ def test_a_label_that_is_an_amount_is_warned_of(values: int, factor: int) -> Non
     assert is_amount(choices.label) == (values == 435)
 
 
-def test_a_rare_positive_label_is_recognised() -> None:
-    for period, expected in ((25, True), (20, False)):
-        choices = choose_event(sample([{"a": i % 3, "y": i % period == 0} for i in range(2000)]), "/y")
-        assert positive_is_rare(choices.labels, choices.label) == expected
-        comparison = compare_settings(model_of(choices), choices.values, expected)
-        assert any(trial.margin for trial in comparison.trials) == expected
-        assert comparison.baseline.merit == pytest.approx(0.08 / 1.04 if expected else 0.95)
-    choices = choose_event(sample([{"a": i % 3, "y": "pqr"[i % 50 if i % 50 < 3 else 0]} for i in range(2000)]), "/y")
-    assert not positive_is_rare(choices.labels, choices.label)
+@pytest.mark.parametrize(
+    ("period", "figure", "baseline"), [(25, "F1", 0.08 / 1.04), (20, "AUC", 0.5), (4, "right", 0.75)]
+)
+def test_an_infrequent_label_is_judged_by_auc_and_a_rare_one_by_f1(period: int, figure: str, baseline: float) -> None:
+    """The later half has 40 positives of a rare label, too few for AUC."""
+    choices = choose_event(sample([{"a": i % 3, "y": i % period == 0} for i in range(2000)]), "/y")
+    comparison = compare_settings(model_of(choices), choices.values)
+    assert comparison.figure == figure
+    assert comparison.baseline.merit == pytest.approx(baseline)
+    assert any(trial.margin for trial in comparison.trials) == (figure == "F1")
 
 
 def model_of(choices: EventChoices) -> dict[str, Any]:
@@ -260,7 +262,7 @@ def test_trials_of_classes_are_what_a_fold_by_hand_gives() -> None:
     assert best_trial(comparison.trials).merit >= max(t.merit for t in comparison.trials) - MIN_GAIN
     assert trial.later == pytest.approx(sum(correct[150:]) / 150)
     assert trial.accuracy == pytest.approx(sum(correct) / 300)
-    assert len(trials) == 2 * 2 * 3
+    assert len(comparison.trials) == 2 * (1 + 3) * 3
     labels = "".join(row["y"] for row in rows)
     assert baseline.accuracy == pytest.approx(max(map(labels.count, "pqr")) / 300)
     assert baseline.later == pytest.approx(max(map(labels[150:].count, "pqr")) / 150)

@@ -68,7 +68,7 @@ def test_advice_says_where_the_previous_label_is_as_good_as_the_model() -> None:
 def test_settings_are_judged_by_labels_that_change_as_well(signal: float, is_better: bool) -> None:
     comparison = compare(runs(signal))
     best = best_trial(comparison.trials)
-    assert comparison.in_runs
+    assert comparison.figure == "by change"
     assert (best.beats_baseline, best.merit > 0.9) == (is_better, is_better)
     # The best by accuracy follows the label of the event before.
     assert max(trial.later for trial in comparison.trials) > (0.9 if is_better else 0.8)
@@ -80,6 +80,6 @@ def test_a_sample_that_is_sorted_by_its_label_is_compared_in_random_order() -> N
     comparison = compare(sorted(runs(), key=lambda each: each[1]))
     best = best_trial(comparison.trials)
     assert "8,000 events in 2 runs of one label" in comparison.is_sorted
-    assert (comparison.in_runs, best.beats_baseline) == (False, False)
+    assert (comparison.figure, best.beats_baseline) == ("right", False)
     assert best.later == pytest.approx(0.5, abs=0.03)
     assert json.dumps(best._asdict())
