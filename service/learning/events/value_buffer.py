@@ -1,6 +1,6 @@
 """The values of records in one buffer, for compiled loops."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self, overload
 
 import numpy as np
@@ -44,6 +44,11 @@ class ValueBuffer(Sequence[bytes | None]):
 
     def __len__(self) -> int:
         return len(self.begins)
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        data = self.data.data
+        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
+            yield None if begin < 0 else bytes(data[begin:end])
 
     @overload
     def __getitem__(self, i: int) -> bytes | None: ...
