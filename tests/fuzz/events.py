@@ -50,7 +50,10 @@ IDENTITIES = (
     Identity(scale="standard", average="recent", half_life=20, max_columns=30, clip=1.5),
     Identity(scale="standard", features="hashed", bits=2, labels=(0, 1), margin=(0.0, 3.0), clip=1.0),
     Identity(scale="standard", features="positional", dimension=3, average=True, rule="lms", eta=0.9),
-    Identity(event=Places(types=(("n1?", "category"), ("a*", "number"), ("[bc]", "time"), ("*.b", "category")))),
+    Identity(
+        scale="standard",
+        event=Places(types=(("n1?", "category"), ("a*", "number"), ("[bc]", "time"), ("*.b", "category"))),
+    ),
     Identity(scale="standard", text="number", event=Places(features="", where={"/label": (1, 0)})),
     Identity(
         text="ignore", event=Places(only=("[a-d]*", "n*.0"), without=("*.b",), types=(("*", "time"),), nan="absent")

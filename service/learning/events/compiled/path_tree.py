@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from service.learning.columns.name_table import encode_names, same_bytes
 from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
 from service.learning.events.json_pointer import Path
-from service.learning.jit.jit import compiled
+from service.learning.jit.jit import compiled, inlined
 
 MAX_EXACT_INTEGER = 1 << 53
 FEATURES, LABEL, WEIGHT, ID, WHERE = range(5)
@@ -97,7 +97,7 @@ def is_leaf(nodes: Any, node: int) -> bool:
     return node < 0 or bool(nodes[node, FIRST_CHILD] == nodes[node, END_CHILD])
 
 
-@compiled
+@inlined
 def code_of_number(part: int, value: float, firsts: Any, numbers: Any) -> Any:
     """The code of a number at a part, or NaN."""
     for k in range(firsts[0, part], firsts[0, part + 1]):
@@ -106,7 +106,7 @@ def code_of_number(part: int, value: float, firsts: Any, numbers: Any) -> Any:
     return math.nan
 
 
-@compiled
+@inlined
 def code_of_string(part: int, data: int, begin: int, size: int, firsts: Any, ends: Any, texts: int, codes: Any) -> Any:
     """The code of a string at a part, or NaN."""
     for k in range(firsts[1, part], firsts[1, part + 1]):
