@@ -117,6 +117,7 @@ class Learner:
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
         self.jumps: dict[str, tuple[PartitionId, int]] = {}
         """The first record of which one number made a column's variance jump, by name of the column."""
+        self._named = self.columns if isinstance(self.columns, Named) else None
         self.watch = FeatureWatch()
         """What features events usually have, if features have names."""
         self.last_events = LastEvents(identity)
@@ -356,8 +357,8 @@ class Learner:
         if len(batch.labels) < len(decoded.labels) and self.scaler:
             self.scaler.undo(decoded, len(batch.labels))
         self.columns.extend(batch.names)
-        if isinstance(self.columns, Named):
-            self.watch.follow(batch, self.columns, place)
+        if self._named is not None:
+            self.watch.follow(batch, self._named, place)
         for event, column in self.scaler.jumps if self.scaler else ():
             if event < len(batch.labels) and len(self.jumps) < MAX_JUMPS:
                 self.jumps.setdefault(self.columns.name_of(column), place(batch.records[event]))

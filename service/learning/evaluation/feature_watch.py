@@ -148,10 +148,13 @@ def _follow(
         size = end - begin
         goes_on = i + 2 < len(starts) and equal < BLOCK_VALUES and event % WINDOW_EVENTS != 0
         if goes_on and starts[i + 2] - starts[i + 1] == size:
-            at = begin
-            while at < end and (columns[at] == columns[at + size] or slots[columns[at]] == slots[columns[at + size]]):
-                at += 1
-            if at == end:
+            own, following, differ, k = columns[begin:end], columns[end : end + size], np.uint32(0), 0
+            for at in range(size):  # without a branch: several columns at a time
+                differ |= own[at] ^ following[at]
+            if differ:
+                while k < size and slots[own[k]] == slots[following[k]]:
+                    k += 1
+            if not differ or k == size:
                 continue
         for j in range(begin, end):
             slot = slots[columns[j]]

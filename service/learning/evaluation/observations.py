@@ -112,7 +112,8 @@ class ModelObservations:
         if self.bound_segment is not None:
             self.bound_segment.follow(identity, batch, learned)
         averaged_scores = learned.averaged_scores
-        self.recent.add(learned, margins, batch.labels[: len(averaged_scores)] * averaged_scores)
+        averaged_products = batch.labels * averaged_scores if len(averaged_scores) else averaged_scores
+        self.recent.add(learned, margins, averaged_products)
         if (above := self.options.positive_above) is not None:
             scores = averaged_scores if self.averaged else learned.scores
             self.recent.answered_wrong.add((scores > above) != learned.truth)

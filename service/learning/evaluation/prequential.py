@@ -16,6 +16,10 @@ Array = NDArray[Any]
 _NONE = np.zeros(0, bool)
 
 
+COUNTED_BATCHES = 16
+"""Batches that are counted at once."""
+
+
 class Margins(NamedTuple):
     """The mean perceptron loss of the events in a window, and the QUANTILES of their margins y·s/‖x‖."""
 
@@ -87,12 +91,34 @@ class PrequentialWindow:
         """As `Confusion` has them, the events that were answered so, by the sign of the score."""
         self.restored_margins: Margins | None = None
         self.restored_ranking = Ranking()
-        self.averaged, self.previous = PredictedCounts(), PredictedCounts()
+        self.averaged, self._previous = PredictedCounts(), PredictedCounts()
         """The counts of the average, and of always predicting the label of the event before."""
         self.missed: list[int] | None = [0] * classes
         """The events of each label that the average predicted wrongly; None if that is unknown for some events."""
-        self.pairs: list[PairedComparison] = []
+        self._pairs: list[PairedComparison] = []
+        self._uncounted: list[dict[str, NDArray[np.bool_]]] = []
+        """Which events of some batches each predictor was right about. To count many at once takes less time."""
+
+    @property
+    def pairs(self) -> list[PairedComparison]:
         """A comparison of each two predictors: average if there is one, last weights, baselines, candidates."""
+        self._count()
+        return self._pairs
+
+    @pairs.setter
+    def pairs(self, pairs: list[PairedComparison]) -> None:
+        self._count()
+        self._pairs = pairs
+
+    @property
+    def previous(self) -> PredictedCounts:
+        """The counts of always predicting the label of the event before."""
+        self._count()
+        return self._previous
+
+    @previous.setter
+    def previous(self, previous: PredictedCounts) -> None:
+        self._previous = previous
 
     def add(self, learned: Learned, products: Vector, averaged_products: Vector) -> None:
         """Add events; `products` are y·s, or with three labels or more the own score less the largest other.
@@ -122,9 +148,20 @@ class PrequentialWindow:
             truth = self.truth.newest(count + 1)
             if len(truth) == count:  # before a model's first event
                 truth = np.append(0, truth)
-            previous, (events, wrong) = truth[1:] == truth[:-1], self.previous
-            self.previous = PredictedCounts(events + count, wrong + count - int(np.count_nonzero(previous)))
-            self.pairs = update_pairs(self.pairs, {**right, "previous": previous})
+            right = {**right, "previous": truth[1:] == truth[:-1]}
+            uncounted = self._uncounted
+            if len(uncounted) == COUNTED_BATCHES or (uncounted and uncounted[0].keys() != right.keys()):
+                self._count()
+            self._uncounted.append(right)
+
+    def _count(self) -> None:
+        """Count the batches that are not counted yet."""
+        if self._uncounted:
+            right = {name: np.concatenate([each[name] for each in self._uncounted]) for name in self._uncounted[0]}
+            events, wrong = self._previous
+            count, same = len(right["previous"]), int(np.count_nonzero(right["previous"]))
+            self._previous = PredictedCounts(events + count, wrong + count - same)
+            self._pairs, self._uncounted = update_pairs(self._pairs, right), []
 
     def wrong_by(self, averaged: bool) -> LastValues:
         """Whether the weights or their average predicted each event wrongly."""
