@@ -42,14 +42,14 @@ def rollback(
     yes: Yes = False,
 ) -> None:
     """Go back to a kept version. A running learner goes on from there, over the same records again."""
-    from service.tools.stored.rollback import rollback_model
+    from service.tools.stored.changes import rollback_model
 
     run_async(rollback_model(*settings_and_model(ctx), to, resume_at, yes))
 
 
 def amend(ctx: typer.Context, model: Model = None, redis: RedisUrl = None, yes: Yes = False) -> None:
     """Change eta, outputs, slope, margin, tie or half_life of a stored model to what the settings say."""
-    from service.tools.stored.amend import amend_model
+    from service.tools.stored.changes import amend_model
 
     run_async(amend_model(*settings_and_model(ctx), yes))
 
@@ -73,7 +73,7 @@ def reset(
     yes: Yes = False,
 ) -> None:
     """Forget a model: its snapshot and kept versions. A running learner starts it again from the log."""
-    from service.tools.stored.reset import reset_model
+    from service.tools.stored.changes import reset_model
 
     run_async(reset_model(*settings_and_model(ctx), yes, keep_answering))
 
@@ -85,7 +85,7 @@ def promote(
     redis: RedisUrl = None,
 ) -> None:
     """Let a model answer for another name, in every process; `promote NAME --as NAME` takes it back."""
-    from service.tools.stored.promote import promote_model
+    from service.tools.stored.changes import promote_model
 
     run_async(promote_model(settings_of(ctx), name, alias))
 
@@ -98,6 +98,6 @@ def join(
     yes: Yes = False,
 ) -> None:
     """Let windows close without silent label partitions (resume), or forget what is held (drop)."""
-    from service.tools.stored.amend import drop_held, resume_closing
+    from service.tools.stored.changes import drop_held, resume_closing
 
     run_async((resume_closing if action == "resume" else drop_held)(*settings_and_model(ctx), yes))

@@ -1,5 +1,5 @@
-"""The commands on a model that the store has, a file each.
+"""The commands on a model that the store has.
 
-`newest_snapshot` reads it for `inspect`, `export` and `verify`. `rollback`, `amend` and `reset` change what
-the store has.
+`stored_model` has what they share. `inspect`, `export` and `verify` only read, `changes` has those that change what the
+store has.
 """

@@ -19,7 +19,7 @@ from service.serving.model_info import Version
 from service.serving.models import ServedModel
 from service.settings.load import Settings
 from service.tools.formats.atomic_write import write_atomically
-from service.tools.stored.newest_snapshot import newest_snapshot
+from service.tools.stored.stored_model import newest_snapshot
 
 
 async def export_model(settings: Settings, name: str, json: str | None, sklearn: str | None, onnx: str | None) -> None:
@@ -69,11 +69,10 @@ def _fitted(name: str, served: ServedModel) -> Any:
     if len(weights) == 1:
         raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without features")
     if learner.scaler and learner.identity.features != "positional":
-        raise DataError(
-            f'model {name} has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
-            "feature that is absent, and scaling has to tell it from the number 0; the JSON (-o FILE) has "
-            "weights, count, mean and m2 of each column"
-        )
+        why = "the columns that scikit-learn and ONNX take have 0 for a feature that is absent"
+        cure = "the JSON (-o FILE) has weights, count, mean and m2 of each column"
+        number = "and scaling has to tell it from the number 0"
+        raise DataError(f'model {name} has scale = "standard": {why}, {number}; {cure}')
     if learner.identity.clip:
         raise DataError(f"model {name} clips, which scikit-learn and ONNX cannot; the JSON (-o FILE) has what it takes")
     from sklearn.linear_model import Perceptron

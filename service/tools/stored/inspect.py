@@ -18,7 +18,7 @@ from service.serving.model_info import Description, Version
 from service.serving.models import Model
 from service.settings.load import Settings
 from service.snapshots import codec
-from service.tools.stored.newest_snapshot import newest_snapshot
+from service.tools.stored.stored_model import newest_snapshot
 from service.tools.tables import Titles, figures, print_tables
 
 MAX_WEIGHTS = 10

@@ -34,8 +34,8 @@ from service.streaming.kafka.cluster import Cluster, LogReader
 from service.streaming.records import KafkaRecords
 from service.streaming.resume_check import fingerprint
 from service.text import short_json
-from service.tools.stored.newest_snapshot import newest_snapshot
-from service.tools.tables import figures, print_tables
+from service.tools.stored.stored_model import newest_snapshot, offsets_as_text
+from service.tools.tables import Titles, figures, print_tables
 
 DIFFERENT = 4
 """The exit code if the states differ."""
@@ -61,9 +61,9 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
     equal, replayed = digest == head.state_digest, learner.main.counts.records - records
     empty = sum(to - start for _, start, to in steps) - replayed
     if not equal and learner.gaps and learner.main.counts.records < learned and not diverged:
+        held = f"{learner.main.counts.records:,} of the {learned:,} records that were learned"
         raise DataError(
-            f"topic {' and '.join(topics)} holds {learner.main.counts.records:,} of the {learned:,} records that "
-            f"were learned: {empty:,} covered offsets are empty, as in a compacted log"
+            f"topic {' and '.join(topics)} holds {held}: {empty:,} covered offsets are empty, as in a compacted log"
         )
     about: dict[str, Any] = {
         "model": name,
@@ -87,9 +87,8 @@ async def verify_model(settings: Settings, name: str, as_json: bool) -> int:
     if as_json:
         typer.echo(msgspec.json.encode(about))
     else:
-        print_tables({("figure", "value"): figures(msgspec.to_builtins(about))})
-        for part in ("amendments", "differences"):
-            print_tables({(part,): [(line,) for line in about[part]]})
+        tables: dict[Titles, Any] = {("figure", "value"): figures(msgspec.to_builtins(about))}
+        print_tables(tables | {(part,): [(line,) for line in about[part]] for part in ("amendments", "differences")})
     return 0 if equal else DIFFERENT
 
 
@@ -99,11 +98,10 @@ async def _begin(store: Store, settings: Settings, name: str) -> tuple[ServedMod
     options = Options(MAX_COMPARED, bound=False, label_topic=settings.model_settings(name).options().label_topic)
     snapshot = await newest_snapshot(store, name, options)
     head, stored = snapshot.head, snapshot.learner
-    version: int | None = None
-    if head.order == "log" or not head.kept:
+    version = None if head.order == "log" or not head.kept else head.kept[-1].version
+    if version is None:
         learner = Learner(stored.identities[0], options=options, start=_start(settings, name, head))
     else:
-        version = head.kept[-1].version
         learner = (await kept_snapshot(store, name, head, snapshot.digest, version, options)).learner
     learner.lists_since = stored.lists_since
     learner.begin({partition: ranges[0][0] for partition, ranges in stored.covered.items()})
@@ -166,10 +164,9 @@ def _steps(snapshot: ServedModel, learner: Learner) -> list[Step]:
             break
         following[partition] = to
     if following != stored.next:
-        raise DataError(
-            f"model {head.model} cannot be learned again: the order of its records is known only since a version that "
-            "is not kept any more: set snapshots.keep above 0, and verify after the next kept version"
-        )
+        why = "the order of its records is known only since a version that is not kept any more"
+        cure = "set snapshots.keep above 0, and verify after the next kept version"
+        raise DataError(f"model {head.model} cannot be learned again: {why}: {cure}")
     return steps
 
 
@@ -213,7 +210,7 @@ def _groups(steps: Iterable[Step], learner: Learner, stored: Learner) -> Iterato
     group, following, count = list[Step](), learner.next, 0
     for partition, start, to in steps:
         changes = len(learner.amendments) + len(learner.candidates) < len(stored.amendments) + len(stored.candidates)
-        changes = changes or bool(stored.best and not learner.best)
+        changes |= bool(stored.best and not learner.best)
         if group and (changes or start != following[partition] or count >= GROUP_OFFSETS):
             yield group
             group, following, count = [], learner.next, 0
@@ -248,20 +245,17 @@ def _check_last(topic: str, fingerprints: Mapping[PartitionId, Fingerprint | Non
     last = fingerprints[records.partitions[0]]
     for record in records[records.find(last.offset) : records.find(last.offset + 1)] if last else ():
         if fingerprint(record) != last:
-            raise LogLost(
-                f"topic {topic}: the record at offset {record.offset} of partition {records.partitions[0]} is not the "
-                "one that was learned, so the topic was recreated"
-            )
+            place = f"offset {record.offset} of partition {records.partitions[0]}"
+            why = "is not the one that was learned, so the topic was recreated"
+            raise LogLost(f"topic {topic}: the record at {place} {why}")
 
 
 def _check_log(topic: str, steps: Sequence[Step], bounds: dict[PartitionId, tuple[int, int]]) -> None:
     for partition, start, to in steps:
         begin, end = bounds.get(partition, (0, 0))
         if to > end or start < min(begin, to):
-            raise LogLost(
-                f"topic {topic}: partition {partition} has the offsets {begin} to {end}, and {start} to {to} were "
-                "learned: they cannot be learned again"
-            )
+            has = f"partition {partition} has the offsets {begin} to {end}"
+            raise LogLost(f"topic {topic}: {has}, and {start} to {to} were learned: they cannot be learned again")
 
 
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
@@ -292,8 +286,6 @@ def _figures(learner: Learner) -> dict[str, Any]:
 def _amendments(learner: Learner) -> Iterator[str]:
     """The changes of the settings, and the offsets at which they began."""
     for old, new in zip(learner.amendments, learner.identities[1:], strict=True):
-        following = ", ".join(f"{partition}:{offset}" for partition, offset in old.since.items())
-        yield f"{'; '.join(new.differences(old.identity))}, from {following} on"
+        yield f"{'; '.join(new.differences(old.identity))}, from {offsets_as_text(old.since)} on"
     if learner.lists_since not in ({}, learner.next):
-        since = ", ".join(f"{partition}:{offset}" for partition, offset in learner.lists_since.items())
-        yield f"lists of objects and byte order marks are read, from {since} on"
+        yield f"lists of objects and byte order marks are read, from {offsets_as_text(learner.lists_since)} on"

@@ -1,9 +1,11 @@
-"""The newest snapshot of a model, for the commands that read it."""
+"""What several commands on a stored model need: its newest snapshot, and offsets as text."""
 
 import asyncio
+from collections.abc import Mapping
 
 from service.errors import DataError
 from service.learning.options import Options
+from service.learning.records import PartitionId
 from service.serving.models import ServedModel
 from service.snapshots.keeper import fetch_newest
 from service.snapshots.ports import Store
@@ -20,3 +22,8 @@ async def not_stored(store: Store, name: str) -> DataError:
     """The error for a model without a snapshot."""
     stored = ", ".join(await store.models()) or "none"
     return DataError(f"model {name} has no snapshot in Redis at {store.address}; it has: {stored}")
+
+
+def offsets_as_text(offsets: Mapping[PartitionId, int]) -> str:
+    """An offset of each partition on one line."""
+    return ", ".join(f"{partition}:{offset}" for partition, offset in offsets.items())
