@@ -70,6 +70,11 @@ class Result(NamedTuple):
     no_bound: str | None
     """Why the rule has no bound, if it has none."""
 
+    @property
+    def totals(self) -> dict[str, int]:
+        """The mistakes and the updates of all passes."""
+        return {name: sum(getattr(each, name) for each in self.passes) for name in ("mistakes", "updates")}
+
 
 def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], options: FitOptions) -> ModelSettings:
     """The settings of a model, overridden by flags; --batch sets the rule lms. Raises ConfigurationError."""
@@ -81,8 +86,7 @@ def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], o
 
 def file_source(file: str, identity: Identity, form: FormatName | None, label: str | None) -> TrainingFile:
     """The events of a file; raises DataError at the first bad line."""
-    reader = format_of(file, identity, name=form, label=label, key=None)
-    events = Events(file, reader, identity, check=True)
+    events = Events(file, format_of(file, identity, name=form, label=label, key=None), identity, check=True)
     lines = list(events.lines(raise_bad_line))
     return TrainingFile(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
 
@@ -108,13 +112,7 @@ def fit_events(file: TrainingFile, own: ModelSettings, options: FitOptions, outp
     if options.batch and own.eta is None:
         identity = msgspec.structs.replace(identity, eta=batch_training.stable_eta(data.batch))
     result = _learn(identity, data, [file.places[i] for i in data.batch.records], options)
-    counts = {
-        "events": events,
-        "passes": len(result.passes),
-        "mistakes": sum(one.mistakes for one in result.passes),
-        "updates": sum(one.updates for one in result.passes),
-        "rejected": dict(rejected),
-    }
+    counts = {"events": events, "passes": len(result.passes), **result.totals, "rejected": dict(rejected)}
     fitted = weights_file.weights_as_json(identity, data.columns.names, result.w, counts, {}, {})
     if output is not None:
         write_atomically(output, msgspec.json.encode(fitted) + b"\n")
@@ -133,10 +131,9 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
         if last.number <= MAX_PRINTED_PASSES or not last.number % 100:
             loss = f"  loss {last.loss:.6g}" if last.loss else ""
             typer.echo(f"pass {last.number:>4}  mistakes {last.mistakes:>7,}{loss}", err=True)
+    ended = "settled" if options.batch else "tolerated" if last.errors else "converged"
     if last.updates if options.batch else last.errors > options.tolerance:
         ended = "max-passes"
-    else:
-        ended = "settled" if options.batch else "tolerated" if last.errors else "converged"
     no_bound = mistake_bound.no_bound_reason(identity, True)
     evidence, bounded = Certificate(), None
     if last.errors or no_bound is None:
@@ -145,11 +142,9 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
         except ImportError:
             evidence = Certificate(unknown="pip install 'perceptron-service[fit]' for the linear program")
     if no_bound is None:
-        candidates = {"the final weights": w}
-        if evidence.vector is not None:
-            candidates["the linear program's"] = evidence.vector
+        separating = {} if evidence.vector is None else {"the linear program's": evidence.vector}
         norms = np.concatenate([each.squared_norms for each in passes])
-        bounded = batch_training.check_bound(identity, data, norms, candidates)
+        bounded = batch_training.check_bound(identity, data, norms, {"the final weights": w, **separating})
     labels = list(identity.labels or ()) if identity.multiclass else []
     return Result(data, places, labels, w, passes, ended, evidence, bounded, no_bound)
 
@@ -175,10 +170,9 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
         yield f"evidence {' + '.join(terms)} = 0 (±{ZERO_TOLERANCE:g}), with {z}: no w has w·z > 0 for all of them"
     elif r.evidence.vector is not None and r.ended != "converged":
         margin = float(batch_training.margins(r.data.batch, r.evidence.vector)[0].min())
-        yield (
-            f"evidence a linear program finds w with {'w·z' if r.labels else 'y·w·x'} >= {margin:.6g} for every event "
-            "and no weight times its column's largest |value| beyond 1: the largest margin in that norm"
-        )
+        norm = "no weight times its column's largest |value| beyond 1: the largest margin in that norm"
+        side = "w·z" if r.labels else "y·w·x"
+        yield f"evidence a linear program finds w with {side} >= {margin:.6g} for every event and {norm}"
     elif r.evidence.unknown:
         separable = "it converged, so separable; the largest margin is unknown" if r.ended == "converged" else "none"
         yield f"evidence {separable}: {r.evidence.unknown}"
@@ -194,7 +188,7 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
 
 def _ending(r: Result, options: FitOptions) -> str:
     last, count = r.passes[-1], len(r.passes)
-    mistakes, updates = sum(one.mistakes for one in r.passes), sum(one.updates for one in r.passes)
+    mistakes, updates = r.totals.values()
     after = quantity(mistakes, "mistake")
     if updates != mistakes and r.no_bound is None:  # at s = 0, or within a margin
         after += f" and {quantity(updates, 'update')}"
@@ -204,11 +198,10 @@ def _ending(r: Result, options: FitOptions) -> str:
         return f"within tolerance in pass {count} after {after}: {last.errors:,} in it, tolerance {options.tolerance}"
     if r.ended == "settled":
         return f"settled in pass {count}: E = {last.loss:.6g} no longer falls, {last.mistakes:,} mistakes left"
+    least = min(r.passes, key=lambda one: one.mistakes)
+    figures = f"{after}, {last.mistakes:,} in the last, {least.mistakes:,} at least (pass {least.number})"
     if options.batch:
         figures = f"E = {last.loss:.6g} and still falling"
-    else:
-        least = min(r.passes, key=lambda one: one.mistakes)
-        figures = f"{after}, {last.mistakes:,} in the last, {least.mistakes:,} at least (pass {least.number})"
     if r.evidence.combination:
         return f"not separable: {count} passes made {figures}"
     separable = "separable, but " if r.evidence.vector is not None else ""
@@ -240,44 +233,35 @@ def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
     s, updates = b.separation, quantity(b.updates, "update")
     if b.novikoff is not None:
         twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
-        yield (
-            f"bound    {updates} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
-            f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {b.vector}, the smaller bound)"
-        )
+        terms = f"R = {_radius(r, b):.6g}, γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g}"
+        novikoff = f"{b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²"
+        yield f"bound    {updates} <= {novikoff}: {terms} (w_opt: {b.vector}, the smaller bound)"
         low, high = s.sides(np.array([float(b.updates)]))
-        yield (
-            f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held at every update' if b.norms else 'BROKEN'} "
-            f"(α = γ, {beta}, w0 = w_opt); at the last: {low[0]:.6g} <= {np.sum(r.w * r.w):.6g} <= {high[0]:.6g}"
-        )
+        last = f"{low[0]:.6g} <= {np.sum(r.w * r.w):.6g} <= {high[0]:.6g}"
+        held = f"{'held at every update' if b.norms else 'BROKEN'} (α = γ, {beta}, w0 = w_opt)"
+        yield f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {held}; at the last: {last}"
     yield f"Hu       {updates} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
 
 
 def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:
     """The whole result; with three labels and more each vector has a row for each label, bias first."""
-    evidence, b = r.evidence, r.bounded
+    evidence, b, combination = r.evidence, r.bounded, [*_combination(r)]
     separable = True if b is not None or evidence.vector is not None or not r.passes[-1].errors else None
-    combination = [*_combination(r)]
-    return {
-        "ended": r.ended,
-        "separable": False if combination else separable,
-        "evidence": {
-            "separating": None if evidence.vector is None else evidence.vector.T.tolist(),
-            "combination": combination or None,
-            "residual": evidence.residual if combination else None,
-            "unknown": evidence.unknown,
-        },
-        "bounds": b
-        and {
-            **{name: getattr(b, name) for name in ("updates", "vector", "novikoff", "hu")},
-            "radius": _radius(r, b),
-            "margin": b.separation.margin,
-            "norm": math.sqrt(b.separation.squared_norm),
-            "norms_between_their_sides": b.norms,
-        },
-        "passes": [
-            {name: getattr(one, name) for name in ("mistakes", "updates", "errors", "loss")}
-            | {"pass": one.number, "trace": [after.T.tolist() for after in one.trace]}
-            for one in r.passes
-        ],
-        "weights": fitted,
+    evidence_json = {
+        "separating": None if evidence.vector is None else evidence.vector.T.tolist(),
+        "combination": combination or None,
+        "residual": evidence.residual if combination else None,
+        "unknown": evidence.unknown,
     }
+    bounds: dict[str, Any] | None = None
+    if b is not None:
+        bounds = {name: getattr(b, name) for name in ("updates", "vector", "novikoff", "hu")}
+        bounds |= {"radius": _radius(r, b), "margin": b.separation.margin, "norm": math.sqrt(b.separation.squared_norm)}
+        bounds["norms_between_their_sides"] = b.norms
+    passes = [
+        {name: getattr(each, name) for name in ("mistakes", "updates", "errors", "loss")}
+        | {"pass": each.number, "trace": [after.T.tolist() for after in each.trace]}
+        for each in r.passes
+    ]
+    result = {"ended": r.ended, "separable": False if combination else separable, "evidence": evidence_json}
+    return result | {"bounds": bounds, "passes": passes, "weights": fitted}
