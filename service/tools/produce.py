@@ -34,7 +34,8 @@ ANSWER_SECONDS = 30.0
 """The time without an acknowledgement after which Kafka is given up."""
 TOPIC_SECONDS = 30.0
 """The time for a topic to exist: `run` creates it when it has compiled and is connected."""
-STOP_SECONDS = 3.0
+CLOSE_SECONDS = 3.0
+"""The time for the producer to send the records that it holds, if Kafka still answers."""
 MAX_BAD_LINES = 10
 """Bad lines that a dry run prints."""
 
@@ -112,22 +113,18 @@ async def produce_file(
     sent, unacknowledged, begin = 0, deque[Any](), time.monotonic()
     due = begin - 1.0 / rate if rate else begin
     try:
-        async with cluster.errors(right="Write"):
-            try:
-                await producer.start()
-                with Console(stderr=True).status("") as status:
-                    while isinstance(batch := await batches.get(), list):
-                        for line in batch:
-                            if rate:
-                                due = max(due + 1.0 / rate, time.monotonic() - CATCH_UP_SECONDS)
-                                await asyncio.sleep(due - time.monotonic())
-                            unacknowledged.append(await _send_line(producer, topic, line, events))
-                            sent += 1
-                            await _acknowledge(unacknowledged, limit)
-                        status.update(f"{sent:,} events, {sent / (time.monotonic() - begin):,.0f} a second")
-                await _acknowledge(unacknowledged, 0)
-            finally:
-                await _stop(producer)
+        async with cluster.errors(right="Write"), cluster.open_clients(producer, close_seconds=CLOSE_SECONDS):
+            with Console(stderr=True).status("") as status:
+                while isinstance(batch := await batches.get(), list):
+                    for line in batch:
+                        if rate:
+                            due = max(due + 1.0 / rate, time.monotonic() - CATCH_UP_SECONDS)
+                            await asyncio.sleep(due - time.monotonic())
+                        unacknowledged.append(await _send_line(producer, topic, line, events))
+                        sent += 1
+                        await _acknowledge(unacknowledged, limit)
+                    status.update(f"{sent:,} events, {sent / (time.monotonic() - begin):,.0f} a second")
+            await _acknowledge(unacknowledged, 0)
         if batch is not None:
             raise batch
     except (PerceptronError, asyncio.CancelledError) as error:
@@ -175,15 +172,6 @@ async def _acknowledge(unacknowledged: deque[asyncio.Future[object]], limit: int
                 await unacknowledged[0]
         unacknowledged[0].result()
         unacknowledged.popleft()
-
-
-async def _stop(producer: AIOKafkaProducer) -> None:
-    """Stop the producer. It sends the records that it holds, if Kafka still answers."""
-    try:
-        # asyncio.timeout does not work in an interrupted task before Python 3.11.3.
-        await asyncio.wait_for(producer.stop(), STOP_SECONDS)
-    except TimeoutError:
-        await producer.client.close()
 
 
 def _read(loop: asyncio.AbstractEventLoop, batches: Batches, lines: Iterator[Line], size: int) -> None:
