@@ -103,7 +103,7 @@ def suggest(
     json: AsJson = False,
 ) -> None:
     """Look at the records of a topic or a file, and suggest settings for them, with reasons."""
-    from service.tools.formats.atomic_write import check_output
+    from service.tools.formats.atomic_write import check_output, write_atomically
     from service.tools.suggest.sample import read_file, read_topic
     from service.tools.suggest.suggest import suggest_settings, topic_for
 
@@ -117,4 +117,7 @@ def suggest(
     sample = read_file(file, form, count) if file else run_async(read_topic(settings.kafka.cluster, name, count))
     kafka = None if file else settings.kafka.bootstrap_servers
     label_sample = run_async(read_topic(settings.kafka.cluster, labels, count)) if labels else None
-    suggest_settings(sample, name, kafka, label=label, output=output, as_json=json, labels=label_sample)
+    toml = suggest_settings(sample, name, kafka, label=label, as_json=json, labels=label_sample)
+    if output is not None:
+        write_atomically(output, toml.encode())
+        typer.echo(f"{output} is written: `perceptron -c {output} check` says whether it can run", err=True)

@@ -12,15 +12,13 @@ MAX_LABEL_CHARACTERS, MAX_LABELS = 100, 20
 """A longer label, or one of more labels, is not compared with the others: each rejection would cost much."""
 _CURRENCY = r"(?:[$€£¥]|EUR|USD|GBP|CHF)"
 _DIGITS = r"(?=[\d.,])(?:\d{1,3}(?:[.,'\s]\d{3})+|0|[1-9]\d*)?(?:[.,]\d+)?"
+_DECIMALS = 'base64, as Debezium writes decimals: set decimal.handling.mode = "string" in its connector'
+_TABLE = "CSV: send JSON, which `perceptron produce` makes of a CSV file"
 _HINTS = {
     r'\{\s*("[^"]*"\s*:.*)?\}|\[.*\]|"[{\[].*[}\]]"': "JSON inside a string: send the JSON itself",
     rf"(?=.{{1,40}}$)[-+]?{_CURRENCY}?\s?[-+]?{_DIGITS}\s?(?:%|{_CURRENCY})?": "numbers in text: send JSON numbers",
-    r"(?:[A-Za-z0-9+/]{4}){0,5}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)": (
-        'base64, as Debezium writes decimals: set decimal.handling.mode = "string" in its connector'
-    ),
-    r"[^,;\t\n]+([,;\t])(?!\s)[^,;\t\n]*(\1(?!\s)[^,;\t\n]*)+": (
-        "CSV: send JSON, which `perceptron produce` makes of a CSV file"
-    ),
+    r"(?:[A-Za-z0-9+/]{4}){0,5}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)": _DECIMALS,
+    r"[^,;\t\n]+([,;\t])(?!\s)[^,;\t\n]*(\1(?!\s)[^,;\t\n]*)+": _TABLE,
 }
 """What to say about a text by its pattern; the first that matches counts. None of them backtracks much."""
 _MATCHES = [(re.compile(pattern, re.DOTALL).fullmatch, hint) for pattern, hint in _HINTS.items()]

@@ -42,8 +42,8 @@ _TIME = re.compile(r"(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[/.]\d\d?[/.]\d{4})([T ].*)?|
 _LEADING_ZERO = re.compile(r"0\d+")
 _ID_NAME = re.compile(r"(.*[_.-])?(id|uuid|guid)|.*[a-z](Id|ID|Uuid|UUID)", re.DOTALL)
 _TIME_NAME = re.compile(r"(.*[_.-])?(ts|time|timestamp|date|datetime|at|ms)|.*[a-z](Time|Timestamp|Date|At)", re.DOTALL)
-_EPOCH_SECONDS = (946_684_800, 4_102_444_800)
-"""The years 2000 and 2100, in seconds since 1970."""
+YEAR_2000, YEAR_2100 = 946_684_800, 4_102_444_800
+"""In seconds since 1970."""
 
 _flattener = Flattener(Identity())
 
@@ -61,7 +61,7 @@ class Mark(NamedTuple):
 class FieldProfile:
     """The values at one path through the records."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, values: Iterable[Any] = ()) -> None:
         self.path, self.name = path, ".".join(path)
         self.kinds = Counter[str]()
         self.counts = Counter[tuple[bool, Any]]()
@@ -84,6 +84,8 @@ class FieldProfile:
         self._last = float("-inf")
         self._are_times = True
         """Whether all values so far are times, numbers aside."""
+        for value in values:
+            self.add(value)
 
     @property
     def kind(self) -> str:
@@ -130,8 +132,7 @@ class FieldProfile:
         self.kinds[kind] += 1
         self.example = value if self.example is None else self.example
         has_objects = kind == "list" and dict in map(type, value)
-        if kind in ("string", "list"):
-            self._are_times = self._are_times and (value in ("", []) or _is_time(value))
+        self._are_times = self._are_times and (kind not in ("string", "list") or value in ("", []) or _is_time(value))
         try:
             _flattener.flatten(Pairs([(self.name, parse(msgspec.json.encode(value)) if has_objects else value)]))
         except Rejected as rejected:
@@ -251,8 +252,7 @@ def _is_time(value: Any) -> bool:
 
 def _are_epochs(low: float, high: float) -> bool:
     """Whether numbers are times since 1970, in seconds, milliseconds, microseconds or nanoseconds."""
-    begin, end = _EPOCH_SECONDS
-    return any(begin * unit <= low and high <= end * unit for unit in (1, 10**3, 10**6, 10**9))
+    return any(YEAR_2000 * unit <= low and high <= YEAR_2100 * unit for unit in (1, 10**3, 10**6, 10**9))
 
 
 def leaves(value: Any, outer: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -277,8 +277,4 @@ def profile_fields(records: Sequence[Any]) -> dict[Path, FieldProfile]:
 
 def member_at(records: Iterable[Any], path: Path) -> FieldProfile:
     """The member at one path."""
-    member = FieldProfile(path)
-    for record in records:
-        if (value := at(record, path)) is not None:
-            member.add(value)
-    return member
+    return FieldProfile(path, (value for record in records if (value := at(record, path)) is not None))

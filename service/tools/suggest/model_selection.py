@@ -109,7 +109,7 @@ class SampleComparison(NamedTuple):
     """A line if many events repeat an id, else ""."""
     is_sorted: str
     """If the events are sorted by their labels, a line that says so; then the trials had them in random order."""
-    previous: float
+    previous: Trial
     """The accuracy of the label of the event before, in the later half."""
     figure: Literal["right", "F1", "AUC", "by change"]
     """The figure that decides, in the later half: `by change` if labels come in runs and the previous label is as good
@@ -153,23 +153,23 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, quick: bool 
         pairs = [pair for pair in learner.main.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
         better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
         for trial in (model, *others):
-            by = learner.classifier(None if trial is model else trial.name)
-            if learner.main.diverged or by.diverged:
-                trials.append(trial)
-                continue
-            seen = by.observations
-            served, f1 = Accuracy.from_classifier(by, by.averaged), seen.recent_answers.f1
-            is_shown = ("last" if trial is model else trial.name) in better
-            change = seen.recent.by_change(by.averaged).balanced_accuracy or 0.0
-            trials.append(Trial(*trial[:5], served.all, served.recent, f1, change, 0.0, is_shown, *seen.ranking))
+            by, figures = learner.classifier(None if trial is model else trial.name), dict[str, Any]()
+            if not (learner.main.diverged or by.diverged):
+                seen, served = by.observations, Accuracy.from_classifier(by, by.averaged)
+                figures = {"accuracy": served.all, "later": served.recent, "f1": seen.recent_answers.f1}
+                figures["by_change"] = seen.recent.by_change(by.averaged).balanced_accuracy or 0.0
+                figures["beats_baseline"] = ("last" if trial is model else trial.name) in better
+                figures |= seen.ranking._asdict()
+            trials.append(trial._replace(**figures))
     figure: Literal["right", "F1", "AUC", "by change"] = "F1" if is_rare else "right"
     if in_runs(later, max(trial.later or 0.0 for trial in trials)):
         figure = "by change"
     elif not identity.multiclass and (baseline.accuracy or 0.0) > 1.0 - UNEVEN and any(trial.auc for trial in trials):
         figure = "AUC"
     trials, baseline = _judged(trials, baseline, figure, later)
+    previous = Trial("previous label", "", "", later=repeated(later), by_change=FOLLOWING)
     reasons, said = dict(Counter(reject.reason for reject in rejects)), repeated_ids(read.ids)
-    return SampleComparison(trials, baseline, len(events), reasons, example, said, note, repeated(later), figure)
+    return SampleComparison(trials, baseline, len(events), reasons, example, said, note, previous, figure)
 
 
 def _judged(trials: list[Trial], baseline: Trial, figure: str, later: NDArray[np.float64]) -> tuple[list[Trial], Trial]:

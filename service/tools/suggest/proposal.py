@@ -62,6 +62,15 @@ class EventChoices(NamedTuple):
         """All settings."""
         return [*self.places, *reading_choices(self.members)]
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings as those of a model."""
+        settings: dict[str, Any] = {"event": {}}
+        for choice in self.choices:
+            section, _, key = choice.setting.rpartition(".")
+            (settings[section] if section else settings)[key] = choice.value
+        return settings
+
 
 def choose_event(sample: Sample, requested_label: str | None, id_path: Path | None = None) -> EventChoices:
     """The settings that a sample suggests; raises DataError if it does not tell a label and features.
@@ -87,8 +96,8 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
     is_list = 2 * sum(isinstance(features, list) for features, _ in pairs) > len(pairs)
     pairs = [pair for pair in pairs if isinstance(pair[0], list if is_list else dict)]
     events = [features for features, _ in pairs]
-    profiles = profile_fields(events).items()
-    members = [member for inner, member in profiles if (*outer, *inner) not in (path, id_path)]
+    profiles = profile_fields(events).values()
+    members = [member for member in profiles if (*outer, *member.path) not in (path, id_path)]
     for member in () if is_list else members:
         member.judge(len(events))
     choices = [
@@ -108,8 +117,7 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
     if is_list:
         [(length, count)] = Counter(map(len, events)).most_common(1)
         choices.append(Choice("features", "positional", "features are lists of numbers"))
-        why = f"{count:,} of {len(events):,} lists have this many numbers"
-        choices.append(Choice("dimension", length, why))
+        choices.append(Choice("dimension", length, f"{count:,} of {len(events):,} lists have this many numbers"))
     else:
         choices.append(Choice("features", "named", "weights can be read by name"))
     return EventChoices(sample.values, choices, label, members, events, [label for _, label in pairs])
@@ -145,10 +153,9 @@ def _form_of_record(record: dict[str, Any]) -> str:
     for form, change in (("changes", record), ("wrapped changes", record.get("payload"))):
         if isinstance(change, dict) and "after" in change and change.get("op") in (*OPERATIONS, "d", "t"):
             return form
-    for form, row in (("rows", record), ("wrapped rows", record.get("payload") if "schema" in record else None)):
-        if isinstance(row, dict) and (form != "rows" or ROWS.keys() & row.keys()):
-            return form
-    return "record"
+    if ROWS.keys() & record.keys():
+        return "rows"
+    return "wrapped rows" if "schema" in record and isinstance(record.get("payload"), dict) else "record"
 
 
 def _as_events(sample: Sample, column: str) -> Sample:

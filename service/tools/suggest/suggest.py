@@ -21,19 +21,11 @@ from service.learning.events.event_reader import use_compiled_reader
 from service.learning.events.text_hints import in_brackets
 from service.settings.model import is_topic
 from service.text import printable, quantity, short_json
-from service.tools.formats.atomic_write import write_atomically
 from service.tools.suggest.field_profile import member_notes
 from service.tools.suggest.label_inference import is_amount
 from service.tools.suggest.late_labels import LABEL, propose_join
 from service.tools.suggest.member_trials import choose_readings, leaks
-from service.tools.suggest.model_selection import (
-    FOLLOWING,
-    SCALES,
-    SampleComparison,
-    Trial,
-    best_trial,
-    compare_settings,
-)
+from service.tools.suggest.model_selection import SCALES, SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
 from service.tools.suggest.sample import Sample
 from service.tools.tables import print_tables
@@ -47,18 +39,12 @@ MANY_EVENTS = 5000
 
 
 def suggest_settings(
-    sample: Sample,
-    topic: str,
-    bootstrap: str | None,
-    *,
-    label: str | None,
-    output: str | None,
-    as_json: bool,
-    labels: Sample | None = None,
-) -> None:
-    """Look at a sample, compare settings on it, print and write the best for this topic; `bootstrap` is its Kafka.
+    sample: Sample, topic: str, bootstrap: str | None, *, label: str | None, as_json: bool, labels: Sample | None = None
+) -> str:
+    """Look at a sample, compare settings on it, print the best for this topic, and return them as TOML.
 
-    `labels` is a sample of the topic of labels that come later. Raises DataError if no record is an object.
+    `bootstrap` is the topic's Kafka, `labels` a sample of the topic of labels that come later. Raises DataError if no
+    record is an object.
     """
     if next(sample.objects(), None) is None:
         total = quantity(len(sample.values), "record")
@@ -79,11 +65,10 @@ def suggest_settings(
     if join is not None:
         own = {choice.setting for choice in join.choices} | {"event.label"}
         choices = [*(choice for choice in choices if choice.setting not in own), *join.choices]
-    verdict = _verdict(chosen, comparison)
+    verdict, count = _verdict(chosen, comparison), len(event.rows)
     leaking = leaks(event.rows, event.row_labels, event.members, lambda: compare(quick=True).trials)
     notes = [*_notes(event, comparison), *leaking]
     text = _toml(topic, bootstrap, sample, verdict, choices)
-    count = len(event.rows)
     members = [(event.label, "label"), *((member, member.note) for member in event.members)]
     if as_json:
         suggestion = {
@@ -96,7 +81,7 @@ def suggest_settings(
             "events": comparison.events,
             "rejected": comparison.rejected,
             "baseline": comparison.baseline._asdict(),
-            "previous_label": {"later": comparison.previous, "in_runs": comparison.figure == "by change"},
+            "previous_label": {"later": comparison.previous.later, "in_runs": comparison.figure == "by change"},
             "trials": [trial._asdict() for trial in comparison.trials],
             "chosen": chosen._asdict(),
             "choices": [choice._asdict() for choice in choices],
@@ -111,22 +96,20 @@ def suggest_settings(
             (each.name, each.kind, f"{each.present / count:.0%}", each.distinct, short_json(each.example), note)
             for each, note in members[:MAX_ROWS]
         ]
-        previous = Trial("previous label", "", "", later=comparison.previous, by_change=FOLLOWING)
         trials = [
             (*trial[:5], *_texts("{:.1%}", trial[5:9]), *_texts("{:.3f}", trial[11:]))
-            for trial in (comparison.baseline, previous, *comparison.trials)
+            for trial in (comparison.baseline, comparison.previous, *comparison.trials)
         ]
-        print_tables({("member", "kind", "present", "distinct", "example", "note"): rows})
         figures = ("right", "later half", "F1", "by change", "AUC", "avg. prec.", "log loss")
-        print_tables({("rule", "scale", "weights", "eta", "margin", *figures): trials})
+        settings = ("rule", "scale", "weights", "eta", "margin")
+        members_table = ("member", "kind", "present", "distinct", "example", "note")
+        print_tables({members_table: rows, (*settings, *figures): trials})
         if len(members) > MAX_ROWS:
             typer.echo(f"{len(members) - MAX_ROWS:,} more members: --json has them all\n")
         typer.echo(f"{verdict}\n\n{text}")
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
-    if output is not None:
-        write_atomically(output, text.encode())
-        typer.echo(f"{output} is written: `perceptron -c {output} check` says whether it can run", err=True)
+    return text
 
 
 def topic_for(file: str) -> str:
@@ -137,12 +120,8 @@ def topic_for(file: str) -> str:
 
 def _compare(name: str, event: EventChoices, quick: bool = False) -> SampleComparison:
     """All trials, or a few. Raises DataError if no settings fit, as with lists of too many numbers."""
-    settings: dict[str, Any] = {"event": {}}
-    for choice in event.choices:
-        section, _, key = choice.setting.rpartition(".")
-        (settings[section] if section else settings)[key] = choice.value
     try:
-        return compare_settings(settings, event.values, quick)
+        return compare_settings(event.settings, event.values, quick)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise DataError(f"{name}: no settings fit it: {printable(reason)}") from None
@@ -189,12 +168,11 @@ def _notes(event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
     if comparison.is_sorted:
         yield f"{comparison.is_sorted}; here settings are compared on the sample in random order"
     elif comparison.figure == "by change":
-        best = max(trial.later or 0.0 for trial in comparison.trials)
-        yield (
-            f"labels come in runs: the label of the event before is right for {comparison.previous:.1%} in the later "
-            f"half, the best setting for {best:.1%}: so the mean of two accuracies decides, on labels like the one "
-            f"before and on labels that differ; if the order is that of a file, {CURE}"
-        )
+        best, previous = max(trial.later or 0.0 for trial in comparison.trials), comparison.previous.later
+        shares = f"right for {previous:.1%} in the later half, the best setting for {best:.1%}"
+        decides = "so the mean of two accuracies decides, on labels like the one before and on labels that differ"
+        cure = f"if the order is that of a file, {CURE}"
+        yield f"labels come in runs: the label of the event before is {shares}: {decides}; {cure}"
     if is_amount(event.label):
         values = f"{event.label.distinct:,} different values in {quantity(event.label.present, 'record')}"
         yield f"{event.label.name} has {values}: a number to be predicted is not a class"

@@ -17,16 +17,10 @@ from service.tools.suggest.model_selection import Trial, best_trial
 from service.tools.suggest.proposal import choose_event
 from service.tools.suggest.suggest import suggest_settings
 from tests.checks import learner_of
-from tests.unit.tools.test_suggest import hundred, sample, suggested
+from tests.unit.tools.test_suggest import Row, hundred, rows, sample, suggested
 
-Row = Callable[[int, random.Random], dict[str, Any]]
 STORES = random.Random(3).sample(range(101, 141), 20)
 START = 1_787_204_704
-
-
-def rows(row: Row, count: int = 2000) -> list[dict[str, Any]]:
-    rng = random.Random(1)
-    return [row(i, rng) for i in range(count)]
 
 
 def price(_: int, rng: random.Random) -> dict[str, Any]:
@@ -62,7 +56,7 @@ def plain(value: Callable[[int, random.Random], Any], name: str = "v") -> Row:
 
 
 def suggestion(capsys: pytest.CaptureFixture[str], row: Row, **options: Any) -> Any:
-    suggest_settings(sample(rows(row, **options)), "t", None, label="/label", output=None, as_json=True)
+    suggest_settings(sample(rows(row, **options)), "t", None, label="/label", as_json=True)
     return json.loads(capsys.readouterr().out)
 
 
@@ -129,6 +123,7 @@ def decimal(_: int, rng: random.Random) -> str:
     return base64.b64encode(cents.to_bytes(cents.bit_length() // 8 + 1, "big")).decode()
 
 
+DEAD_LETTERS = "of 100 values of v make dead letters of their records"
 NOTES: list[tuple[Callable[[int, random.Random], Any], str]] = [
     (decimal, "set decimal.handling.mode"),
     (lambda i, _: json.dumps({"a": i % 9}), "JSON inside a string"),
@@ -139,11 +134,8 @@ NOTES: list[tuple[Callable[[int, random.Random], Any], str]] = [
     (lambda i, _: ("Zo\u00eb", "Zoe\u0308")[i % 2], "such as 'Zo\\xeb' and 'Zoe\\u0308'"),
     (lambda i, _: [0.5] * (384 if i % 3 == 0 else 768), "several lengths: 768 (66 times), 384 (34 times)"),
     (lambda i, _: f"o{i // 2}", "v_id: 50 of 100 events repeat an id"),
-    (
-        lambda i, _: "xyz"[i % 3] * (300 if i % 50 == 0 else 1),
-        "2 of 100 values of v make dead letters of their records",
-    ),
-    (lambda i, rng: 1e38 if i == 3 else rng.gauss(0, 1), "1 of 100 values of v make dead letters of their records"),
+    (lambda i, _: "xyz"[i % 3] * (300 if i % 50 == 0 else 1), f"2 {DEAD_LETTERS}"),
+    (lambda i, rng: 1e38 if i == 3 else rng.gauss(0, 1), f"1 {DEAD_LETTERS}"),
     (lambda i, rng: 1e6 if i == 3 else rng.gauss(0, 1), "v is 1e+06 once, and half of its values are between -"),
     (lambda _, rng: f"{rng.gauss(0, 1):.3f}", 'event.types = { "v" = "number" } reads them'),
     (lambda _, rng: rng.gauss(0, 1), ""),
