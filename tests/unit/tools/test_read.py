@@ -2,6 +2,8 @@
 
 import gzip
 import json
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,10 @@ def read(
     folder: Path, text: str | bytes, identity: Identity, *, file: str = "file", check: bool = True, **options: Any
 ) -> tuple[list[Line], list[str]]:
     """The good events of a file with this text, and the messages about the bad lines, without the file's name."""
-    path = folder / file
+    path, messages = folder / file, list[str]()
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    arguments = {"name": None, "label": None, "key": None} | options
-    form = format_of(str(path), identity, **arguments)
-    messages: list[str] = []
-    events = Events(str(path), form, identity, check=check)
-    lines = list(events.lines(messages.append))
+    form = format_of(str(path), identity, **{"name": None, "label": None, "key": None} | options)
+    lines = [*Events(str(path), form, identity, check=check).lines(messages.append)]
     return lines, [message.removeprefix(f"{path}, ") for message in messages]
 
 
@@ -139,11 +138,8 @@ def test_good_lines_next_to_bad_ones_are_read(tmp_path: Path) -> None:
     packed = gzip.compress(b"1,2,label\n1,,+1\nfoo\n.5,-2E-3,0\r\n,,-1\n")
     lines, bad = read(tmp_path, packed, NAMED, file="x.csv.gz")
     assert [(line.number, line.key) for line in lines] == [(2, None), (4, None), (5, None)]
-    assert events(lines) == [
-        {"features": {"1": 1.0}, "label": 1},
-        {"features": {"1": 0.5, "2": -0.002}, "label": 0},
-        {"features": {}, "label": -1},
-    ]
+    labelled = [(event["features"], event["label"]) for event in events(lines)]
+    assert labelled == [({"1": 1.0}, 1), ({"1": 0.5, "2": -0.002}, 0), ({}, -1)]
     assert len(bad) == 1
 
 
@@ -193,12 +189,9 @@ def test_any_bytes_are_read_or_named(tmp_path_factory: pytest.TempPathFactory, r
     """No input ends in anything but events, bad lines and DataError, whatever the format."""
     folder = tmp_path_factory.mktemp("any")
     all_options: list[dict[str, Any]] = [{"key": "id"}, {"name": "csv", "label": "0"}, {**CSV, "key": "1"}]
-    for options in all_options:
-        for identity in (NAMED, POSITIONAL, Identity(event=CHANGES), WHOLE):
-            try:
-                lines, _ = read(folder, raw, identity, **options)
-            except DataError:
-                continue
+    for options, identity in product(all_options, (NAMED, POSITIONAL, Identity(event=CHANGES), WHOLE)):
+        with suppress(DataError):
+            lines, _ = read(folder, raw, identity, **options)
             own = EventReader(identity).read([line.value for line in lines])
             assert not own.rejects
             assert all({identity.event.features[1:] or "label"} <= set(events(lines)[i]) for i in own.records)

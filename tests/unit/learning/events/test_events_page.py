@@ -43,8 +43,7 @@ class Block(NamedTuple):
 
 def _sections(page: str) -> dict[str, list[Block]]:
     """The blocks of each section, by its title."""
-    blocks: dict[str, list[Block]] = {}
-    title = ""
+    blocks, title = dict[str, list[Block]](), ""
     for match in re.finditer(r"^#+ ([^\n]+)$|^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         if match[1]:
             title = match[1]
@@ -97,10 +96,8 @@ def _outcome(identity: Identity, raw: bytes | None, value_format: ValueFormat = 
         return "skipped", []
     sign, weight = ("positive" if batch.labels[0] > 0 else "negative"), batch.weights[0]
     names = batch.names if identity.features == "named" else [str(column - 1) for column in batch.columns.tolist()]
-    return (
-        sign if weight == 1 else f"{sign}, weight {weight:g}",
-        list(zip(names, batch.values.tolist(), strict=True)),
-    )
+    features = list(zip(names, batch.values.tolist(), strict=True))
+    return sign if weight == 1 else f"{sign}, weight {weight:g}", features
 
 
 def _features(lines: list[str]) -> list[tuple[str, float]]:
@@ -123,11 +120,8 @@ def _events(text: str, identity: Identity, tmp_path: Path) -> list[Any]:
     file = tmp_path / "events.csv"
     file.write_text(text)
     form = format_of(str(file), identity, name=None, label=None, key=None)
-    errors: list[str] = []
-    lines = Events(str(file), form, identity, check=True).lines(errors.append)
-    events = [json.loads(line.value) for line in lines]
-    assert errors == []
-    return events
+    lines = Events(str(file), form, identity, check=True).lines(pytest.fail)
+    return [json.loads(line.value) for line in lines]
 
 
 def _agrees(identity: Identity, raw: bytes | None, outcome: Outcome) -> None:
@@ -181,18 +175,13 @@ def test_no_block_is_passed_over() -> None:
     assert len(languages) == PAGE.count("```") / 2
 
 
-@pytest.mark.parametrize(
-    ("row", "identity"),
-    [
-        *((row, Identity()) for row in _table("a value", "in a record", "becomes")),
-        *(
-            (row, Identity(text=cast(Text, json.loads(_codes(row[0])[0]))))
-            for row in _table("`text`", "in a record", "becomes")
-        ),
-        *((row, Identity(event=TYPED)) for row in _table("type", "in a record with types", "becomes")),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
+TEXTS = _table("`text`", "in a record", "becomes")
+ROWS = [(row, Identity()) for row in _table("a value", "in a record", "becomes")]
+ROWS += [(row, Identity(text=cast(Text, json.loads(_codes(row[0])[0])))) for row in TEXTS]
+ROWS += [(row, Identity(event=TYPED)) for row in _table("type", "in a record with types", "becomes")]
+
+
+@pytest.mark.parametrize(("row", "identity"), ROWS, ids=[row[0] for row, _ in ROWS])
 def test_a_value_becomes_the_features_that_the_table_shows(row: list[str], identity: Identity) -> None:
     _, members, outcome = row
     record = f'{{"features": {{{members.strip("`")}}}, "label": 1}}'.encode()
@@ -215,9 +204,8 @@ def test_each_example_is_rejected_for_its_reason(tmp_path: Path) -> None:
         raw, value_format = None if record is None else record.encode(), JSON
         if example.endswith("in MessagePack"):
             raw, value_format = bytes.fromhex(record or ""), MESSAGE_PACK
-        assert _outcome(models[identity or ""].identity(), raw, value_format)[0] == f"rejected: {_codes(reason)[0]}", (
-            record
-        )
+        outcome, _ = _outcome(models[identity or ""].identity(), raw, value_format)
+        assert outcome == f"rejected: {_codes(reason)[0]}", record
 
 
 def test_a_record_without_a_value_is_skipped_if_the_model_has_a_where(tmp_path: Path) -> None:
@@ -225,17 +213,15 @@ def test_a_record_without_a_value_is_skipped_if_the_model_has_a_where(tmp_path: 
     identities = [settings.identity() for text in tables for settings in _models(text, tmp_path).values()]
     assert {bool(model.event.where) for model in identities} == {True, False}
     for model in identities:
-        assert {_outcome(model, raw)[0] for raw in (None, b"")} == {
-            "skipped" if model.event.where else "rejected: empty"
-        }
+        expected = "skipped" if model.event.where else "rejected: empty"
+        assert {_outcome(model, raw)[0] for raw in (None, b"")} == {expected}
 
 
 def test_the_limits_are_the_defaults() -> None:
     rows = _table("what", "at most", "setting", "beyond")
     settings = {_codes(name)[0]: float(limit.replace(",", "")) for _, limit, name, _ in rows if name}
-    assert settings == {
-        name: getattr(ModelSettings(), name) for name in ModelSettings.model_fields if name.startswith("max_")
-    }
+    limits = [name for name in ModelSettings.model_fields if name.startswith("max_")]
+    assert settings == {name: getattr(ModelSettings(), name) for name in limits}
     fixed = [float(limit) for _, limit, name, _ in rows if not name]
     assert fixed == [MAX_VALUE, MAX_WEIGHT, flatten.MAX_OBJECT_DEPTH, json_values.MAX_DEPTH]
     assert {_codes(reason)[0] for *_, reason in rows if "`" in reason} < set(REASONS)

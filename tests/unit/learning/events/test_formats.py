@@ -117,9 +117,8 @@ def test_a_vector_is_what_the_same_list_is() -> None:
         assert_same(decode(POINTS, buffer), expected)
         assert_same(decode(POINTS, choose(source, (as_json, JSON), (vectors, DOUBLE_VECTOR))), expected)
         assert learner_of(POINTS, as_json).main.weights.tobytes() == learner_of(POINTS, buffer).main.weights.tobytes()
-    assert {reject.reason for reject in expected[1].rejects} == {
-        "empty", "wrong-length", "not-finite", "out-of-range", "unknown-label"
-    }  # fmt: skip
+    reasons = {"empty", "wrong-length", "not-finite", "out-of-range", "unknown-label"}
+    assert {reject.reason for reject in expected[1].rejects} == reasons
 
 
 def test_only_positional_features_may_be_a_vector() -> None:

@@ -62,8 +62,7 @@ def test_a_list_of_objects_has_the_same_features_everywhere(members: str, identi
     record, requests = f'{{"features": {{{members}}}, "label": 1}}', [f'{{"features": {{{members}}}}}']
     values = ValueBuffer.from_values([record.encode()])
     if '"a": 1, "a"' not in members and '"s": null, "s"' not in members:
-        packed = msgpack.packb(json.loads(record))
-        values = ValueBuffer.from_values([record.encode(), packed], [JSON, MESSAGE_PACK])
+        values = ValueBuffer.from_values([record.encode(), msgpack.packb(json.loads(record))], [JSON, MESSAGE_PACK])
     requests += [f'{{"event": {record}}}', f'{{"instances": [{requests[0]}]}}']
     for i in range(len(values)):
         events = EventReader(identity).read(values[i : i + 1])

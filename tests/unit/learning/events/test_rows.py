@@ -17,6 +17,11 @@ from tests.checks import decode
 pytestmark = pytest.mark.usefixtures("compiled_reader")
 
 
+WITHIN = Places(features="/after/x", label="/after/y", weight=None, without=("ts*", "*.id"))
+WHOLE = Places(features="", label="/y", where={"/op": ("c", "u", True, 2)}, id=None)
+WHERE = Places(where={"/label": (1, "x"), "/weight": (0.5, 2), "/id": ("a",), "/op": (True,)})
+
+
 @pytest.mark.parametrize(
     ("identity", "raw"),
     [
@@ -26,21 +31,12 @@ pytestmark = pytest.mark.usefixtures("compiled_reader")
             b'{"features": {"a": 0.1234567890123456, "\xc3\xa9": "x"}, "label": 0, "weight": 2, "m": "\\n"}',
         ),
         (Identity(features="positional", dimension=3), b'{"features":[1, 2.5 ,-3E2],"label":true}'),
+        (Identity(event=WHOLE), b'{"op":"c","a":{"b":"c"},"y":-1}'),
         (
-            Identity(event=Places(features="", label="/y", where={"/op": ("c", "u", True, 2)}, id=None)),
-            b'{"op":"c","a":{"b":"c"},"y":-1}',
-        ),
-        (
-            Identity(
-                labels=("no", "yes", 2),
-                event=Places(features="/after/x", label="/after/y", weight=None, without=("ts*", "*.id")),
-            ),
+            Identity(labels=("no", "yes", 2), event=WITHIN),
             b'{"after":{"x":{"a":1,"ts":5,"u":{"id":"q"}},"y":"yes"},"before":null}',
         ),
-        (
-            Identity(event=Places(where={"/label": (1, "x"), "/weight": (0.5, 2), "/id": ("a",), "/op": (True,)})),
-            b'{"features":{"a":1},"label":1,"weight":2,"id":"a","op":true}',
-        ),
+        (Identity(event=WHERE), b'{"features":{"a":1},"label":1,"weight":2,"id":"a","op":true}'),
         (
             Identity(event=Places(types=(("n*", "number"), ("*c", "category"), ("t*", "time")))),
             b'{"features":{"n":"31.50","n2":-2,"u":{"c":"x","bc":90210},"c":7.0,"ac":true,"t":"2026-08-20T05:45:04Z",'
@@ -66,9 +62,8 @@ def test_a_record_without_the_label_that_where_asks_for_is_skipped_by_rows(
     label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CarefulReader, "read", None)
-    _, events = decode(
-        Identity(event=Places(where={"/label": (1, 2)})), [b'{"features":{},"label":%b}' % label.encode()]
-    )
+    identity = Identity(event=Places(where={"/label": (1, 2)}))
+    _, events = decode(identity, [b'{"features":{},"label":%b}' % label.encode()])
     assert events.skipped == [0]
 
 

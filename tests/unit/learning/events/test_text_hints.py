@@ -72,8 +72,7 @@ def test_a_table_has_labels_in_several_spellings(tmp_path: Any) -> None:
     identity = ModelSettings(labels=SPELLED).identity()
     (tmp_path / "a.csv").write_text("a,label\n1,0\n2,t\n3,TRUE\n4,no\n")
     lines = Events(str(tmp_path / "a.csv"), Csv(identity, "label", None), identity, check=False).lines(raise_bad_line)
-    values = [line.value for line in lines]
-    assert EventReader(identity).read(ValueBuffer.from_values(values)).labels.tolist() == [-1.0, 1.0, 1.0, -1.0]
+    assert EventReader(identity).read([line.value for line in lines]).labels.tolist() == [-1.0, 1.0, 1.0, -1.0]
 
 
 @pytest.mark.parametrize("labels", [[["f", 0], ["t", 0]], [["f"], []], [["f", 0]]])

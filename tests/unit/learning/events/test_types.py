@@ -3,7 +3,6 @@
 import datetime
 import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -19,6 +18,8 @@ from service.serving.http.v1_predictions import V1Request
 from service.tools.formats.formats import Events, format_of
 from tests.checks import decode, learner_of
 from tests.fuzz.texts import Texts
+from tests.unit.tools.test_suggest import Row, rows
+from tests.unit.tools.test_suggest_values import price, store
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -160,35 +161,23 @@ def share_right(identity: Identity, records: list[bytes]) -> float:
     return 1 - (counts[1].wrong_predictions - counts[0].wrong_predictions) / 1000
 
 
-def amounts(rng: random.Random) -> tuple[dict[str, Any], bool]:
-    amount = rng.uniform(0, 60)
-    return {"amount": f"{amount:.2f}", "visits": str(rng.randrange(9))}, amount > 30
-
-
-def stores(rng: random.Random) -> tuple[dict[str, Any], bool]:
-    store = rng.randrange(101, 141)
-    return {"store_id": store}, store * 7 % 40 < 20
-
-
-def times(rng: random.Random) -> tuple[dict[str, Any], bool]:
+def rush_hour(_: int, rng: random.Random) -> dict[str, Any]:
     seconds = rng.randrange(1_700_000_000, 1_790_000_000)
-    return {"at": seconds * 1000}, seconds // 3600 % 24 in {8, 9, 17, 18, 19, 20}
+    return {"at": seconds * 1000, "label": seconds // 3600 % 24 in {8, 9, 17, 18, 19, 20}}
 
 
 @pytest.mark.parametrize(
-    ("make", "types"),
+    ("row", "types"),
     [
-        (amounts, (("amount*", "number"), ("visits", "number"))),
-        (stores, (("store_id", "category"),)),
-        (times, (("at", "time"),)),
+        (price, (("amount*", "number"), ("visits", "number"))),
+        (store, (("store_id", "category"),)),
+        (rush_hour, (("at", "time"),)),
     ],
-    ids=["numbers as text", "codes as numbers", "times"],
 )
-def test_types_make_such_values_learnable(make: Callable[[random.Random], Any], types: Any) -> None:
-    rng = random.Random(1)
-    rows = [make(rng) for _ in range(5000)]
-    records = [json.dumps({"features": features, "label": bool(label)}).encode() for features, label in rows]
+def test_types_make_such_values_learnable(row: Row, types: Any) -> None:
+    events = [(each.pop("label"), each) for each in rows(row, 5000)]
+    records = [json.dumps({"features": features, "label": label}).encode() for label, features in events]
     plain = Identity(scale="standard", average="recent", half_life=1000)
-    majority = max(sum(label for _, label in rows[-1000:]), sum(not label for _, label in rows[-1000:])) / 1000
-    assert share_right(plain, records) < majority + 0.15
+    positive = sum(label for label, _ in events[-1000:]) / 1000
+    assert share_right(plain, records) < max(positive, 1 - positive) + 0.15
     assert share_right(replace(plain, event=Places(types=types)), records) > 0.95
