@@ -104,9 +104,9 @@ async def rollback_model(settings: Settings, name: str, to: int, resume_at: str 
         kept = await kept_snapshot(store, name, current, digest, to, Options())
         await _check_offsets(settings.kafka.cluster, settings.topics_of(name), kept.head, offsets)
         if not yes:
-            change = f"from version {current.version} with {current.counts.events:,} events back to version {to} with"
-            events = f"{kept.head.counts.events:,}"
-            raise ConfigurationError(f"this takes model {name} {change} {events}: say --yes to do it")
+            begin = f"from version {current.version} with {current.counts.events:,} events"
+            end = f"back to version {to} with {kept.head.counts.events:,}"
+            raise ConfigurationError(f"this takes model {name} {begin} {end}: say --yes to do it")
         new = await roll_back(store, kept, offsets, time.time())
     following = offsets_as_text({partition: position.offset for partition, position in new.next.items()})
     change = f"has gone back to version {to}, which is version {new.version} now"

@@ -101,9 +101,8 @@ def suggest_settings(
             for trial in (comparison.baseline, comparison.previous, *comparison.trials)
         ]
         figures = ("right", "later half", "F1", "by change", "AUC", "avg. prec.", "log loss")
-        settings = ("rule", "scale", "weights", "eta", "margin")
         members_table = ("member", "kind", "present", "distinct", "example", "note")
-        print_tables({members_table: rows, (*settings, *figures): trials})
+        print_tables({members_table: rows, ("rule", "scale", "weights", "eta", "margin", *figures): trials})
         if len(members) > MAX_ROWS:
             typer.echo(f"{len(members) - MAX_ROWS:,} more members: --json has them all\n")
         typer.echo(f"{verdict}\n\n{text}")
