@@ -138,8 +138,8 @@ def test_good_lines_next_to_bad_ones_are_read(tmp_path: Path) -> None:
     packed = gzip.compress(b"1,2,label\n1,,+1\nfoo\n.5,-2E-3,0\r\n,,-1\n")
     lines, bad = read(tmp_path, packed, NAMED, file="x.csv.gz")
     assert [(line.number, line.key) for line in lines] == [(2, None), (4, None), (5, None)]
-    labelled = [(event["features"], event["label"]) for event in events(lines)]
-    assert labelled == [({"1": 1.0}, 1), ({"1": 0.5, "2": -0.002}, 0), ({}, -1)]
+    expected = [({"1": 1.0}, 1), ({"1": 0.5, "2": -0.002}, 0), ({}, -1)]
+    assert events(lines) == [{"features": features, "label": label} for features, label in expected]
     assert len(bad) == 1
 
 
