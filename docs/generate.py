@@ -22,7 +22,7 @@ from service.cli.app import app as command
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.serving.http.app import Application, HttpOptions
+from service.serving.http.app import Application
 from service.serving.model_info import Description
 from service.serving.models import Models, static_model
 from service.serving.page.history import History
@@ -368,7 +368,7 @@ def api() -> str:
     registered = Metrics("0", list, lambda: True, dict)
     models = Models([])
     history = History(models, lambda _: None)
-    app = Application(models, registered, cast(Store, None), history, lambda: False, HttpOptions("0"))
+    app = Application(models, registered, cast(Store, None), history, lambda: False, HttpSettings(), "0")
     document = app.api.openapi()
     shapes = document["components"]["schemas"]
     parts = [API]

@@ -37,16 +37,14 @@ from service.process.model_topics import ModelTopics
 from service.process.observer import ModelObserver
 from service.process.scheduler import SystemClock
 from service.serving.follower import Follower, follow
-from service.serving.http.app import Application, HttpOptions, Topics
-from service.serving.http.auth import BearerTokens
-from service.serving.http.limits import Connections, Limits
+from service.serving.http.app import Application, Topics
+from service.serving.http.limits import Connections
 from service.serving.http.server import HttpServer
 from service.serving.http.v1_predictions import warm_up_predictions
 from service.serving.model_info import describe
 from service.serving.models import Model, Models, ModelStatus, ServedModel, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
-from service.settings.section import loopback
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, SaveBudget, Snapshot
 from service.snapshots.ports import before_reset
@@ -158,20 +156,10 @@ class Process:
     def _server(self, history: History) -> HttpServer:
         """The HTTP server. When it stops, it waits for requests in flight."""
         http, logger, ended, stopping = self._settings.http, self._log, self._metrics.ended, self._stop.is_set
-        limits = Limits(**{name: getattr(http, name) for name in Limits._fields})
-        options = HttpOptions(
-            __version__,
-            limits,
-            tokens=BearerTokens(http.token_file, logger) if http.token_file else None,
-            metrics_tokens=BearerTokens(http.metrics_token_file, logger) if http.metrics_token_file else None,
-            ingest_tokens=BearerTokens(http.ingest_token_file, logger) if http.ingest_token_file else None,
-            is_local=loopback(http.host),
-            root_path=http.root_path,
-            allowed_origins=http.allowed_origins,
-        )
         topics = Topics(self._topics.log_of, self._topics.posting_of)
-        app = Application(self._models, self._metrics, self._store, history, stopping, options, topics)
-        connections = Connections(limits, self._requests, lambda cause: ended.labels(cause).inc(), stopping)
+        shared = self._models, self._metrics, self._store, history, stopping
+        app = Application(*shared, http, __version__, logger, topics)
+        connections = Connections(http, self._requests, lambda cause: ended.labels(cause).inc(), stopping)
         return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(logger) if http.tls else None)
 
     def _stopping(self, number: int) -> None:

@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from service.credentials.bearer_tokens import BearerTokens
 from service.credentials.tls import Tls
-from service.serving.http.auth import BearerTokens
 from service.settings.section import Section, as_value_error, loopback
 
 

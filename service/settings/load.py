@@ -1,6 +1,7 @@
 """All settings, from flags, environment, `perceptron.toml` and defaults, in that order.
 
-Only the composition root (`process/service.py`) and the commands read these. Everything else takes plain arguments.
+Only the composition root (`process/service.py`) and the commands read these. Serving gets `[http]` as it is, and
+everything else takes plain arguments.
 """
 
 import contextlib

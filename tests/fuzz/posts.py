@@ -168,7 +168,7 @@ async def fuzz(kafka: servers.Server, topic: str, requests: int, seed: int = 0) 
         name: Posting(identity, writers[0], writers[identity.join.own_topic] if identity.join else None, share)
         for name, identity, share in MODELS
     }
-    app = serving(limits=LIMITS, topics=Topics(posting_of=postings.get))
+    app = serving(http=LIMITS, topics=Topics(posting_of=postings.get))
     document = json.loads(json.dumps(app.api.openapi()))
     texts, counts = Texts(Random(seed)), Counter[int]()
     places = dict[tuple[str, int, int], tuple[judge.Written, Identity]]()

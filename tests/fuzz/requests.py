@@ -21,9 +21,9 @@ from jsonschema import Draft202012Validator
 
 from service.learning.learner import Learner
 from service.serving.http.app import Application
-from service.serving.http.limits import Limits
 from service.serving.http.v1_predictions import LARGE_BODY_BYTES
 from service.serving.models import static_model
+from service.settings.http import HttpSettings
 from tests import formulas
 from tests.fuzz import judge
 from tests.fuzz.events import IDENTITIES, event, features, learn_slices, placed, record
@@ -31,7 +31,7 @@ from tests.fuzz.texts import Texts
 from tests.oracle import standard
 from tests.unit.applications import serving
 
-LIMITS = Limits(max_body_bytes=LARGE_BODY_BYTES + 2000, max_instances=4)
+LIMITS = HttpSettings(max_body_bytes=LARGE_BODY_BYTES + 2000, max_instances=4)
 PARAMETERS = ("top", "names", "limit", "cursor", "explain", "Top", "")
 VALUES = (
     "", "0", "1", "2", "10", "-1", "10000", "10001", "1e3", "1.0", "true", "false", "yes", "no", "on", "off", "null",
@@ -76,7 +76,7 @@ def application() -> tuple[Application, list[Learner]]:
         learner.main.diverged = None  # the records at which it diverged were skipped
         learners.append(learner)
     models = [static_model(f"m{i}", learner, 0.0) for i, learner in enumerate(learners)]
-    return serving(*models, store=_NoStore(), limits=LIMITS), learners
+    return serving(*models, store=_NoStore(), http=LIMITS), learners
 
 
 async def ask(app: Application, request: HttpRequest, body_parts: Iterable[bytes] = ()) -> HttpResponse:

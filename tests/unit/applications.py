@@ -9,29 +9,28 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.serving.http.app import Application, HttpOptions, Topics
-from service.serving.http.limits import Limits
+from service.serving.http.app import Application, Topics
 from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
 from service.serving.page.history import History
+from service.settings.http import HttpSettings
 from tests.checks import learner_of
 
 
 def serving(
     *models: Model,
     metrics: Metrics | None = None,
-    limits: Limits = Limits(),  # noqa: B008 - it does not change
+    http: HttpSettings = HttpSettings(),  # noqa: B008 - it does not change
     store: Any = None,
     ready: bool = True,
     stopping: Callable[[], bool] = lambda: False,
     history: History | None = None,
-    topics: Topics | None = None,
-    **options: Any,
+    topics: Topics = Topics(),  # noqa: B008 - nor does it
 ) -> Application:
-    """The application over these models; `options` are further ones of `HttpOptions`."""
+    """The application over these models."""
     metrics, served = metrics or Metrics("0", list, lambda: ready, dict), Models(models)
     history = history or History(served, lambda _: None)
-    return Application(served, metrics, store, history, stopping, HttpOptions("0", limits, **options), topics)
+    return Application(served, metrics, store, history, stopping, http, "0", topics=topics)
 
 
 def application(learner: Learner, name: str = "m", **arguments: Any) -> Application:

@@ -17,8 +17,8 @@ import pytest
 
 SERVICE = Path(__file__).parents[2] / "service"
 ROWS = [
-    "errors", "text", "credentials", "monitoring", "learning", "snapshots", "streaming", "serving", "embedded",
-    "settings", "tools", "process", "cli", "__main__",
+    "errors", "text", "credentials", "monitoring", "learning", "snapshots", "streaming", "settings", "serving",
+    "embedded", "tools", "process", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import FastAPI
@@ -17,10 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.credentials.bearer_tokens import BearerTokens, bearer_token
 from service.monitoring.metrics import Metrics
 from service.serving.http import openapi, problems, swagger_ui, v1
-from service.serving.http.auth import BearerTokens, bearer_token
-from service.serving.http.limits import Limits
 from service.serving.http.request_bodies import InFlight
 from service.serving.models import Models
 from service.serving.page import routes
@@ -29,6 +28,8 @@ from service.serving.page.page_state import PageState
 from service.serving.posting import Posting
 from service.serving.prediction_log import PredictionLog
 from service.serving.scoring import Predictor
+from service.settings.http import HttpSettings
+from service.settings.section import loopback
 from service.snapshots.ports import Store
 
 PROBES, METRICS_PATH = ("/livez", "/readyz"), "/metrics"
@@ -60,25 +61,6 @@ class Topics(NamedTuple):
     """Returns how events and labels are posted; None if there is no such model, or if it never learns."""
 
 
-class HttpOptions(NamedTuple):
-    """Settings of the application. Without tokens no request needs one; probes and the page's files never do."""
-
-    version: str
-    """The release, which pages and `/openapi.json` show."""
-    limits: Limits = Limits()
-    tokens: BearerTokens | None = None
-    metrics_tokens: BearerTokens | None = None
-    """The tokens of `/metrics`; None if they are the same."""
-    ingest_tokens: BearerTokens | None = None
-    """The tokens of posts. Without them posts are taken on a loopback address alone, as other requests are."""
-    is_local: bool = True
-    """Whether it listens on a loopback address."""
-    root_path: str = ""
-    """The path under which a proxy serves the application."""
-    allowed_origins: Sequence[str] = ()
-    """Origins of pages from which browsers may call it."""
-
-
 class Application:
     """The ASGI application. It checks tokens, measures every request, and answers predictions without FastAPI."""
 
@@ -89,20 +71,28 @@ class Application:
         store: Store,
         history: History,
         stopping: Callable[[], bool],
-        options: HttpOptions,
-        topics: Topics | None = None,
+        http: HttpSettings,
+        version: str,
+        logger: Any = None,
+        topics: Topics = Topics(),  # noqa: B008 - it does not change
     ) -> None:
-        self._stopping, self._root_path, topics = stopping, options.root_path, topics or Topics()
-        self._tokens, self._metrics_tokens = options.tokens, options.metrics_tokens or options.tokens
-        self._ingest_tokens = options.ingest_tokens or options.tokens
-        self._takes_posts = bool(options.ingest_tokens) or options.is_local
+        """`version` is the release, which pages and `/openapi.json` show.
+
+        Without token files no request needs a token; probes and the page's files never do. `logger` gets a warning if a
+        token file changes and cannot be used.
+        """
+        self._stopping, self._root_path = stopping, http.root_path
+        files = http.token_file, http.metrics_token_file, http.ingest_token_file
+        self._tokens, metrics_tokens, ingest_tokens = (BearerTokens(f, logger) if f else None for f in files)
+        self._metrics_tokens, self._ingest_tokens = metrics_tokens or self._tokens, ingest_tokens or self._tokens
+        self._takes_posts = bool(ingest_tokens) or loopback(http.host)
         self._timer = cache(metrics.requests.labels)  # faster than `labels`
         self.api = FastAPIOffline(
             title="Perceptron Service",
             summary="A linear classifier that learns from a Kafka topic while it answers.",
             description=openapi.INTRODUCTION,
             openapi_tags=openapi.TAGS,
-            version=options.version,
+            version=version,
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
@@ -112,16 +102,16 @@ class Application:
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
         swagger_ui.install_swagger_ui(self.api)
-        routes.install_page(self.api, PageState(models, history, options.version, metrics.missing))
-        in_flight, predictor = InFlight(options.limits), Predictor(models, metrics, topics.log_of)
+        routes.install_page(self.api, PageState(models, history, version, metrics.missing))
+        in_flight, predictor = InFlight(http), Predictor(models, metrics, topics.log_of)
         self._direct_routes = v1.install_v1(self.api, models, store, in_flight, predictor, topics.posting_of, metrics)
         """Routes whose requests do not go through FastAPI, which costs more than a prediction."""
         _install_process(self.api, metrics)
         self.api.openapi_schema = openapi.with_schemas(self.api.openapi(), vars(problems) | vars(v1) | globals())
         self._entry: ASGIApp = self._answer
-        if options.allowed_origins:
+        if http.allowed_origins:
             headers = ("authorization", "content-type", "content-encoding")
-            self._entry = CORSMiddleware(self._answer, options.allowed_origins, ("GET", "HEAD", "POST"), headers)
+            self._entry = CORSMiddleware(self._answer, http.allowed_origins, ("GET", "HEAD", "POST"), headers)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer a request."""

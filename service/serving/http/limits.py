@@ -8,7 +8,7 @@ import asyncio
 import resource
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import httptools
 from starlette.types import Send
@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from service.serving.http import problems
+from service.settings.http import HttpSettings
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
@@ -32,24 +33,11 @@ WHOLE = "perceptron.whole"
 NO_REQUEST = "no-request", 400, "this is not an HTTP request"
 
 
-class Limits(NamedTuple):
-    """Limits of one request, of one connection, and of all of them, by the names of the settings in `[http]`."""
-
-    max_body_bytes: int = 16 << 20
-    max_instances: int = 10_000
-    body_timeout: float = 10.0
-    max_in_flight: int = 100
-    max_connections: int = 1000
-    header_timeout: float = 10.0
-    answer_timeout: float = 30.0
-    idle_timeout: float = 75.0
-
-
 class Connections:
     """All open connections."""
 
     def __init__(
-        self, limits: Limits, requests: ServerState, count_end: Callable[[str], None], stopping: Callable[[], bool]
+        self, limits: HttpSettings, requests: ServerState, count_end: Callable[[str], Any], stopping: Callable[[], bool]
     ) -> None:
         """`count_end` gets the cause when we end a connection. While `stopping`, a connection ends after its answer.
 

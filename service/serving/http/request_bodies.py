@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from service.serving.http.limits import PIECE_BYTES, WHOLE, Limits
+from service.serving.http.limits import PIECE_BYTES, WHOLE
+from service.settings.http import HttpSettings
 
 MAX_LARGE_BODIES = 8
 """All bodies that arrive or are being answered have at most the bytes of this many bodies of the largest size."""
@@ -20,7 +21,7 @@ NOT_GZIP = "the body is not gzip, although its content-encoding says so"
 class InFlight:
     """Requests in flight: the bytes of their bodies, and a number of places for requests that are being answered."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HttpSettings) -> None:
         self.limits, self._free_places, self._held_bytes = limits, limits.max_in_flight, 0
         self._arriving: dict[asyncio.Timeout, int] = {}  # bytes so far
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from structlog.testing import CapturingLogger
 
+from service.credentials.bearer_tokens import BearerTokens
 from service.errors import ConfigurationError
-from service.serving.http.auth import BearerTokens
 from service.settings.http import HttpSettings
 from tests.certificates import Certificates
 from tests.unit.applications import serving
@@ -17,8 +17,8 @@ from tests.unit.applications import serving
 OLD, NEW, SCRAPE = "old-token-0123456789", "new-token-0123456789", "scrape-token-01234567"
 
 
-def client(tokens: BearerTokens | None, metrics_tokens: BearerTokens | None = None) -> httpx.AsyncClient:
-    app = serving(tokens=tokens, metrics_tokens=metrics_tokens)
+def client(**settings: str | None) -> httpx.AsyncClient:
+    app = serving(http=HttpSettings.model_validate(settings))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
 
@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 
 async def test_every_path_but_the_probes_needs_a_token(write: Callable[..., str]) -> None:
-    async with client(BearerTokens(write(OLD, "", NEW))) as http:
+    async with client(token_file=write(OLD, "", NEW)) as http:
         for path in ("/v1/models", "/v1/models/none", "/metrics", "/docs", "/openapi.json", "/nowhere", "/livez/"):
             for header in (None, "Bearer", f"Basic {OLD}", OLD, f"Bearer {OLD}x", f"Bearer {OLD} x"):
                 answer = await http.get(path, headers={"authorization": header} if header else None)
@@ -53,9 +53,9 @@ async def test_every_path_but_the_probes_needs_a_token(write: Callable[..., str]
 
 
 async def test_metrics_have_tokens_of_their_own(write: Callable[..., str]) -> None:
-    metrics_tokens = BearerTokens(write(SCRAPE, name="metrics"))
-    for tokens, status in ((BearerTokens(write(OLD)), 401), (None, 200)):
-        async with client(tokens, metrics_tokens) as http:
+    metrics_tokens = write(SCRAPE, name="metrics")
+    for tokens, status in ((write(OLD), 401), (None, 200)):
+        async with client(token_file=tokens, metrics_token_file=metrics_tokens) as http:
             scrape_header, api_header = ({"authorization": f"Bearer {token}"} for token in (SCRAPE, OLD))
             assert (await http.get("/metrics", headers=scrape_header)).status_code == 200
             assert (await http.get("/metrics", headers=api_header)).status_code == 401
@@ -64,9 +64,7 @@ async def test_metrics_have_tokens_of_their_own(write: Callable[..., str]) -> No
 
 
 async def test_beyond_loopback_posts_need_a_file_of_tokens() -> None:
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(serving(is_local=False)), base_url="http://test"
-    ) as http:
+    async with client(host="0.0.0.0") as http:  # noqa: S104 - not bound
         for kind in ("events", "labels"):
             answer = await http.post(f"/v1/models/m/{kind}", json={})
             assert answer.status_code == 403

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from service.learning.learner import Learner
+from service.settings.http import HttpSettings
 from tests.unit.serving.http.test_limits import BODY, JSON, PREDICT, LocalServer, post
 
 PACKED = gzip.compress(BODY)
@@ -116,7 +117,8 @@ async def test_pages_of_listed_origins_may_send_requests() -> None:
     """CORS: preflight requests need no token, and predictions follow the same rule as other requests."""
     origin, other_origin = "origin: https://a.example\r\n", "origin: https://b.example\r\n"
     preflight = "access-control-request-method: POST\r\naccess-control-request-headers: authorization,content-type\r\n"
-    one_origin, no_origin, any_origin = (LocalServer(origins=origins) for origins in (["https://a.example"], [], ["*"]))
+    settings = (HttpSettings(allowed_origins=origins) for origins in (["https://a.example"], [], ["*"]))
+    one_origin, no_origin, any_origin = map(LocalServer, settings)
     async with one_origin.running(), no_origin.running(), any_origin.running():
         answer = await one_origin.ask(get(PREDICT, origin + preflight, "OPTIONS"))
         assert (answer.status, answer.headers[b"access-control-allow-origin"]) == (200, b"https://a.example")
@@ -139,7 +141,7 @@ async def test_pages_of_listed_origins_may_send_requests() -> None:
 @pytest.mark.parametrize("prefix", ["", "/per/ceptron"], ids=["taken away", "left"])
 async def test_a_proxy_may_serve_it_under_a_prefix(prefix: str) -> None:
     """The service works whether the proxy removes the prefix or leaves it, since links in pages are relative."""
-    async with LocalServer(root_path="/per/ceptron").running() as server:
+    async with LocalServer(HttpSettings(root_path="/per/ceptron")).running() as server:
         for path in ("/", "/docs", "/livez", "/v1/models/m", "/static-offline-docs/swagger-ui.css", "/page/page.js"):
             assert (await server.ask(get(prefix + path))).status == 200, path
         assert (await server.ask(post(path=prefix + PREDICT))).status == 200

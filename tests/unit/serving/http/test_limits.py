@@ -6,7 +6,7 @@ import gzip
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from uvicorn.server import ServerState
 from service.credentials.tls import Tls
 from service.learning.identity import Identity
 from service.monitoring.metrics import Metrics
-from service.serving.http.auth import BearerTokens
-from service.serving.http.limits import MAX_UNREAD_BYTES, Connections, Limits
+from service.serving.http.limits import MAX_UNREAD_BYTES, Connections
 from service.serving.http.server import HttpServer
+from service.settings.http import HttpSettings
 from tests.certificates import Certificates
 from tests.checks import learner_of
 from tests.conftest import event, until
@@ -87,20 +87,14 @@ class LocalServer:
 
     def __init__(
         self,
-        limits: Limits = Limits(),  # noqa: B008 - it does not change
+        http: HttpSettings = HttpSettings(),  # noqa: B008 - it does not change
         app: Any = None,
-        tokens: BearerTokens | None = None,
-        root_path: str = "",
-        origins: Sequence[str] = (),
     ) -> None:
         self.causes, self.metrics = list[str](), Metrics("0", list, lambda: True, dict)
         learner = learner_of(Identity(labels=("x", "y", "z")), [event({"a": 1}, "y"), event({"a": -1}, "x")])
         self.learner, self.stopping = learner, False
-        self.connections = Connections(limits, ServerState(), self.causes.append, lambda: self.stopping)
-        arguments: Any = {"tokens": tokens, "root_path": root_path, "allowed_origins": origins}
-        self.app = app or application(
-            learner, metrics=self.metrics, limits=limits, stopping=lambda: self.stopping, **arguments
-        )
+        self.connections = Connections(http, ServerState(), self.causes.append, lambda: self.stopping)
+        self.app = app or application(learner, metrics=self.metrics, http=http, stopping=lambda: self.stopping)
         self._stack = contextlib.AsyncExitStack()
 
     @contextlib.asynccontextmanager
@@ -197,7 +191,7 @@ async def test_a_request_with_an_upgrade_keeps_its_body(server: LocalServer, upg
 async def test_a_token_in_a_trailer_is_not_accepted(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"{TOKEN}\n")
     bearer = f"authorization: Bearer {TOKEN}\r\n"
-    async with LocalServer(tokens=BearerTokens(str(tmp_path / "tokens"))).running() as server:
+    async with LocalServer(HttpSettings(token_file=str(tmp_path / "tokens"))).running() as server:
         assert (await server.ask(chunked(BODY, trailer=bearer))).status == 401
         assert (await server.ask(chunked(BODY, headers=JSON + bearer))).status == 200
         assert (await server.ask(post())).status == 401
@@ -208,7 +202,7 @@ async def test_a_token_in_a_trailer_is_not_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [200, 40_000])
 async def test_the_limit_of_a_body_holds_on_every_path(size: int) -> None:
     """The limit holds after a good request to the same address too, and for the unpacked size of a gzip body."""
-    async with LocalServer(Limits(max_body_bytes=size)).running() as server:
+    async with LocalServer(HttpSettings(max_body_bytes=size)).running() as server:
         large, fits = BODY + b" " * size, BODY + b" " * (size - len(BODY))
         packed = JSON + "content-encoding: gzip\r\n"
         for _ in range(2):
@@ -247,7 +241,7 @@ async def test_a_client_that_is_refused_can_read_why_while_it_sends(server: Loca
 
 
 async def test_a_body_that_is_late_ends_its_connection() -> None:
-    async with LocalServer(Limits(body_timeout=0.05)).running() as server:
+    async with LocalServer(HttpSettings(body_timeout=0.05)).running() as server:
         answer = await server.refusal(post()[:-5])
         assert (answer.status, answer.detail) == (408, "the body did not arrive within 0.05 seconds")
         assert server.request_count("408") == 1
@@ -256,7 +250,7 @@ async def test_a_body_that_is_late_ends_its_connection() -> None:
 async def test_the_largest_of_bodies_that_are_too_large_together_gives_way() -> None:
     """A body of up to 64 KiB never gives way, and neither does a body that has arrived."""
     limit = 200_000
-    async with LocalServer(Limits(max_body_bytes=limit)).running() as server:
+    async with LocalServer(HttpSettings(max_body_bytes=limit)).running() as server:
         large = post(BODY + b" " * (limit - len(BODY)))
         clients = [await server.client(large[:-1000]) for _ in range(8)]
         assert (await server.ask(post())).status == 200
@@ -317,7 +311,7 @@ async def test_heads_that_are_too_large_are_refused_whole(server: LocalServer, p
 
 async def test_a_late_head_is_answered_408_and_a_silent_connection_is_closed() -> None:
     """The time begins with the head, not with the previous answer."""
-    async with LocalServer(Limits(header_timeout=1.5)).running() as server:
+    async with LocalServer(HttpSettings(header_timeout=1.5)).running() as server:
         slow = await server.client(b"GET /livez HTTP/1.1\r\nhost")
         silent = await server.client()
         reused = await server.client(post())
@@ -335,7 +329,7 @@ async def test_a_late_head_is_answered_408_and_a_silent_connection_is_closed() -
 
 @pytest.mark.parametrize("blank_line", [b"", b"\r\n"])
 async def test_an_idle_connection_stays_open_for_its_time(blank_line: bytes) -> None:
-    async with LocalServer(Limits(header_timeout=0.1, idle_timeout=2.5)).running() as server:
+    async with LocalServer(HttpSettings(header_timeout=0.1, idle_timeout=2.5)).running() as server:
         client = await server.client(post())
         for _ in range(2):
             assert (await client.answer()).status == 200
@@ -414,7 +408,7 @@ class Gate:
 
 async def test_a_connection_too_many_replaces_the_longest_idle_one_or_is_refused() -> None:
     gate = Gate()
-    async with LocalServer(Limits(max_connections=3), gate).running() as server:
+    async with LocalServer(HttpSettings(max_connections=3), gate).running() as server:
         idle = [await server.client() for _ in range(2)]
         busy = [await server.client(GET)]
         await gate.entered.acquire()
@@ -446,7 +440,7 @@ def tls_contexts(request: pytest.FixtureRequest, certificates: Certificates) -> 
 async def test_answers_that_nobody_reads_end_with_their_time(tls_contexts: TlsContexts) -> None:
     gate = Gate(b"x" * (8 << 20))
     gate.open.set()
-    async with LocalServer(Limits(answer_timeout=1.0), gate).running(*tls_contexts) as server:
+    async with LocalServer(HttpSettings(answer_timeout=1.0), gate).running(*tls_contexts) as server:
         unread = await server.client(GET * 3, buffer=4096)
         client = await server.client(GET)
         assert (await client.answer()).body == gate.answer
@@ -458,7 +452,7 @@ async def test_answers_that_nobody_reads_end_if_they_are_too_many(tls_contexts: 
     size = 16 << 20
     gate = Gate(b"x" * size)
     gate.open.set()
-    async with LocalServer(Limits(answer_timeout=WAIT_SECONDS), gate).running(*tls_contexts) as server:
+    async with LocalServer(HttpSettings(answer_timeout=WAIT_SECONDS), gate).running(*tls_contexts) as server:
         clients = [await server.client(GET, buffer=4096) for _ in range(MAX_UNREAD_BYTES // size + 4)]
         await until(lambda: len(server.causes) >= 2, "two connections end")
         assert set(server.causes) == {"unread-bytes"}

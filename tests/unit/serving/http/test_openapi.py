@@ -10,16 +10,16 @@ from typing import Any
 import httpx
 import jsonschema
 import msgspec
+import pytest
 
 from service.embedded.servers import free_port
 from service.learning.identity import Identity
 from service.learning.options import CandidateOptions, Options
 from service.serving.http.app import Topics
-from service.serving.http.auth import BearerTokens
-from service.serving.http.limits import Limits
 from service.serving.http.problems import Fault, Problem
 from service.serving.models import Model, static_model
 from service.serving.posting import Posting
+from service.settings.http import HttpSettings
 from service.settings.model import ModelSettings
 from service.snapshots.head import KeptVersion
 from service.snapshots.redis.store import RedisStore
@@ -30,7 +30,7 @@ from tests.unit.applications import serving
 from tests.unit.test_docs import GENERATOR
 
 JSON = {"content-type": "application/json"}
-LIMITS = Limits()
+HTTP = HttpSettings()
 BODY_SECONDS = 0.05
 """The time for a body in these tests; the example says ten seconds."""
 
@@ -42,11 +42,11 @@ async def stalled_body() -> AsyncIterator[bytes]:
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
-    "token missing": {"tokens": True},
+    "token missing": {"settings": {"token_file": "tokens"}},
     "unknown model": {"name": "none"},
     "unknown candidate": {"params": {"candidate": "none"}},
-    "body too slow": {"content": stalled_body, "limits": LIMITS._replace(body_timeout=BODY_SECONDS)},
-    "body too large": {"content": b" " * (LIMITS.max_body_bytes + 1)},
+    "body too slow": {"content": stalled_body, "settings": {"body_timeout": BODY_SECONDS}},
+    "body too large": {"content": b" " * (HTTP.max_body_bytes + 1)},
     "not JSON": {"headers": {"content-type": "text/csv"}},
     "encoded": {"headers": {"content-encoding": "br"}},
     "not gzip": {"headers": {"content-encoding": "gzip"}},
@@ -55,10 +55,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "unknown parameter": {"params": {"candidat": "logistic"}},
     "no snapshot yet": {"name": "new"},
     "not ready": {"ready": False},
-    "too busy": {"limits": LIMITS._replace(max_in_flight=0)},
+    "too busy": {"settings": {"max_in_flight": 0}},
     "Redis away": {},
     "Kafka away": {"content": b'{"id": "a", "label": 1, "features": {}}'},
-    "no ingest tokens": {"is_local": False},
+    "no ingest tokens": {"settings": {"host": "0.0.0.0"}},  # noqa: S104 - not bound
     "no join": {"joins": False},
     "bad record": {"content": b'{"id": "a", "label": 7, "features": {}}'},
     "defect": {"store": None},
@@ -74,7 +74,8 @@ WITH_KAFKA = {"unknown topic"}
 """Problems that tests/integration/test_posts.py shows."""
 
 
-async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
+async def test_each_problem_is_what_its_route_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "tokens").write_text("token-0123456789")
     options = Options(candidates={"logistic": CandidateOptions(Identity(rule="logistic-delta"))})
     model = static_model("learned", learner_of(Identity(), (), options), 0.0)
@@ -86,29 +87,22 @@ async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
     writer = TopicWriter(Cluster(nothing_there), "topic", create=False, warn=lambda _: None)
     joined = ModelSettings(labels=(0, 1), join={"window": "1m"}).identity()
 
-    def application(
-        limits: Limits, ready: bool, store: Any, tokens: bool, is_local: bool = True, joins: bool = True
-    ) -> Any:
-        bearer_tokens = BearerTokens(str(tmp_path / "tokens")) if tokens else None
+    async def answer(
+        method: str, path: str, ready: bool = True, store: Any = redis, name: str = "learned", settings: Any = None,
+        params: Any = None, content: Any = b'{"features": {}}', headers: Any = JSON, joins: bool = True,
+    ) -> httpx.Response:  # fmt: skip
         posting = Posting(joined, writer, writer if joins else None)
         topics = Topics(posting_of=lambda name: posting if name == "learned" else None)
-        options = {"limits": limits, "ready": ready, "store": store, "tokens": bearer_tokens, "is_local": is_local}
-        return serving(model, Model("new"), topics=topics, **options)
-
-    async def answer(
-        method: str, path: str, limits: Limits = LIMITS, ready: bool = True, store: Any = redis, tokens: bool = False,
-        name: str = "learned", params: Any = None, content: Any = b'{"features": {}}', headers: Any = JSON,
-        is_local: bool = True, joins: bool = True,
-    ) -> httpx.Response:  # fmt: skip
-        app = application(limits, ready, store, tokens, is_local, joins)
+        http = HTTP.model_copy(update=settings)
+        app = serving(model, Model("new"), topics=topics, http=http, ready=ready, store=store)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             content = content() if callable(content) else content
             body = {"content": content, "headers": headers} if method == "post" else {}
-            return await http.request(method, re.sub("{(name|model)}", name, path), params=params, **body)
+            return await client.request(method, re.sub("{(name|model)}", name, path), params=params, **body)
 
     names = set()
-    for path, routes in application(LIMITS, True, redis, False).api.openapi()["paths"].items():
+    for path, routes in serving().api.openapi()["paths"].items():
         for method, route in routes.items():
             for status, documented in route["responses"].items():
                 for name in documented["description"].split(", "):

@@ -6,12 +6,12 @@ import pytest
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.serving.http.limits import Limits
 from service.serving.http.v1_predictions import LARGE_BODY_BYTES
+from service.settings.http import HttpSettings
 from tests.fuzz.requests import HttpRequest, ask
 from tests.unit.applications import application
 
-APP = application(Learner(Identity(max_features=5)), limits=Limits(max_instances=3))
+APP = application(Learner(Identity(max_features=5)), http=HttpSettings(max_instances=3))
 
 
 async def _assert_problem(request: HttpRequest, pointer: str, reason: str) -> None:

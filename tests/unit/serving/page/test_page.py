@@ -17,11 +17,11 @@ from service.learning.identity import Identity, Places
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
-from service.serving.http.auth import BearerTokens
 from service.serving.models import Model, Models, static_model
 from service.serving.page.history import MAX_POINTS, History, Point, Points
 from service.serving.page.page_state import MAX_EVENT_BYTES
 from service.serving.page.routes import OPEN
+from service.settings.http import HttpSettings
 from tests.checks import learner_of
 from tests.conftest import event
 from tests.partitions import P0, P1
@@ -31,11 +31,12 @@ from tests.unit.applications import serving
 def client(
     *models: Model,
     history: History | None = None,
-    tokens: BearerTokens | None = None,
+    tokens: str | None = None,
     missing: Callable[[], dict[str, float]] = dict,
 ) -> httpx.AsyncClient:
     """A client of an application over these models."""
-    app = serving(*models, metrics=Metrics("0", list, lambda: True, missing), tokens=tokens, history=history)
+    http, metrics = HttpSettings(token_file=tokens), Metrics("0", list, lambda: True, missing)
+    app = serving(*models, metrics=metrics, http=http, history=history)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
 
@@ -183,7 +184,7 @@ async def test_a_model_that_cannot_answer_yet_says_why_and_an_unknown_one_is_404
 async def test_the_files_are_open_and_the_data_is_not(tmp_path: Path) -> None:
     """Nothing that the page shows can be a program, or load one."""
     (tmp_path / "tokens").write_text("a-token-0123456789\n")
-    async with client(model_of(), tokens=BearerTokens(str(tmp_path / "tokens"))) as http:
+    async with client(model_of(), tokens=str(tmp_path / "tokens")) as http:
         for path in OPEN:
             answer = await http.get(path)
             assert answer.status_code == 200, path
