@@ -25,7 +25,7 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.serving.http.app import Application
 from service.serving.model_info import Description
 from service.serving.models import Models, static_model
-from service.serving.page.history import History
+from service.serving.page.page_state import History
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings, SnapshotSettings

@@ -23,9 +23,9 @@ from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
-from service.snapshots import blobs, codec, restore
+from service.snapshots import blobs, codec
 from service.snapshots import head as heads
-from service.snapshots.content import observations, snapshot_content
+from service.snapshots.content import observations, restore_learner, snapshot_content
 from tests import formulas
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
 from tests.partitions import P0
@@ -137,7 +137,7 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     source = heads.TopicIdentity("c")
     head = msgspec.structs.replace(content.head, model="m", version=1, source=source, next=following)
     data = codec.encode_head(head)
-    return restore.restore_learner(codec.decode_head(data, blobs.digest(data)), content.blobs, options)[1]()
+    return restore_learner(codec.decode_head(data, blobs.digest(data)), content.blobs, options)[1]()
 
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> bool:

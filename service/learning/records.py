@@ -1,6 +1,7 @@
 """Partitions, and the parts of their records that learning needs: offsets, timestamps and values."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Self, TypeVar
 
 import numpy as np
@@ -63,6 +64,7 @@ def by_text(figures: Mapping[PartitionId, T]) -> dict[str, T]:
     return {str(partition): figures[partition] for partition in sorted(figures)}
 
 
+@dataclass(eq=False, repr=False)
 class Records:
     """Records of one partition, or of several, in the order in which they are learned.
 
@@ -74,17 +76,12 @@ class Records:
     ([7, 8, 9], [None, b'c'], 1, (PartitionId(2), 7))
     """
 
-    def __init__(
-        self,
-        offsets: NDArray[np.int64],
-        timestamps: NDArray[np.int64],
-        values: ValueBuffer,
-        partitions: Sequence[PartitionId],
-        numbers: NDArray[np.int64] | None = None,
-    ) -> None:
-        """`numbers` has the index of each record's partition in `partitions`; None if all are of the first one."""
-        self.offsets, self.timestamps, self.values = offsets, timestamps, values
-        self.partitions, self.numbers = partitions, numbers
+    offsets: NDArray[np.int64]
+    timestamps: NDArray[np.int64]
+    values: ValueBuffer
+    partitions: Sequence[PartitionId]
+    numbers: NDArray[np.int64] | None = None
+    """The index of each record's partition in `partitions`; None if all are of the first one."""
 
     @classmethod
     def from_values(cls, first: int, values: Sequence[bytes | None], partition: PartitionId = P0) -> "Records":

@@ -7,8 +7,7 @@ from typing import Any
 
 from service.monitoring.metrics import Metrics
 from service.serving.models import Models
-from service.serving.posting import Posting
-from service.serving.prediction_log import PredictionLog
+from service.serving.posting import Posting, PredictionLog
 from service.settings.load import Settings
 from service.settings.model import is_topic
 from service.streaming.kafka.topic_writer import TopicWriter
@@ -44,12 +43,8 @@ class ModelTopics:
         own = self._settings.model_settings(model)
         if (log := own.predictions) is None:
             return None
-
-        def count(result: str, records: int) -> None:
-            self._metrics.logged.labels(model, result).inc(records)
-
-        count("dropped", 0)  # so that its rate begins at 0
-        self._logs.append(PredictionLog(model, own.identity(), self._writer(log.topic), log.share, count))
+        counter = self._metrics.logged
+        self._logs.append(PredictionLog(model, own.identity(), self._writer(log.topic), log.share, counter))
         return self._logs[-1]
 
     def _new_posting(self, model: str) -> Posting | None:

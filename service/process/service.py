@@ -32,9 +32,8 @@ from service.learning.learner import Learner
 from service.learning.records import P0, Records
 from service.monitoring.logging import configure_logging
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.process.memory import release_memory
 from service.process.model_topics import ModelTopics
-from service.process.observer import ModelObserver
+from service.process.observer import ModelObserver, release_memory
 from service.process.scheduler import SystemClock
 from service.serving.follower import Follower, follow
 from service.serving.http.app import Application, Topics
@@ -43,7 +42,7 @@ from service.serving.http.server import HttpServer
 from service.serving.http.v1_predictions import warm_up_predictions
 from service.serving.model_info import describe
 from service.serving.models import Model, Models, ModelStatus, ServedModel, static_model
-from service.serving.page.history import History
+from service.serving.page.page_state import History
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, SaveBudget, Snapshot

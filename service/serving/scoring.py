@@ -24,7 +24,7 @@ from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving.models import Models, ServedModel, read_all
-from service.serving.prediction_log import PredictionLog
+from service.serving.posting import PredictionLog
 from service.serving.predictions import Contribution, LabelScore, Prediction, PredictionRequest, PredictParameters
 from service.streaming.records import Message
 

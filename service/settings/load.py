@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
@@ -22,7 +22,6 @@ from service.settings.kafka import KafkaSettings
 from service.settings.model import TOPIC_NAME, ModelSettings, is_topic
 from service.settings.redis import RedisSettings
 from service.settings.section import Section, Texts, comma_separated
-from service.settings.sources import SettingSources
 from service.text import did_you_mean, format_error, join_expected
 
 _START = re.compile(r"((?:[\w.-]+-)?\d+):(\d+)", re.ASCII)
@@ -57,6 +56,47 @@ def _matching(patterns: Iterable[str], topic: str) -> str | None:
             if pattern.startswith("^") and re.search(pattern, topic):
                 return pattern
     return None
+
+
+class SettingSources(NamedTuple):
+    """The values of each source, as tables within tables. The first source that has a value wins."""
+
+    flags: Mapping[str, Any] = {}
+    environment: Mapping[str, Any] = {}
+    file: Mapping[str, Any] = {}
+    path: Path = Path()
+
+    def merged(self) -> dict[str, Any]:
+        """The settings of all sources."""
+        return _merge(self.file, _merge(self.environment, self.flags))
+
+    def find_source(self, where: Sequence[str]) -> tuple[Sequence[str], str]:
+        """The place of a setting or table, and its source. A model's may be in `[model]`, which is for all models."""
+        for place in (where, ("model", *where[2:])) if len(where) > 1 and where[0] == "models" else (where,):
+            environment = f"environment {_variable(place)}"
+            for source, values in (("flag", self.flags), (environment, self.environment), (str(self.path), self.file)):
+                if _within(values, place) is not None:
+                    return place, source
+        return where, "default"
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; a name that both have is a merged table if both values are tables, else the value of `over`."""
+    shared = [name for name, value in over.items() if isinstance(value, dict) and isinstance(under.get(name), dict)]
+    return {**under, **over, **{name: _merge(under[name], over[name]) for name in shared}}
+
+
+def _variable(place: Sequence[str]) -> str:
+    """The variable that a setting is read from: its own, or that of a table around it, which is JSON."""
+    names = ["PERCEPTRON_" + "__".join(place[:depth]).upper() for depth in range(len(place), 0, -1)]
+    variables = {name.upper() for name in os.environ}
+    return next((name for name in names if name in variables), f"{names[0]}__…")
+
+
+def _within(values: Any, place: Sequence[str]) -> Any:
+    for name in place:
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
 
 
 class SnapshotSettings(Section):

@@ -14,8 +14,7 @@ from service.learning.classifier import Counts
 from service.learning.evaluation.confidence_sequences import PairedComparison
 from service.learning.evaluation.feature_watch import FeatureFigures
 from service.learning.evaluation.mistake_bound import SegmentSums
-from service.learning.evaluation.prequential import Margins, PredictedCounts
-from service.learning.evaluation.ranking import Ranking
+from service.learning.evaluation.prequential import Margins, PredictedCounts, Ranking
 from service.learning.identity import Identity
 from service.learning.join.join import JoinState
 from service.learning.learner import Amendment, OffsetGaps

@@ -22,8 +22,8 @@ from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.records import PartitionId
 from service.learning.weights_file import WeightsFile
-from service.snapshots import blobs, codec, restore
-from service.snapshots.content import NOTHING_STORED, Content, Stored, snapshot_content
+from service.snapshots import blobs, codec
+from service.snapshots.content import NOTHING_STORED, Content, Stored, missing_blobs, restore_learner, snapshot_content
 from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, TopicIdentity, Writer
 from service.snapshots.ports import Clock, Commit, ModelStore, Offload
 
@@ -103,12 +103,12 @@ async def read_snapshot(
     store: ModelStore, model: str, head: Head, digest: str, offload: Offload, options: Options, before: Snapshot | None
 ) -> Snapshot:
     """The snapshot of a model's head with this digest; raises BlobMissing and SnapshotDamaged."""
-    names = restore.missing_blobs(head, before.stored if before else NOTHING_STORED)
+    names = missing_blobs(head, before.stored if before else NOTHING_STORED)
     parts = await store.blobs(model, names)
     if lost := [name for name in names if name not in parts]:
         raise BlobMissing(f"blob {lost[0][:12]} is missing")
     base = (before.learner, before.stored) if before else None
-    stored, finish = await offload(restore.restore_learner, head, parts, options, base)
+    stored, finish = await offload(restore_learner, head, parts, options, base)
     return Snapshot(head, digest, finish(), stored)
 
 

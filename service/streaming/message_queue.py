@@ -44,7 +44,7 @@ class MessageQueue:
         self._messages.append((message, message.wire_size))
         self._acknowledged.clear()
         self._waiting.set()
-        self._bytes += _memory(self._messages[-1])
+        self._bytes += message.memory
 
     @property
     def full(self) -> bool:
@@ -78,7 +78,7 @@ class MessageQueue:
                 elif isinstance(answer, BaseException):
                     raise answer
             self._messages[: len(part)] = refused
-            self._bytes += sum(map(_memory, refused)) - sum(map(_memory, part))
+            self._bytes += sum(message.memory for message, _ in refused) - sum(message.memory for message, _ in part)
             if refused:
                 if any(isinstance(answer, MessageSizeTooLargeError | RecordListTooLargeError) for answer in answers):
                     await self._read_limit()
@@ -99,8 +99,3 @@ class MessageQueue:
         """Ask the broker for the topic's limit. Without the right to ask, the limit stays as it is."""
         with contextlib.suppress(DependencyError):
             self._limit = min(MAX_MESSAGE_BYTES, await self._clients.cluster.largest_batch(self._topic))
-
-
-def _memory(sized: tuple[Message, int]) -> int:
-    """About how many bytes of memory a message takes."""
-    return 1000 + sized[1] + 72 * len(sized[0].headers)

@@ -43,6 +43,11 @@ class Message(NamedTuple):
     """Milliseconds since 1970; None is the time when it is sent. If the broker refuses it, the message has none."""
 
     @property
+    def memory(self) -> int:
+        """About how many bytes of memory it takes."""
+        return 1000 + len(self.key or b"") + len(self.value or b"") + 150 * len(self.headers)
+
+    @property
     def wire_size(self) -> int:
         """The most bytes of a batch that has only this message: the client and the broker limit this number."""
         return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(self.key, self.value, self.headers))

@@ -10,7 +10,7 @@ from tests.source_copy import write_changed_copy
 
 HERE = Path(__file__).parents[2]
 STREAMING, SNAPSHOTS, LEARNING = "service/streaming/", "service/snapshots/", "service/learning/"
-WORLD, CLASSIFIER, RESTORE = "tests/simulation/world.py", f"{LEARNING}classifier.py", f"{SNAPSHOTS}restore.py"
+WORLD, CLASSIFIER, RESTORE = "tests/simulation/world.py", f"{LEARNING}classifier.py", f"{SNAPSHOTS}content.py"
 LEARN, KEEPER, CODEC = f"{STREAMING}learn_loop.py::LearnLoop", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
 JOIN, MEMORY = f"{LEARNING}join/join.py::Join", f"{LEARNING}join/memory.py"
 RESUME, SEQUENCE = f"{STREAMING}resume_check.py", f"{STREAMING}kafka/fetching/offset_sequence.py::OffsetSequence"

@@ -233,7 +233,8 @@ class Named(Columns):
         return [(name, column, value, 1) for name, column, value in terms if column]
 
     def name_of(self, column: int) -> str:
-        return self.names[column - 1]
+        name: str = self.names[column - 1]
+        return name
 
     def column_of(self, name: str) -> int | None:
         return int(self.names.numbers_of([name])[0]) or None

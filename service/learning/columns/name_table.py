@@ -8,7 +8,7 @@ is compiled. In compiled loops a name is an offset and a size: its first byte is
 import secrets
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +35,7 @@ class Utf8Names(Sequence[str]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, part: int) -> str: ...
-    @overload
-    def __getitem__(self, part: slice) -> list[str]: ...
-    def __getitem__(self, part: int | slice) -> str | list[str]:
+    def __getitem__(self, part: Any) -> Any:
         if not isinstance(part, slice):
             i = range(self._count)[part]
             return self[i : i + 1][0]

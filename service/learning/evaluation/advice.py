@@ -39,28 +39,23 @@ def advice(learner: Learner) -> dict[str, str]:
     >>> advice(learner)["rejected"]
     'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'
     """
-    lines, recent, events = {}, learner.main.observations.recent, learner.main.counts.events
-    if (ignored := learner.main.counts.ignored_features) and isinstance(learner.columns, Named):
-        lines["columns"] = _full_columns(learner, ignored, learner.columns)
-    line = _missed_labels(learner) if learner.serving.counts.events >= 2 * recent.window else ""
+    recent, events = learner.main.observations.recent, learner.main.counts.events
+    missed = _missed_labels(learner) if learner.serving.counts.events >= 2 * recent.window else ""
     accuracy, baseline = recent.average_accuracy if learner.main.averaged else recent.accuracy, recent.baseline
     frequent = "most frequent" if learner.identity.multiclass else "more frequent"
     below = accuracy is not None and baseline is not None and accuracy < baseline
     # A model that finds a rare label is wrong more often than one that never predicts it, and more useful. One that
     # misses all rare labels gains nothing from settings with which it never predicts them.
-    below = below and not _finds_rare(learner.main) and not (line and (baseline or 0.0) > 1.0 - RARE)
+    below = below and not _finds_rare(learner.main) and not (missed and (baseline or 0.0) > 1.0 - RARE)
+    lines = {"columns": _full_columns(learner)}
     # The first window does not count: the model began with nothing.
     if events >= 2 * recent.window and below:
         lines["accuracy"] = (
             f"{accuracy:.1%} of the last {recent.window:,} predictions were right, fewer than the {baseline:.1%} of "
             f"always predicting the {frequent} label: try {_accuracy_settings(learner)}"
         )
-    if events >= 2 * recent.window and (runs := _runs(learner)):
-        lines["runs"] = runs
-    if line:
-        lines["recall"] = line
-    if learner.best is None and (line := _better_candidate(learner)):
-        lines["candidate"] = line
+    lines["runs"] = _runs(learner) if events >= 2 * recent.window else ""
+    lines |= {"recall": missed, "candidate": _better_candidate(learner) if learner.best is None else ""}
     serve = learner.serve
     if serve not in MODEL_ITSELF and learner.answering is None:
         candidate = learner.candidates.get(serve)
@@ -89,9 +84,8 @@ def advice(learner: Learner) -> dict[str, str]:
             f"more than half of its records, {rejected:,} of {rejected + events:,}, were rejected: "
             "`perceptron suggest` says what to set"
         )
-    if not learner.identity.needs_ids and (line := repeated_ids(learner.last_events.ids)):
-        lines["ids"] = line
-    return lines
+    lines["ids"] = "" if learner.identity.needs_ids else repeated_ids(learner.last_events.ids)
+    return {name: line for name, line in lines.items() if line}
 
 
 def _runs(learner: Learner) -> str:
@@ -135,8 +129,11 @@ def _better_candidate(learner: Learner) -> str:
     return f'candidate {best} is better by {100.0 * gains[best]:.1f} points: serve = "{best}"'
 
 
-def _full_columns(learner: Learner, ignored: int, columns: Named) -> str:
-    """A line about a model that has a column for none of the new names."""
+def _full_columns(learner: Learner) -> str:
+    """A line about a model that has a column for none of the new names; "" if it has room."""
+    columns, ignored = learner.columns, learner.main.counts.ignored_features
+    if not (ignored and isinstance(columns, Named)):
+        return ""
     count, (prefix, members) = len(columns.names), columns.largest_group
     tries = ['features = "hashed"']
     if prefix:

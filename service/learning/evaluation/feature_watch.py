@@ -63,16 +63,11 @@ class FeatureWatch:
         self._unknown, self._turned, self._changed = np.zeros((3, MAX_FEATURES), np.int64)
         self._events = 0
         self._turns: dict[int, tuple[PartitionId, int]] = {}
-        self.figures = FeatureFigures()
+        self.figures, self._usual = FeatureFigures(), frozenset[str]()
 
-    @property
-    def figures(self) -> FeatureFigures:
-        """What is known: see `FeatureFigures`."""
-        return self._figures
-
-    @figures.setter
-    def figures(self, figures: FeatureFigures) -> None:
-        self._figures, self._usual = figures, frozenset(figures.usual)
+    def restore(self, figures: FeatureFigures) -> None:
+        """Take over figures, as those of a snapshot."""
+        self.figures, self._usual = figures, frozenset(figures.usual)
         for name in figures.usual:
             self._features[self._slot(name) >> 1, _IS_USUAL] = 1
 
@@ -100,9 +95,8 @@ class FeatureWatch:
             names = [*self._numbers]
             usual, missing = (np.flatnonzero(self._features[:, i]) - 1 for i in (_IS_USUAL, _IS_MISSING))
             kept = tuple(names[i] for i in usual[:MAX_USUAL].tolist())
-            self.figures = replace(
-                self.figures, usual=kept, missing=tuple(names[i] for i in missing.tolist() if names[i] in kept)
-            )
+            lacking = tuple(names[i] for i in missing.tolist() if names[i] in kept)
+            self.restore(replace(self.figures, usual=kept, missing=lacking))
 
     def _slot(self, name: str) -> int:
         feature, is_category, _ = name.partition("=")

@@ -11,8 +11,7 @@ import numpy as np
 from service.learning.columns.columns import Batch
 from service.learning.evaluation.confusion import Confusion
 from service.learning.evaluation.mistake_bound import MIN_GAMMA, BoundSegment, SegmentSums, no_bound_reason
-from service.learning.evaluation.prequential import PrequentialWindow
-from service.learning.evaluation.ranking import Ranking
+from service.learning.evaluation.prequential import PrequentialWindow, Ranking
 from service.learning.identity import Identity
 from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Learned, Vector, squared_norm

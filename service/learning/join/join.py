@@ -195,7 +195,16 @@ class Join:
 
     def state(self, following: Mapping[PartitionId, int]) -> JoinState:
         """What a head keeps of the join; `following` are the next offsets."""
-        return self.stored or self._state(following)
+        if self.stored:
+            return self.stored
+        m, partitions = self._memory, dict[PartitionId, PartitionState]()
+        times = m.items["time"][m.items["state"] == memory.HELD]
+        columns = m.tails.tolist(), m.partitions["label_time"].tolist(), memory.oldest_offsets(m, True).tolist()
+        for p, tail, label_time, oldest in zip(self._numbers, *columns, strict=True):
+            partitions[p] = PartitionState(tail, label_time, min(oldest, following[p]))
+        stream_time, closed, dropped_until = m.state[_KEPT_TIMES].tolist()
+        since = int(times.min()) if len(times) else None
+        return JoinState(stream_time, closed, dropped_until, partitions, len(times), since, self._digest())
 
     def finish_rebuild(self) -> bool:
         """All that the stored state remembers was read again; returns whether it is the same."""
@@ -223,16 +232,6 @@ class Join:
         self.stored = JoinState(self.stored.stream_time, self.stored.closed, time, partitions, 0, None, f"{0:016x}")
         self._memory.counts[memory.DROPPED] += held
         return held
-
-    def _state(self, following: Mapping[PartitionId, int]) -> JoinState:
-        m, partitions = self._memory, dict[PartitionId, PartitionState]()
-        times = m.items["time"][m.items["state"] == memory.HELD]
-        columns = m.tails.tolist(), m.partitions["label_time"].tolist(), memory.oldest_offsets(m, True).tolist()
-        for p, tail, label_time, oldest in zip(self._numbers, *columns, strict=True):
-            partitions[p] = PartitionState(tail, label_time, min(oldest, following[p]))
-        stream_time, closed, dropped_until = m.state[_KEPT_TIMES].tolist()
-        since = int(times.min()) if len(times) else None
-        return JoinState(stream_time, closed, dropped_until, partitions, len(times), since, self._digest())
 
     def restore(self, state: JoinState, partitions: Sequence[PartitionId], counts: Mapping[str, int]) -> None:
         """Continue from a head's state; `rebuild` brings back what is remembered, before records are applied."""

@@ -23,10 +23,8 @@ from service.serving.http import openapi, problems, swagger_ui, v1
 from service.serving.http.request_bodies import InFlight
 from service.serving.models import Models
 from service.serving.page import routes
-from service.serving.page.history import History
-from service.serving.page.page_state import PageState
-from service.serving.posting import Posting
-from service.serving.prediction_log import PredictionLog
+from service.serving.page.page_state import History, PageState
+from service.serving.posting import Posting, PredictionLog
 from service.serving.scoring import Predictor
 from service.settings.http import HttpSettings
 from service.settings.section import loopback

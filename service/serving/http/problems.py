@@ -86,10 +86,9 @@ async def answer_to(_request: Any, error: Exception) -> Response:
         return response(422, f"{where}: {detail}", Fault(where, reason))
     if isinstance(error, Unstored):
         return response(503, str(error), records=error.places)
-    if isinstance(error, BadRecords):
-        return response(422, str(error), *(Fault(fault.pointer, fault.reason) for fault in error.faults))
-    if isinstance(error, Rejected):
-        return response(422, str(error), Fault(error.pointer, error.reason))
+    if isinstance(error, BadRecords | Rejected):
+        faults = [error] if isinstance(error, Rejected) else error.faults
+        return response(422, str(error), *(Fault(fault.pointer, fault.reason) for fault in faults))
     for kind, status in STATUSES.items():
         if isinstance(error, kind):
             return response(status, str(error))

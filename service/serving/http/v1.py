@@ -23,9 +23,8 @@ from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
-from service.serving.http.endpoint import Endpoint
+from service.serving.http.endpoint import Endpoint, Predict
 from service.serving.http.openapi import request_body, responses
-from service.serving.http.predict import Predict
 from service.serving.http.request_bodies import InFlight
 from service.serving.http.v1_posts import EventsRequest, LabelsRequest, Post, StoredRecords
 from service.serving.http.v1_predictions import PredictionResponse, PredictRequest, V1Request
@@ -149,9 +148,6 @@ def install_v1(
     """Add the routes of this protocol to `app`; returns those whose requests need nothing of FastAPI."""
     page_at_a_time = asyncio.Lock()
 
-    def count(model: str, kind: str, result: str, number: int) -> None:
-        metrics.ingested.labels(model, kind, result).inc(number)
-
     def direct(endpoint: Endpoint, function: Callable[..., None], tag: str, answers: Any, extra: Any) -> APIRoute:
         """FastAPI documents the function, and the endpoint answers the requests."""
         path = f"/v1/models/{{name}}/{function.__name__.removeprefix('post_')}"
@@ -169,7 +165,7 @@ def install_v1(
         ("labels", post_labels, LabelsRequest, {"id": "r-17", "label": 1}),
     ):
         body = request_body(request, {"single": example, "batch": {kind: [example]}}, ndjson=True)
-        routes.append(direct(Post(kind, posting_of, in_flight, count), function, "records", answers, body))
+        routes.append(direct(Post(kind, posting_of, in_flight, metrics.ingested), function, "records", answers, body))
 
     @app.get("/v1/models", tags=["models"], responses=responses({401: "token missing"}, ModelList))
     async def list_models() -> Response:

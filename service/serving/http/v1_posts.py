@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
+from prometheus_client import Counter
 from starlette.types import Receive, Scope
 
 from service.errors import BadRecords, DependencyError, NotFound, Rejected, UnknownModel
@@ -61,15 +62,12 @@ class StoredRecords(msgspec.Struct, forbid_unknown_fields=True):
 class Post(Endpoint):
     """Answers requests that post events, or labels."""
 
-    def __init__(
-        self, kind: str, find: Callable[[str], Posting | None], in_flight: InFlight,
-        count: Callable[[str, str, str, int], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, kind: str, find: Callable[[str], Posting | None], in_flight: InFlight, counter: Counter) -> None:
         """`kind` is "events" or "labels". `find` returns how a model takes posts, None if there is no such model.
 
-        `count` gets a model, the kind, the result and a number of records.
+        `counter` counts records by model, kind and result.
         """
-        self._kind, self._find, self._in_flight, self._count = kind, find, in_flight, count
+        self._kind, self._find, self._in_flight, self._counter = kind, find, in_flight, counter
 
     async def answer(self, scope: Scope, receive: Receive) -> bytes:
         """Store the records, and say where."""
@@ -115,8 +113,8 @@ class Post(Endpoint):
             why = str(error)
         stored = zip(written, delivery.places, strict=True) if delivery else ()
         places = {i: StoredRecord(writer.topic, *place) for i, place in stored if place}
-        self._count(model, self._kind, "stored", len(places))
-        self._count(model, self._kind, "unstored", len(written) - len(places))
+        self._counter.labels(model, self._kind, "stored").inc(len(places))
+        self._counter.labels(model, self._kind, "unstored").inc(len(written) - len(places))
         answer = [places.get(i) for i in range(len(records))]
         if why:
             raise Unstored(why, answer)

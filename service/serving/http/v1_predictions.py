@@ -223,16 +223,13 @@ class V1Request(msgspec.Struct, gc=False):
             body = _decode_request(self.body)
         except msgspec.DecodeError:  # there is a NaN, which this model reads as it does the string
             body = _decode_request(_STRING_OR_NAN.sub(lambda match: match[1] or b'"NaN"', self.body))
-        match self.input_field:
-            case "features":
-                return [Asked("", body.features or empty, body.id or empty, is_event=False)]
-            case "event":
-                return [Asked("/event", body.event or empty, empty, is_event=True)]
-            case "events":
-                events = enumerate(body.events or ())
-                return [Asked(f"/events/{i}", each, empty, is_event=True) for i, each in events]
-        instances = enumerate(body.instances or ())
-        return [Asked(f"/instances/{i}", each.features, each.id or empty, is_event=False) for i, each in instances]
+        field, value = self.input_field, getattr(body, self.input_field)
+        if field in ("event", "events"):
+            events = value if field == "events" else [value]
+            return [Asked(POINTERS[field].format(i), each, empty, is_event=True) for i, each in enumerate(events)]
+        instances, pointer = (value, "/instances/{}") if field == "instances" else ([body], "")
+        rows = enumerate(instances)
+        return [Asked(pointer.format(i), each.features, each.id or empty, is_event=False) for i, each in rows]
 
     def answer(
         self, predictions: list[shapes.Prediction], model: str, version: int, ahead: int, candidate: str | None

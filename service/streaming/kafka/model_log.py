@@ -17,8 +17,13 @@ from service.learning.records import PartitionId
 from service.snapshots.head import TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.cluster import KafkaClients
-from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, PartitionBuffer, partitions_of
-from service.streaming.kafka.fetching.record_lookup import find_records
+from service.streaming.kafka.fetching.fetcher import (
+    Fetcher,
+    ModelPartition,
+    PartitionBuffer,
+    find_records,
+    partitions_of,
+)
 from service.streaming.kafka.log_queries import log_bounds, topic_id
 from service.streaming.message_queue import MessageQueue
 from service.streaming.ports import Gap

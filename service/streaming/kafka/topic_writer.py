@@ -56,13 +56,6 @@ class _Waiting(NamedTuple):
     message: Message
     delivery: Delivery
     number: int
-    memory: int
-
-
-def _memory(message: Message) -> int:
-    """About how many bytes of memory a message takes."""
-    key, value, headers, _ = message
-    return 1000 + len(key or b"") + len(value or b"") + 150 * len(headers)
 
 
 class TopicWriter:
@@ -82,8 +75,8 @@ class TopicWriter:
     def add(self, messages: Sequence[Message]) -> Delivery | None:
         """Take records to write, at least one; takes none and returns None if too many wait."""
         delivery = Delivery(len(messages))
-        waiting = [_Waiting(message, delivery, i, _memory(message)) for i, message in enumerate(messages)]
-        size = sum(each.memory for each in waiting)
+        waiting = [_Waiting(message, delivery, i) for i, message in enumerate(messages)]
+        size = sum(message.memory for message in messages)
         if self._bytes and self._bytes + size > MAX_QUEUED_BYTES:
             return None
         self._queue += waiting
@@ -176,7 +169,7 @@ class TopicWriter:
         """Say that records are stored, at offsets from `first` on, or why they are lost."""
         for offset, each in enumerate(waiting, first):
             each.delivery.end(each.number, None if why else (partition, offset), why)
-        self._bytes -= sum(each.memory for each in waiting)
+        self._bytes -= sum(each.message.memory for each in waiting)
         if not self._bytes:
             self._added.clear()
             self._empty.set()

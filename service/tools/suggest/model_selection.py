@@ -68,7 +68,7 @@ class Trial(NamedTuple):
     auc: float | None = None
     average_precision: float | None = None
     log_loss: float | None = None
-    """How well the scores in the later half rank its events: see `evaluation.ranking`."""
+    """How well the scores in the later half rank its events: see `evaluation.prequential`."""
 
     @property
     def name(self) -> str:

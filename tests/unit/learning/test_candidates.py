@@ -13,8 +13,8 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
-from service.snapshots import blobs, codec, restore
-from service.snapshots.content import snapshot_content
+from service.snapshots import blobs, codec
+from service.snapshots.content import restore_learner, snapshot_content
 from service.snapshots.rollback import restore_version as restored_version
 from tests.checks import learner_of, restored, state_digest
 from tests.conftest import event
@@ -170,10 +170,10 @@ async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
     learn(learner, "c")
     second_save = await save(saver, learner)
     stored_blobs = {name[2:]: blob for name, blob in redis.state.items() if name[:2] == "b:"}
-    earlier, _ = restore.restore_learner(first_save.head, stored_blobs, options)
+    earlier, _ = restore_learner(first_save.head, stored_blobs, options)
     new = restored_version(first_save.head, earlier, second_save.head, second_save.digest, {}, 7.0)
     data = codec.encode_head(new)
-    restored_learner = restore.restore_learner(codec.decode_head(data, blobs.digest(data)), stored_blobs, options)[1]()
+    restored_learner = restore_learner(codec.decode_head(data, blobs.digest(data)), stored_blobs, options)[1]()
     assert restored_learner.candidates["wide"].since == {P0: 0, P1: 5}
     assert restored_learner.candidates["wide"].weights.tolist() == weights
     assert restored_learner.reconcile() == ([], [])
@@ -185,4 +185,4 @@ def test_a_state_that_does_not_match_its_digest_is_damaged() -> None:
     content = snapshot_content(learner_of(Identity(), [event({"a": 1.0}, 1)]))
     altered_head = msgspec.structs.replace(content.head, state_digest="0" * 64)
     with pytest.raises(SnapshotDamaged):
-        restore.restore_learner(altered_head, content.blobs, Options())
+        restore_learner(altered_head, content.blobs, Options())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sklearn import metrics
 
-from service.learning.evaluation.ranking import MIN_LABEL_EVENTS
+from service.learning.evaluation.prequential import MIN_LABEL_EVENTS
 from service.learning.identity import Identity
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records

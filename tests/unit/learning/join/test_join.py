@@ -17,8 +17,7 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import PartitionId, Records
 from service.serving.model_info import Accuracy
-from service.snapshots.content import snapshot_content
-from service.snapshots.restore import restore_learner
+from service.snapshots.content import restore_learner, snapshot_content
 from tests.join_oracle import JoinOracle, JoinRecord, JoinSettings
 
 START = 1_700_000_000_000

@@ -8,9 +8,8 @@ from aiokafka import TopicPartition
 
 from service.learning.records import PartitionId
 from service.streaming.kafka import log_queries
-from service.streaming.kafka.fetching.fetcher import ModelPartition, PartitionBuffer
+from service.streaming.kafka.fetching.fetcher import ModelPartition, PartitionBuffer, find_records
 from service.streaming.kafka.fetching.record_batch import RecordsBuilder
-from service.streaming.kafka.fetching.record_lookup import find_records
 from service.streaming.kafka.log_queries import PartitionResponse
 from service.streaming.records import KafkaRecord
 from tests.batches import add_checksum, build_batch
