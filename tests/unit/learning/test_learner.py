@@ -67,8 +67,7 @@ def test_offsets_that_do_not_go_on_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "start"),
-    [("logistic-delta", "zero"), ("perceptron", "random:7"), ("lms", "zero"), ("half-step", "zero")],
+    ("rule", "start"), [("logistic-delta", "zero"), ("perceptron", "random:7"), ("lms", "zero"), ("half-step", "zero")]
 )
 def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start: str) -> None:
     """The model stops at the same event as the plain formula, in slices of any size and over restores.

@@ -90,11 +90,7 @@ AVERAGED = {"rule": "logistic-delta", "average": True}
 @pytest.mark.parametrize(
     ("kind", "model", "suggestion"),
     [
-        (
-            "accuracy",
-            POOR,
-            'scale = "standard" or average = "recent" with serve = "average" or rule =',
-        ),
+        ("accuracy", POOR, 'scale = "standard" or average = "recent" with serve = "average" or rule ='),
         ("accuracy", POOR | {"rule": "lms", "scale": "standard"}, 'rule = "logistic-delta"'),
         ("accuracy", POOR | AVERAGED | {"averaged": 20}, 'serve = "average", which was right in 80.0%'),
         ("accuracy", POOR | AVERAGED | {"averaged": 40, "serve": "average", "scale": "standard"}, "other features"),

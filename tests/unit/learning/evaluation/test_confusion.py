@@ -21,8 +21,7 @@ WINDOW, EVENTS = 40, 150
 
 @pytest.mark.parametrize("serve", ["last", "average"])
 @pytest.mark.parametrize(
-    ("labels", "above"),
-    [(("a", "b"), None), (("a", "b"), -0.5), (("a", "b"), 0.25), (("a", "b", "c", "never"), None)],
+    ("labels", "above"), [(("a", "b"), None), (("a", "b"), -0.5), (("a", "b"), 0.25), (("a", "b", "c", "never"), None)]
 )
 def test_figures_of_the_served_weights_are_those_of_scikit_learn(
     labels: tuple[str, ...], above: float | None, serve: Any

@@ -130,10 +130,8 @@ def test_row_7_the_mistake_bound_whatever_the_order() -> None:
         assert separation == Separation(3.0, 1.0, 29.0)
         assert separation.updates == 87.0
         passes, w = fit(identity, data)
-        vector = find_certificate(data).vector
-        assert vector is not None
-        bound = batch_training.check_bound(identity, data, norms(passes), {"own": w, "program": vector})
-        assert bound is not None
+        vector: Any = find_certificate(data).vector
+        bound: Any = batch_training.check_bound(identity, data, norms(passes), {"own": w, "program": vector})
         assert (bound.vector, bound.held) == ("program", True)
         assert bound.novikoff == pytest.approx(51.0)
         assert bound.updates == sum(p.mistakes for p in passes) <= 51
@@ -148,8 +146,7 @@ def test_row_8_both_sides_at_every_update() -> None:
     squared_norms = [float(b @ b) for a, b in itertools.pairwise(states) if (a != b).any()]
     assert norms(passes).tolist() == squared_norms
     assert len(squared_norms) == 18
-    separation = batch_training.find_separation(identity, data.batch, np.array([-4.0, 3.0, 2.0]))
-    assert separation is not None
+    separation: Any = batch_training.find_separation(identity, data.batch, np.array([-4.0, 3.0, 2.0]))
     low, high = separation.sides(np.arange(1.0, 19.0))
     for n, squared in enumerate(squared_norms, 1):
         assert (low[n - 1], high[n - 1]) == (n * n / 29, 3 * n)
@@ -165,8 +162,7 @@ def test_row_9_hus_bound_from_any_start() -> None:
     identity = positional(start=start.identity)
     data = gather(identity, boolean(AND), start)
     passes, w = fit(identity, data)
-    bound = batch_training.check_bound(identity, data, norms(passes), {"own": w})
-    assert bound is not None
+    bound: Any = batch_training.check_bound(identity, data, norms(passes), {"own": w})
     gamma = min(y * (w @ x) for x, y in augment(boolean(AND))) / np.linalg.norm(w)
     d_squared = float(np.sum((start.vector - (3 + 1) / (2 * gamma) * w / np.linalg.norm(w)) ** 2))
     assert bound.hu == pytest.approx(d_squared)
@@ -220,10 +216,8 @@ def test_bounds_hold_on_separable_data(
     if not records:
         return
     assert passes[-1].errors == 0, "by the theorem, training converges"
-    vector = separate(training.batch, training.start.shape, classes).vector
-    assert vector is not None
-    bound = batch_training.check_bound(identity, training, norms(passes), {"own": w, "program": vector, "u": u})
-    assert bound is not None
+    vector: Any = separate(training.batch, training.start.shape, classes).vector
+    bound: Any = batch_training.check_bound(identity, training, norms(passes), {"own": w, "program": vector, "u": u})
     assert bound.held
     assert bound.updates == sum(p.updates for p in passes) == sum(p.errors for p in passes)
     assert (bound.novikoff is None) == (bound.norms is None) == (seed is not None)
@@ -233,8 +227,7 @@ def test_bounds_hold_on_separable_data(
         margins, squared = batch_training.margins(training.batch, u)
         lengths = eta * training.batch.weights
         gamma, radius = (lengths * margins).min() / np.linalg.norm(u), (lengths * np.sqrt(squared)).max()
-        separation = batch_training.find_separation(identity, training.batch, u)
-        assert separation is not None
+        separation: Any = batch_training.find_separation(identity, training.batch, u)
         assert separation.updates == pytest.approx(2 * radius**2 / gamma**2)
 
 
@@ -246,8 +239,7 @@ def test_bounds_count_what_a_margin_lets_an_update_add(label: int, margin: tuple
     passes, w = fit(identity, data)
     assert (sum(p.mistakes for p in passes), passes[-1].updates, passes[-1].errors) == (1, 0, 0)
     assert norms(passes).tolist() == [10.0 * n * n for n in range(1, 12)]
-    bound = batch_training.check_bound(identity, data, norms(passes), {"own": w})
-    assert bound is not None
+    bound: Any = batch_training.check_bound(identity, data, norms(passes), {"own": w})
     assert (bound.updates, bound.held) == (11, True)
     assert bound.novikoff == pytest.approx(21.0)
 
@@ -309,13 +301,7 @@ def test_row_15_data_that_nothing_separates() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-@given(
-    points=st.lists(
-        st.tuples(st.tuples(*[st.integers(-3, 3)] * 2), st.integers(0, 3)),
-        min_size=1,
-        max_size=12,
-    )
-)
+@given(points=st.lists(st.tuples(st.tuples(*[st.integers(-3, 3)] * 2), st.integers(0, 3)), min_size=1, max_size=12))
 def test_the_evidence_is_a_vector_or_a_combination(classes: int, points: Any) -> None:
     """A vector separates, checked in exact fractions; or a combination of events is zero within the tolerance.
 

@@ -140,10 +140,7 @@ async def test_the_form_has_the_members_that_the_model_reads() -> None:
         (model_of(vector, value_format=DOUBLE_VECTOR, features="positional", dimension=2), [1.5, 2.0]),
         (model_of(packed, value_format=MESSAGE_PACK), {"a": 3, "b": "z"}),
         (model_of(event(features, 1)), features),
-        (
-            model_of(event(features, 1), event=Places(only=("e.1", "user.*"))),
-            {"user": features["user"], "e": [1, 2]},
-        ),
+        (model_of(event(features, 1), event=Places(only=("e.1", "user.*"))), {"user": features["user"], "e": [1, 2]}),
         (model_of(event(large, 1)), None),
         (model_of(), None),
     ):
