@@ -85,8 +85,11 @@ class Posting:
         `pointer` is the JSON pointer of one of them in the request, with `{}` in place of its index.
         """
         async with self._turn:  # a reader is not for several threads
-            read = self._read_labels if kind == "labels" else self._read_events
-            return await asyncio.to_thread(read, values, pointer)
+            if kind == "events":
+                return await asyncio.to_thread(self._read_events, values, pointer)
+            records, rejects = await asyncio.to_thread(self.label_records, values)
+            _check(rejects, pointer)
+            return [*records.values()]
 
     def _read_events(self, values: ValueBuffer, pointer: str) -> list[Message]:
         events, join = self._event_reader.read(values), self._identity.join or None
@@ -96,11 +99,6 @@ class Posting:
             rejects, ids = rejects + labels.rejects, ids | dict(zip(labels.records, labels.ids, strict=True))
         _check(rejects, pointer)
         return [_message(ids.get(i), value or b"") for i, value in enumerate(values)]
-
-    def _read_labels(self, values: ValueBuffer, pointer: str) -> list[Message | None]:
-        records, rejects = self.label_records(values)
-        _check(rejects, pointer)
-        return [*records.values()]
 
     def label_records(self, values: Sequence[bytes | None]) -> tuple[dict[int, Message | None], Sequence[Reject]]:
         """The records of good labels by their indices, None for one that is not written; and the rejects."""

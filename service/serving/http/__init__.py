@@ -2,6 +2,6 @@
 
 Read `app` first: every request goes through it. `endpoint` has routes without FastAPI, as for predictions, whose bodies
 `v1_predictions` reads and writes. `v1_posts` answers posts of events and labels, and `v1` everything else about models.
-`problems` words errors, `openapi` and `swagger_ui` document all of it. Below the application, `limits` guards
-connections and bodies, and `server` runs uvicorn.
+`problems` words errors, and `openapi` documents all of it. Below the application, `limits` guards connections and
+bodies, and `server` runs uvicorn.
 """

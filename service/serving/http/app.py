@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.credentials.bearer_tokens import BearerTokens, bearer_token
 from service.monitoring.metrics import Metrics
-from service.serving.http import openapi, problems, swagger_ui, v1
+from service.serving.http import openapi, problems, v1
 from service.serving.http.request_bodies import InFlight
 from service.serving.models import Models
 from service.serving.page import routes
@@ -99,7 +99,7 @@ class Application:
             # FastAPI's own telemetry would cost time at each request. Older releases ignore this.
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
-        swagger_ui.install_swagger_ui(self.api)
+        openapi.install_swagger_ui(self.api)
         routes.install_page(self.api, PageState(models, history, version, metrics.missing))
         in_flight, predictor = InFlight(http), Predictor(models, metrics, topics.log_of)
         self._direct_routes = v1.install_v1(self.api, models, store, in_flight, predictor, topics.posting_of, metrics)

@@ -1,9 +1,14 @@
-"""The parts of `/openapi.json` that FastAPI does not make of the routes: schemas of answers, problems and requests.
+"""What FastAPI does not make of `/openapi.json`: schemas of answers, problems and requests; and its page at `/docs`.
 
 The docstrings of a class and of its members are their descriptions. A test compares all of it with real answers.
+
+The service serves the files of Swagger UI itself: FastAPI's own page loads them from elsewhere. The page's
+Content-Security-Policy names everything that it may load, so that text it shows cannot run as code.
 """
 
 import ast
+import base64
+import hashlib
 import inspect
 import json
 import re
@@ -13,6 +18,11 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
+
+from service.serving.page.routes import POLICY
 
 INTRODUCTION = """
 Each model learns one Kafka topic and has its name. `POST /v1/models/{name}/predict` asks it: with `features` of one
@@ -29,6 +39,7 @@ TAGS = [
     {"name": "process", "description": "Probes for orchestrators, and metrics for Prometheus."},
 ]
 _REF = "#/components/schemas/{name}"
+_FILES = "static-offline-docs"  # links are relative, so that a proxy may serve the page under a prefix
 FORMATS = {"integer": "int64", "number": "double"}
 """Without them generated clients have numbers of 32 bits."""
 
@@ -104,3 +115,22 @@ def _described(modules: Iterable[str]) -> dict[tuple[str, str], str]:
                         case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(docstring))):
                             described[node.name, name] = " ".join(docstring.split())
     return described
+
+
+def install_swagger_ui(app: FastAPI) -> None:
+    """Serve Swagger UI at `/docs`."""
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=f"{app.title} - Swagger UI",
+        swagger_js_url=f"{_FILES}/swagger-ui-bundle.js",
+        swagger_css_url=f"{_FILES}/swagger-ui.css",
+        swagger_favicon_url=f"{_FILES}/favicon.png",
+        swagger_ui_parameters={"validatorUrl": None},
+    )
+    programs = re.findall(rb"<script>(.*?)</script>", bytes(page.body), re.DOTALL)
+    digests = (f" 'sha256-{base64.b64encode(hashlib.sha256(program).digest()).decode()}'" for program in programs)
+    page.headers["content-security-policy"] = POLICY.format("".join(digests), " 'unsafe-inline'", " data:")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return page
