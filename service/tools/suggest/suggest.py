@@ -135,7 +135,7 @@ def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choi
         other = best_trial([trial for trial in trials if getattr(trial, part) != getattr(chosen, part)])
         why = f"{figure(chosen)} in the later half; {part} {getattr(other, part)} has {figure(other)} at best"
         yield Choice(setting, value, why)
-        for added, limit in SCALES.get(value, {}).items():
+        for added, limit in (SCALES[value] if setting == "scale" else {}).items():
             yield Choice(added, limit, "one wild value does not ruin the scale of its column")
 
 

@@ -201,6 +201,14 @@ def test_an_error_says_why_nothing_can_be_suggested(records: list[Any], label: s
     assert "\n" not in str(caught.value)
 
 
+def test_a_margin_is_written_for_a_rare_label(capsys: pytest.CaptureFixture[str]) -> None:
+    rng = random.Random(2)
+    labels = [rng.random() < 0.04 for _ in range(4000)]
+    rows = [{"a": rng.gauss(y, 1), "b": rng.gauss(1.5 * y, 1), "label": y} for y in labels]
+    suggest_settings(sample(rows), "t", None, label=None, output=None, as_json=False)
+    assert "\nmargin = [0.0, 100.0]\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("values", "factor"), [(10, 1), (40, 1), (435, 1000)])
 def test_a_label_that_is_an_amount_is_warned_of(values: int, factor: int) -> None:
     """Digits are not an amount, nor are forty values that come fifty times each."""
