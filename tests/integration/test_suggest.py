@@ -83,7 +83,7 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
     (folder / "avro.jsonl").write_bytes(b"\x00\x00\x00\x00\x07abc\n")
     for arguments, code, part in (
         ((), 2, "suggest: name a FILE, or a topic with --topic TOPIC"),
-        (("avro.jsonl",), 1, "none of 1 record is a JSON object; Avro and Protobuf cannot be read"),
+        (("avro.jsonl",), 1, "Avro and Protobuf cannot be read), such as the first: Expecting value at character 0"),
         (("clicks.jsonl", "-o", "clicks.jsonl"), 2, "clicks.jsonl is there already: say --yes to write over it"),
         (("-t", topic, "-b", kafka.address), 2, f"topic {topic} does not exist at {kafka.address}"),
         (("-t", topic, "-b", NOWHERE), 3, "Connection refused"),

@@ -89,7 +89,9 @@ class Events:
                             bad(f"{self.name}, line {number}: {error}")
         except BadLine as error:  # from `rows`, which cannot go on: it names the line
             raise DataError(f"{self.name}, {error}") from None
-        except (UnicodeDecodeError, zlib.error, OSError, EOFError) as error:
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.name}, after line {number}: expected text in UTF-8: {error.reason}") from None
+        except (zlib.error, OSError, EOFError) as error:
             raise DataError(f"{self.name}, after line {number}: {error}") from None
 
     def _events(self, rows: Sequence[tuple[int, Any]]) -> list[bytes | BadLine]:

@@ -1,5 +1,6 @@
 """The members of a sample's records: their kinds and values, how they may be read, and what is odd about them."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +34,8 @@ MIXED_SHARE = 0.9
 """Strings are numbers with some exceptions if at least this share of them is."""
 WIDE_RANGE = 10**9
 """Whole numbers over such a range that hardly repeat are identifiers, unless most are small, as with amounts."""
+MIN_REPETITIONS = 20
+"""If whole numbers would repeat this often by chance, and hardly do, they count records, in whatever order."""
 MAX_DELIVERIES = 3
 """The values of an identifier that recur more often are not those of events that are sent again."""
 FIRST_YEAR = 1900
@@ -184,7 +187,10 @@ class FieldProfile:
                 return time
             low, spread = np.quantile([*map(float, numbers)], 0.25) - min(numbers), max(numbers) - min(numbers)
             is_wide = recurs_little and spread >= WIDE_RANGE and low >= spread / 100
-            is_id = is_wide or (is_rising and share >= 0.9) or (has_id_name and (is_rising or share >= 0.3))
+            width = float(spread) + 1.0  # numbers drawn from such a range repeat so often by chance:
+            by_chance = self.present + width * math.expm1(-self.present / width)
+            is_count = by_chance >= MIN_REPETITIONS and self.present - self.distinct < by_chance / 10
+            is_id = is_wide or is_count or (is_rising and share >= 0.9) or (has_id_name and (is_rising or share >= 0.3))
             if is_id and all(value == int(value) for value in numbers):
                 return Mark("identifier", f"a number that names or counts: {differ}")
         elif self.kind == "string" and not self.is_mixed and ((has_id_name and share >= 0.3) or recurs_little):

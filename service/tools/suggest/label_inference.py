@@ -19,6 +19,7 @@ GENERAL_NAMES = {"label", "labels", "target", "y", "class"}
 NAMES = GENERAL_NAMES | {
     "outcome", "clicked", "click", "converted", "conversion", "churned", "churn", "fraud", "spam", "default",
     "purchased", "bought", "cancelled", "survived", "success", "subscribed", "approved", "won", "result", "status",
+    "attrition", "dead", "died",
 }  # fmt: skip
 """Frequent names of labels."""
 MAX_TEXTS = 20
@@ -40,19 +41,19 @@ def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: 
         return _requested_path(sample, outer, members, requested), "--label says so", []
     if is_own_form and any("label" in record for record in sample.objects()):
         return ("label",), "the service's own form has it there", []
-    best_name = max((_name_score(path[-1]) for path in members), default=0)
+    best_name = max((name_score(path[-1]) for path in members), default=0)
     for path, member in members.items():
-        if _name_score(path[-1]) == best_name > 2 and {*map(label_meaning, _values(member))} == {"false", "true"}:
+        if name_score(path[-1]) == best_name > 2 and {*map(label_meaning, _values(member))} == {"false", "true"}:
             _raise_if_spelled_differently(sample, member, printable(member.name))
     likely, named = _likely_labels(members), [m for m in members.values() if m.path[-1].lower() in GENERAL_NAMES]
-    constant = "".join(f"; {printable(member.name)} {_fault(member)}" for member in named if member.distinct == 1)
+    faults = "".join(f"; {printable(member.name)} {_fault(member)}" for member in named if _fault(member))
     if not likely:
         odd = "".join(f"; {note}" for member in members.values() for note in member.notes())
-        why = f"no member looks like a label: name it with --label{constant}{odd}; {_listed(members)}"
+        why = f"no member looks like a label: name it with --label{faults}{odd}; {_listed(members)}"
         raise DataError(f"{sample.name}: {why}")
     path, *others = [(*outer, *member.path) for member in likely]
-    by_name = f"named {path[-1]} and " if _name_score(path[-1]) else ""
-    return path, f"{by_name}a {likely[0].kind} of {likely[0].distinct:,} values{constant}", others
+    by_name = f"named {path[-1]} and " if name_score(path[-1]) else ""
+    return path, f"{by_name}a {likely[0].kind} of {likely[0].distinct:,} values{faults}", others
 
 
 def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfile], requested: str) -> Path:
@@ -80,7 +81,7 @@ def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
         if _fault(member) or member.path[-1].startswith("__"):
             return False
         few_texts = member.kind == "string" and member.distinct <= MAX_TEXTS
-        score = _name_score(member.path[-1])
+        score = name_score(member.path[-1])
         is_named = score == MAX_NAME_SCORE or (score > 1 and not is_amount(member))
         return member.distinct == 2 or ((few_texts or is_named) and not member.mark(records))
 
@@ -89,12 +90,12 @@ def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
         kind = 2.0 if member.kind == "boolean" else 1.0 if values in ({0, 1}, {-1, 1}) else 0.0
         shape = 4.0 * (member.distinct == 2) + 0.5 * (len(member.path) == 1)
         absent = 1.0 - member.present / records  # such records are dead letters
-        return 2.0 * _name_score(member.path[-1]) + kind + shape - 2.0 * absent
+        return 2.0 * name_score(member.path[-1]) + kind + shape - 2.0 * absent
 
     return sorted(filter(may_be_label, reversed(members.values())), key=likelihood, reverse=True)
 
 
-def _name_score(name: str) -> int:
+def name_score(name: str) -> int:
     """A score of how likely a name is the name of a label, from 0 to MAX_NAME_SCORE."""
     words = re.split(r"[_\W]+", re.sub("([a-z])([A-Z])", r"\1_\2", name).lower())
     bare = "_".join(word for word in words if word not in ("is", "has", "was", "did"))
@@ -106,7 +107,7 @@ def _name_score(name: str) -> int:
 def _fault(member: FieldProfile) -> str | None:
     """The reason why a member cannot be a label; None if it can."""
     if member.kind not in ("boolean", "number", "string"):
-        return f"has values of kind {member.kind}: a label is a boolean, a number or a string"
+        return f"has values of kind {member.kind}: labels are all booleans, all numbers or all strings"
     if member.distinct < 2:
         return f"is always {short_json(member.example)}: a label has two values; if it is sorted by its label, {CURE}"
     if member.distinct > MAX_CLASSES:

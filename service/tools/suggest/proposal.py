@@ -13,7 +13,7 @@ from service.learning.events.value_buffer import ValueBuffer
 from service.text import printable, short_json
 from service.tools.formats.readers import at
 from service.tools.suggest.field_profile import FieldProfile, profile_fields
-from service.tools.suggest.label_inference import find_label, label_values
+from service.tools.suggest.label_inference import find_label, label_values, name_score
 from service.tools.suggest.sample import Sample, parse_objects
 
 FORMS = {
@@ -32,6 +32,8 @@ ROWS: dict[str, list[Any]] = {"__deleted": ["false", False], "__op": OPERATIONS}
 """Members that Debezium's ExtractNewRecordState adds to a row, with their values unless the row is deleted."""
 TYPE_NAMES = ("type", "event_type", "eventType", "event")
 MAX_TYPES = 50
+CERTAIN_SCORE = 2
+"""A label whose name has a lower `name_score` is a guess."""
 
 
 class Choice(NamedTuple):
@@ -50,6 +52,8 @@ class EventChoices(NamedTuple):
     places: list[Choice]
     """The settings besides those that say how members are read."""
     label: FieldProfile
+    label_doubt: str
+    """A line if the label has not the name of one, else ""."""
     members: list[FieldProfile]
     """All members besides the label."""
     rows: list[Any]
@@ -82,7 +86,10 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
     path, label_why, likely = find_label(sample, parse_pointer(pointer), requested_label, form == "own")
     # The label and the next likeliest members, by their pointers, or by the names of their columns.
     called, *others = [member[-1] if sample.is_table else to_pointer(member) for member in (path, *likely)]
-    label_why += f"; else perhaps {', '.join(others[:3])} (--label)" if others else ""
+    perhaps = f"; else perhaps {', '.join(others[:3])} (--label)" if others else ""
+    label_why += perhaps
+    is_sure = requested_label is not None or form == "own" or name_score(path[-1]) >= CERTAIN_SCORE
+    doubt = "" if is_sure else f"label {printable(called)} is a guess by its values{printable(perhaps)}"
     if sample.is_table:
         sample = _as_events(sample, called)
         form, pointer, path = "own", "/features", ("label",)
@@ -112,7 +119,10 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
     if form not in ("own", "cloud"):
         choices.append(Choice("event.id", False, "no member is sure to name a record"))
     if all(member.readings == ["left out"] for member in members):
-        why = ", ".join(f"{printable(each.name)} ({each.note})" for each in members[:5]) or "there is none"
+        why = (
+            ", ".join(f"{printable(each.name)} ({each.note}: {each.marked.why})" for each in members[:5] if each.marked)
+            or "there is none"
+        )
         raise DataError(f"{sample.name}: no member besides the label {called} is a feature: {why}")
     if is_list:
         [(length, count)] = Counter(map(len, events)).most_common(1)
@@ -120,7 +130,7 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
         choices.append(Choice("dimension", length, f"{count:,} of {len(events):,} lists have this many numbers"))
     else:
         choices.append(Choice("features", "named", "weights can be read by name"))
-    return EventChoices(sample.values, choices, label, members, events, [label for _, label in pairs])
+    return EventChoices(sample.values, choices, label, doubt, members, events, [label for _, label in pairs])
 
 
 def reading_choices(members: Sequence[FieldProfile]) -> list[Choice]:

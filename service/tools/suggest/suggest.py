@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from service.errors import DataError
 from service.learning.evaluation.label_runs import CURE
-from service.learning.events.event_reader import use_compiled_reader
-from service.learning.events.text_hints import in_brackets
+from service.learning.events.event_reader import EventReader, use_compiled_reader
+from service.learning.identity import Identity, Places
 from service.settings.model import is_topic
 from service.text import printable, quantity, short_json
 from service.tools.suggest.field_profile import member_notes
@@ -47,10 +47,12 @@ def suggest_settings(
     record is an object.
     """
     if next(sample.objects(), None) is None:
-        total = quantity(len(sample.values), "record")
-        first = (next(iter(sample.values), b"") or b"").decode(errors="replace")
-        hint = in_brackets(first) or "; Avro and Protobuf cannot be read"
-        raise DataError(f"{sample.name}: none of {total} is a JSON object{hint}")
+        rejects = EventReader(Identity(event=Places(features=""))).read(sample.values[:1]).rejects
+        first = f", such as the first: {rejects[0].detail}" if rejects else ""
+        why = "a file has one a line; Avro and Protobuf cannot be read"
+        raise DataError(
+            f"{sample.name}: none of {quantity(len(sample.values), 'record')} is a JSON object ({why}){first}"
+        )
     join = propose_join(sample, labels) if labels is not None else None
     if join is not None:
         sample, label = join.sample, f"/{LABEL}"
@@ -164,6 +166,8 @@ def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
 
 def _notes(event: EventChoices, comparison: SampleComparison) -> Iterator[str]:
     """Cautions about the label and the figures."""
+    if event.label_doubt:
+        yield event.label_doubt
     if comparison.is_sorted:
         yield f"{comparison.is_sorted}; here settings are compared on the sample in random order"
     elif comparison.figure == "by change":

@@ -73,6 +73,9 @@ MARKS: list[tuple[str, list[Any], str | None]] = [
     ("at", hundred(lambda i: f"2026-03-{i % 28 + 1:02}T10:{i % 60:02}:00Z"), "timestamp"),
     ("when", hundred(lambda i: 1_732_000_000 + 60 * i), "timestamp"),
     ("population", hundred(lambda i: 1_000_000_000 + i * 7919 % 997 * 1000), None),  # in range, and in no order
+    ("row", hundred(lambda i: i * 37 % 100), "identifier"),  # counts the rows of a shuffled file
+    ("row", hundred(lambda i: 5000 + 2 * (i * 37 % 100)), "identifier"),
+    ("points", random.Random(1).choices(range(100), k=100), None),  # some of them recur
     ("items", hundred(lambda i: [{"sku": i}]), None),
     ("items", hundred(lambda i: [{"sku": i}, i]), "rejected"),
 ]  # fmt: skip
@@ -186,7 +189,17 @@ UNSUITABLE: list[tuple[list[Any], str | None, str]] = [
     ([{"a": 1, "b": 3.5}, {"a": 2, "b": 4.5}, {"a": 3, "b": 5}], None, "no member looks like a label"),
     ([{"features": {"a": i}, "label": i // 2} for i in range(2002)], None, "/label has 1,001 values"),
     ([{"features": {"a": i}, "label": 1} for i in range(9)], None, "/label is always 1"),
-    ([{"a": 1, "y": True}, {"a": 1, "y": False}], None, "no member besides the label /y is a feature: a (constant)"),
+    ([{"a": 1, "y": True}, {"a": 1, "y": False}], None, "is a feature: a (constant: it is always 1)"),
+    (
+        [{"a": i, "label": i % 1500} for i in range(3001)],
+        None,
+        "; label has 1,500 values: a label has at most 1,000; the",
+    ),
+    (
+        [{"a": i, "label": ["a", 1, 2][i % 3]} for i in range(9)],
+        None,
+        "labels are all booleans, all numbers or all strings",
+    ),
     (clicks(9), "/user/contry", "no record of the test has '/user/contry': perhaps user.country"),
     (clicks(9), "/user", "/user has values of kind object"),
     ([{"a": i, "price": i * 1.5} for i in range(40)], "price", "/price has 40 values"),
@@ -199,6 +212,29 @@ def test_an_error_says_why_nothing_can_be_suggested(records: list[Any], label: s
         choose_event(sample(records), label)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "none of 0 records is a JSON object (a file has one a line; Avro and Protobuf cannot be read)"),
+        ([b"[", b"1", b"]"], "cannot be read), such as the first: "),
+        ([b'[{"a": 1}]'], ", such as the first: expected an object, got a list"),
+        (["größe".encode("latin-1")], ", such as the first: not UTF-8 at byte 2"),
+    ],
+)
+def test_records_that_are_no_objects_are_one_line(lines: list[bytes], message: str) -> None:
+    records = Sample("the test", "records of the test", ValueBuffer.from_values(lines))
+    with pytest.raises(DataError, match=re.escape(message)):
+        suggest_settings(records, "t", None, label=None, output=None, as_json=False)
+
+
+def test_a_label_without_the_name_of_one_is_called_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"x": i % 7, "sex": "mf"[i % 2], "vote": "yna"[i % 3]} for i in range(60)]
+    suggest_settings(sample(rows), "t", None, label=None, output=None, as_json=False)
+    assert "note: label /sex is a guess by its values; else perhaps /vote (--label)\n" in capsys.readouterr().err
+    suggest_settings(sample(rows), "t", None, label="sex", output=None, as_json=False)
+    assert "guess" not in capsys.readouterr().err
 
 
 def test_a_margin_is_written_for_a_rare_label(capsys: pytest.CaptureFixture[str]) -> None:
