@@ -32,8 +32,6 @@ ROWS: dict[str, list[Any]] = {"__deleted": ["false", False], "__op": OPERATIONS}
 """Members that Debezium's ExtractNewRecordState adds to a row, with their values unless the row is deleted."""
 TYPE_NAMES = ("type", "event_type", "eventType", "event")
 MAX_TYPES = 50
-CERTAIN_SCORE = 2
-"""A label whose name has a lower `name_score` is a guess."""
 
 
 class Choice(NamedTuple):
@@ -53,7 +51,7 @@ class EventChoices(NamedTuple):
     """The settings besides those that say how members are read."""
     label: FieldProfile
     label_doubt: str
-    """A line if the label has not the name of one, else ""."""
+    """A line if no name of a member, or that of several, is a label's; else ""."""
     members: list[FieldProfile]
     """All members besides the label."""
     rows: list[Any]
@@ -88,8 +86,9 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
     called, *others = [member[-1] if sample.is_table else to_pointer(member) for member in (path, *likely)]
     perhaps = f"; else perhaps {', '.join(others[:3])} (--label)" if others else ""
     label_why += perhaps
-    is_sure = requested_label is not None or form == "own" or name_score(path[-1]) >= CERTAIN_SCORE
-    doubt = "" if is_sure else f"label {printable(called)} is a guess by its values{printable(perhaps)}"
+    rival_score = max((name_score(member[-1]) for member in likely), default=0)
+    is_sure = requested_label is not None or form == "own" or name_score(path[-1]) > max(rival_score, 1)
+    doubt = "" if is_sure else f"label {printable(called)} is a guess{printable(perhaps)}"
     if sample.is_table:
         sample = _as_events(sample, called)
         form, pointer, path = "own", "/features", ("label",)

@@ -229,12 +229,18 @@ def test_records_that_are_no_objects_are_one_line(lines: list[bytes], message: s
         suggest_settings(records, "t", None, label=None, output=None, as_json=False)
 
 
-def test_a_label_without_the_name_of_one_is_called_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"x": i % 7, "sex": "mf"[i % 2], "vote": "yna"[i % 3]} for i in range(60)]
-    suggest_settings(sample(rows), "t", None, label=None, output=None, as_json=False)
-    assert "note: label /sex is a guess by its values; else perhaps /vote (--label)\n" in capsys.readouterr().err
-    suggest_settings(sample(rows), "t", None, label="sex", output=None, as_json=False)
-    assert "guess" not in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("names", "requested", "doubt"),
+    [
+        (("sex", "vote"), None, "label /sex is a guess; else perhaps /vote (--label)"),
+        (("clicked", "bought"), None, "label /clicked is a guess; else perhaps /bought (--label)"),
+        (("label", "bought"), None, ""),
+        (("sex", "vote"), "sex", ""),
+    ],
+)
+def test_a_label_that_no_name_decides_is_a_guess(names: tuple[str, str], requested: str | None, doubt: str) -> None:
+    rows = [{"x": i % 7, names[0]: "mf"[i % 2], names[1]: "yna"[i % 3]} for i in range(60)]
+    assert choose_event(sample(rows), requested).label_doubt == doubt
 
 
 def test_a_margin_is_written_for_a_rare_label(capsys: pytest.CaptureFixture[str]) -> None:
