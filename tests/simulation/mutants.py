@@ -162,7 +162,7 @@ MUTANTS = (
     Mutant("a label joined twice", f"{MEMORY}::decide_chain", "root == fresh or items[root].state == HELD",
            "root == fresh or items[root].state in (HELD, LEARNED)"),
     Mutant("a window closed by one record", f"{MEMORY}::pass_time", "min(tail[-1], tail[-2])", "tail[-1]"),
-    Mutant("a held event lost at a restart", f"{JOIN}._state",
+    Mutant("a held event lost at a restart", f"{JOIN}.state",
            "min(oldest, following[p])", "following[p]"),
     Mutant("an event learned both at its label and at its window's end", f"{MEMORY}::decide_chain",
            "leave(m, root, items[used].label if used >= 0 else float(m.rules[DEFAULT_LABEL]), LEARNED)",

@@ -226,7 +226,7 @@ def test_an_error_says_why_nothing_can_be_suggested(records: list[Any], label: s
 def test_records_that_are_no_objects_are_one_line(lines: list[bytes], message: str) -> None:
     records = Sample("the test", "records of the test", ValueBuffer.from_values(lines))
     with pytest.raises(DataError, match=re.escape(message)):
-        suggest_settings(records, "t", None, label=None, output=None, as_json=False)
+        suggest_settings(records, "t", None, label=None, as_json=False)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_margin_is_written_for_a_rare_label(capsys: pytest.CaptureFixture[str]
     rng = random.Random(2)
     labels = [rng.random() < 0.04 for _ in range(4000)]
     rows = [{"a": rng.gauss(y, 1), "b": rng.gauss(1.5 * y, 1), "label": y} for y in labels]
-    suggest_settings(sample(rows), "t", None, label=None, output=None, as_json=False)
+    suggest_settings(sample(rows), "t", None, label=None, as_json=False)
     assert "\nmargin = [0.0, 100.0]\n" in capsys.readouterr().out
 
 
