@@ -35,6 +35,7 @@ MIN_GAIN = 0.002
 UNEVEN = 0.2
 """With two labels of which one is less frequent, AUC says more than accuracy."""
 CHANCE_AUC = 0.5
+MAX_RIVALS = 3
 FIGURES = {"right": "later", "F1": "f1", "AUC": "auc", "by change": "by_change"}
 """The members of a trial by the name of the figure that decides."""
 FOLLOWING = 0.5
@@ -69,6 +70,8 @@ class Trial(NamedTuple):
     average_precision: float | None = None
     log_loss: float | None = None
     """How well the scores in the later half rank its events: see `evaluation.prequential`."""
+    equals: tuple[str, ...] = ()
+    """The trials with the same scale that are not shown to be better or worse, on the whole sample."""
 
     @property
     def name(self) -> str:
@@ -145,21 +148,24 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, quick: bool 
         model, *others = (trial._replace(scale=scale) for trial in (QUICK_TRIALS if quick else variants))
         candidates = {trial.name: trial.candidate for trial in others}
         scaling = settings | added | {"scale": scale}
-        own = ModelSettings(**scaling, bound=False, window=len(later), candidates=candidates)
-        learner = Learner(own.identity(), options=own.options())
+        trial_settings = ModelSettings(**scaling, bound=False, window=len(later), candidates=candidates)
+        learner = Learner(trial_settings.identity(), options=trial_settings.options())
         learner.begin({P0: 0})
         learner.reconcile()
         learner.apply(Records.from_values(0, events))
         pairs = [pair for pair in learner.main.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
         better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
+        equals = [{pair.first, pair.second} for pair in learner.main.observations.recent.pairs if pair.better() is None]
         for trial in (model, *others):
             by, figures = learner.classifier(None if trial is model else trial.name), dict[str, Any]()
             if not (learner.main.diverged or by.diverged):
                 seen, served = by.observations, Accuracy.from_classifier(by, by.averaged)
                 figures = {"accuracy": served.all, "later": served.recent, "f1": seen.recent_answers.f1}
                 figures["by_change"] = seen.recent.by_change(by.averaged).balanced_accuracy or 0.0
-                figures["beats_baseline"] = ("last" if trial is model else trial.name) in better
+                own = "last" if trial is model else trial.name
+                figures["beats_baseline"] = own in better
                 figures |= seen.ranking._asdict()
+                figures["equals"] = tuple(each.name for each in others if {own, each.name} in equals)
             trials.append(trial._replace(**figures))
     figure: Literal["right", "F1", "AUC", "by change"] = "F1" if is_rare else "right"
     if in_runs(later, max(trial.later or 0.0 for trial in trials)):
@@ -198,6 +204,15 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
     decided_by_accuracy = all(trial.merit == trial.later for trial in near)
     near = _near_best(near, [(trial.accuracy if decided_by_accuracy else trial.f1) or 0.0 for trial in near])
     return min(near, key=lambda trial: (trial.changes, -trial.merit))
+
+
+def rivals(chosen: Trial, comparison: SampleComparison) -> list[Trial]:
+    """The candidates for `serve = "best"`: trials whose accuracy is as good as that of the chosen one."""
+    found: dict[Any, Trial] = {(chosen.rule, chosen.weights): chosen}
+    for trial in sorted(comparison.trials, key=lambda trial: -trial.merit):
+        if trial.scale == chosen.scale and trial.name in chosen.equals and len(found) <= MAX_RIVALS:
+            found.setdefault((trial.rule, trial.weights), trial)
+    return [*found.values()][1:] if comparison.figure == "right" and chosen.beats_baseline else []
 
 
 def _near_best(trials: Sequence[Trial], figures: list[float]) -> list[Trial]:

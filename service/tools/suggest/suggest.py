@@ -25,7 +25,7 @@ from service.tools.suggest.field_profile import member_notes
 from service.tools.suggest.label_inference import is_amount
 from service.tools.suggest.late_labels import LABEL, propose_join
 from service.tools.suggest.member_trials import choose_readings, leaks
-from service.tools.suggest.model_selection import SCALES, SampleComparison, Trial, best_trial, compare_settings
+from service.tools.suggest.model_selection import SCALES, SampleComparison, Trial, best_trial, compare_settings, rivals
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
 from service.tools.suggest.sample import Sample
 from service.tools.tables import print_tables
@@ -99,7 +99,7 @@ def suggest_settings(
             for each, note in members[:MAX_ROWS]
         ]
         trials = [
-            (*trial[:5], *_texts("{:.1%}", trial[5:9]), *_texts("{:.3f}", trial[11:]))
+            (*trial[:5], *_texts("{:.1%}", trial[5:9]), *_texts("{:.3f}", trial[11:14]))
             for trial in (comparison.baseline, comparison.previous, *comparison.trials)
         ]
         figures = ("right", "later half", "F1", "by change", "AUC", "avg. prec.", "log loss")
@@ -131,7 +131,15 @@ def _compare(name: str, event: EventChoices, quick: bool = False) -> SampleCompa
 def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choice]:
     """Scale, rule, average and margin, each with the best trial that has another value of it."""
     figure = partial(_figure, comparison)
+    others = rivals(chosen, comparison) if comparison.events >= MIN_EVENTS else []
     for setting, value in {"scale": chosen.scale, **chosen.candidate}.items():
+        if setting == "serve" and others:
+            yield Choice(
+                "serve", "best", "no setting is clearly best: of the model and its candidates, the best answers"
+            )
+            for other in others:
+                yield Choice(f"candidates.{other.name}", other.candidate, f"{figure(other)} in the later half")
+            continue
         part = "weights" if setting in ("average", "serve") else setting
         trials = [trial for trial in comparison.trials if part != "eta" or trial.rule == chosen.rule]
         other = best_trial([trial for trial in trials if getattr(trial, part) != getattr(chosen, part)])

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import tomllib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -249,6 +250,18 @@ def test_a_margin_is_written_for_a_rare_label(capsys: pytest.CaptureFixture[str]
     rows = [{"a": rng.gauss(y, 1), "b": rng.gauss(1.5 * y, 1), "label": y} for y in labels]
     suggest_settings(sample(rows), "t", None, label=None, as_json=False)
     assert "\nmargin = [0.0, 100.0]\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("events", [900, 3000])
+def test_the_best_answers_where_no_setting_is_clearly_best(events: int) -> None:
+    rng = random.Random(3)
+    rows = [{"a": rng.gauss(2 * y - 1, 1), "b": rng.gauss(0, 1), "label": y} for y in rng.choices((0, 1), k=events)]
+    model = tomllib.loads(suggest_settings(sample(rows), "t", None, label=None, as_json=False))["models"]["t"]
+    assert (model["serve"] == "best") == (events == 3000)
+    settings = ModelSettings(**model)
+    assert 1 <= len(settings.candidates) <= 3 if events == 3000 else not settings.candidates
+    others = [(each.rule, each.average) for each in settings.candidates.values()]
+    assert len({(settings.rule, settings.average), *others}) == 1 + len(others), "they differ in rule or average"
 
 
 @pytest.mark.parametrize(("values", "factor"), [(10, 1), (40, 1), (435, 1000)])
