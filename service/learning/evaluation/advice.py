@@ -74,10 +74,11 @@ def advice(learner: Learner) -> dict[str, str]:
             f"{printable(name)} was {before} until offset {offset:,} of partition {partition} and is {now} since: mend "
             f'its producer, or set event.types = {{ {label_as_json(name)} = "number" }} {RESET_HINT}'
         )
-    if missing := learner.watch.figures.missing:
+    # Names without a column look as if they were missing.
+    if (missing := learner.watch.figures.missing) and not learner.main.counts.ignored_features:
         names = ", ".join(map(printable, missing[:MAX_NAMES]))
         more = ", …" if len(missing) > MAX_NAMES else ""
-        lines["missing"] = f"most recent events lack {len(missing):,} features that were usual before: {names}{more}"
+        lines["missing"] = f"most recent events lack what was usual before: {names}{more}"
     rejected = sum(learner.main.counts.rejected.values())
     if rejected > events and rejected + events >= MIN_RECORDS:
         lines["rejected"] = (

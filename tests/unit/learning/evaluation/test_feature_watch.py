@@ -70,11 +70,17 @@ def test_a_feature_that_most_events_lack_is_missing_in_events_and_predictions() 
     assert not learner.watch.figures.missing
     learn([None] * 550, learner=learner)
     assert learner.watch.figures.missing == ("age",)
-    assert "lack 1 features" in advice(learner)["missing"]
+    assert advice(learner)["missing"] == "most recent events lack what was usual before: age"
     for features, missing in (({"x": 1.0}, 2), ({"country=new": 1, "age=31": 1}, 1), ({"x": 1.0, "y": 1.0}, 2)):
         assert answer(learner, learner.main, features, explain=False, top=1).missing_features == missing
     learn([value if i % 5 < 3 else None for i, value in enumerate(NUMBERS[:1000])], learner=learner)
     assert not learner.watch.figures.missing
+
+
+def test_names_without_a_column_are_not_called_missing() -> None:
+    learner = learn([f"v{i}" for i in range(4000)], max_columns=1500)
+    assert advice(learner).keys() >= {"columns"}
+    assert "missing" not in advice(learner)
 
 
 def test_a_feature_that_half_of_the_events_have_is_not_usual() -> None:
