@@ -149,7 +149,7 @@ class Classifier:
 
     @property
     def answers(self) -> Confusion:
-        """As `confusion`, by the weights that answer; with `serve = "best"` by whoever answered then."""
+        """As `confusion`, for the weights that answer. With `serve = "best"`, each event counts as it was answered."""
         options, recent = self.observations.options, self.observations.recent
         return Confusion(*recent.served.tolist()) if options.serve == BEST else self.confusion(self.averaged)
 

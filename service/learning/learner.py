@@ -88,8 +88,6 @@ class Learner:
         """The model's own classifier."""
         self.candidates: dict[str, Candidate] = {}
         """The candidates by name, in the order of their names."""
-        self.serve = options.serve
-        """The predictor to answer: `options.serve`, or the best one if that is BEST and one is chosen."""
         self.best: BestPredictor | None = None
         """Chooses who answers, if `options.serve` was BEST when the candidates were reconciled."""
         self.takeovers: list[Takeover] = []
@@ -157,6 +155,11 @@ class Learner:
         return self.main.arrays | (self.scaler.arrays(len(self.columns)) if self.scaler else {}) | candidates
 
     @property
+    def serve(self) -> str:
+        """The predictor to answer: `options.serve`, or the best one if that is BEST and one is chosen."""
+        return self.best.answering if self.best and self.options.serve == BEST else self.options.serve
+
+    @property
     def answering(self) -> str | None:
         """The candidate that answers, if any: the one in `serve`, once it has begun and as long as it learns."""
         candidate = self.candidates.get(name := self.serve)
@@ -222,9 +225,8 @@ class Learner:
         return began, dropped
 
     def use_best(self) -> None:
-        """Let the predictor answer that `best` has chosen, if the settings say so."""
+        """Let each classifier answer with the weights that `best` has chosen, if the settings say so."""
         if self.options.serve == BEST:
-            self.serve = self.best.answering if self.best else BEST
             self.main.observations.averaged = bool(self.identity.average) and self.serve != "last"
             for name, weights in (self.best.weights if self.best else {}).items():
                 self.candidates[name].observations.averaged = weights == "average"

@@ -398,7 +398,7 @@ def _weights(classifier: Classifier) -> str:
 
 
 def answering_classifier(learner: Learner) -> Classifier:
-    """The classifier that has the figures of answers: with `serve = "best"` the model's own, whoever answers now."""
+    """The classifier that has the figures of the answers: with `serve = "best"` always the model's own."""
     return learner.main if learner.options.serve == BEST else learner.serving
 
 

@@ -31,7 +31,7 @@ from service.streaming.records import Message
 CLOUD_EVENT = ("ce_specversion", b"1.0"), ("ce_type", b"perceptron.prediction.v1")
 """Headers by which these records are CloudEvents."""
 PAUSE_SECONDS, MAX_DUE = 0.01, 100
-"""A record is made once so many are due, or after this time: many at once take a third of the time (measured)."""
+"""Records are made when MAX_DUE are due, or after this time: many at once take a third of the time (measured)."""
 _INTEGER = re.compile(rb"-?[0-9]+")
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
 from service.learning.classifier import Classifier, Scores
-from service.learning.columns.columns import Batch, Columns, columns_for
+from service.learning.columns.columns import Batch, columns_for
 from service.learning.events.flatten import Features
 from service.learning.events.read_events import FeatureRows
 from service.learning.finite.batch_training import score_batch
@@ -186,7 +186,7 @@ def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, t
         if (len(answers) + len(batch.starts) - 1) * shown_scores > MAX_SCORES:
             why = f"at most {MAX_SCORES:,} scores fit one request: send fewer instances, or a smaller ?top="
             raise Rejected("too-large", why, list_pointer)
-        missing = learner.watch.missing_by_event(batch, partial(_name_of, columns, batch))
+        missing = learner.watch.missing_by_event(batch, columns)
         batch, unknown = _known(now, batch)
         scores = score_batch(batch, w)
         predictions = _predictions(classifier, scores, zip(unknown, missing.tolist(), strict=True), top)
@@ -202,12 +202,6 @@ def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, t
         answers += predictions
         time.sleep(PAUSE_SECONDS)
     return answers
-
-
-def _name_of(columns: Columns, batch: Batch, column: int) -> str:
-    """The name of a column of a batch, which may be new."""
-    new = column - int(batch.columns.max()) - 1 + len(batch.names)
-    return batch.names[new] if new >= 0 else columns.name_of(column)
 
 
 def _known(now: FrozenModel, batch: Batch) -> tuple[Batch, list[int]]:

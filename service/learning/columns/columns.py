@@ -143,7 +143,7 @@ class Named(Columns):
         return len(self.names) + 1
 
     @property
-    def _free(self) -> int:
+    def free(self) -> int:
         """How many names can still get a column; initial weights may have more names than the cap."""
         return max(0, self._cap - len(self.names))
 
@@ -192,7 +192,7 @@ class Named(Columns):
             return batch
         unknown = np.flatnonzero(columns == 0)
         slots = np.zeros(2 << missing.bit_length(), np.uint64)
-        firsts = np.empty(min(missing, self._free), np.int64)
+        firsts = np.empty(min(missing, self.free), np.int64)
         if not unsure:
             new = number_each(address, names, hashes, unknown, slots, firsts, len(self), columns)
             if new >= 0 and columns.all():
@@ -200,10 +200,10 @@ class Named(Columns):
         return self._with_new(batch, unknown, feature_rows.names_of(unknown)[:])
 
     def _with_new(self, batch: Batch, unknown: NDArray[np.intp], names: Sequence[str]) -> Batch:
-        """The batch with new columns, at most `_free`, for the features at the indices `unknown` by these names."""
+        """The batch with new columns, at most `free`, for the features at the indices `unknown` by these names."""
         starts, columns, values, numbers = batch.starts, batch.columns, batch.values, batch.numbers
         slotless = self.names.table.slotless
-        new = [*dict.fromkeys(name for name in names if name not in slotless)][: self._free]
+        new = [*dict.fromkeys(name for name in names if name not in slotless)][: self.free]
         next_columns = dict(zip(new, count(len(self)), strict=False))
         columns[unknown] = [next_columns.get(name) or slotless.get(name, 0) for name in names]
         ignored = np.flatnonzero(columns == 0)

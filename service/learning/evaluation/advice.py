@@ -74,8 +74,7 @@ def advice(learner: Learner) -> dict[str, str]:
             f"{printable(name)} was {before} until offset {offset:,} of partition {partition} and is {now} since: mend "
             f'its producer, or set event.types = {{ {label_as_json(name)} = "number" }} {RESET_HINT}'
         )
-    # Names without a column look as if they were missing.
-    if (missing := learner.watch.figures.missing) and not learner.main.counts.ignored_features:
+    if missing := learner.watch.figures.missing:
         names = ", ".join(map(printable, missing[:MAX_NAMES]))
         more = ", …" if len(missing) > MAX_NAMES else ""
         lines["missing"] = f"most recent events lack what was usual before: {names}{more}"

@@ -1,6 +1,6 @@
 """Whether events still have the features that they usually have, with values of the same kind."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 import msgspec
@@ -8,20 +8,21 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from service.learning.columns.columns import Batch, Named
+from service.learning.columns.columns import Batch, Columns, Named
 from service.learning.events.flatten import Features
 from service.learning.jit.jit import compiled
 from service.learning.records import PartitionId, Place
 
 MAX_FEATURES = 4096
-"""The first so many features are watched."""
+"""Features beyond this number are not watched."""
 MAX_USUAL, MAX_CHANGES = 256, 100
 """The most usual features, and changes of a kind, that are kept: each head has their names."""
 WINDOW_EVENTS = 1000
 """A feature is usual once nine of ten events of a window have it, and missing while fewer than half have it."""
 BLOCK_VALUES, BLOCKS = 100, 10
-"""A block has at least so many values. A kind changes if nine of ten values of a block have it, and nine of ten in the
-blocks before had the other one."""
+"""The values that fill a block, and the blocks that are remembered.
+
+A feature changes its kind if 90 % of a block's values have one kind, and 90 % of those in the blocks before the other."""
 # The figures of a feature, each an index of its row:
 _VALUES, _TEXTS = 0, 1  # in this block, and how many of them are text
 _KIND = 2  # of the last value: 0 a number, 1 text
@@ -95,7 +96,8 @@ class FeatureWatch:
             names = [*self._numbers]
             usual, missing = (np.flatnonzero(self._features[:, i]) - 1 for i in (_IS_USUAL, _IS_MISSING))
             kept = tuple(names[i] for i in usual[:MAX_USUAL].tolist())
-            lacking = tuple(names[i] for i in missing.tolist() if names[i] in kept)
+            # Without a free column, a value of a category may have none, and would look as if it were missing.
+            lacking = tuple(names[i] for i in missing.tolist() if names[i] in kept and columns.free)
             self.restore(replace(self.figures, usual=kept, missing=lacking))
 
     def _slot(self, name: str) -> int:
@@ -110,13 +112,15 @@ class FeatureWatch:
         missing = self._usual and self._usual.difference(names := cast("Mapping[str, float]", features))
         return len(missing and missing.difference(name.partition("=")[0] for name in names))
 
-    def missing_by_event(self, batch: Batch, name_of: Callable[[int], str]) -> NDArray[np.int64]:
-        """The number of usual features that each event of a batch lacks. `name_of` gets columns of the batch."""
+    def missing_by_event(self, batch: Batch, columns: Columns) -> NDArray[np.int64]:
+        """The number of usual features that each event of a batch lacks."""
         usual = {name: i for i, name in enumerate(self._usual)}
         if not usual:
             return np.zeros(len(batch.starts) - 1, np.int64)
-        columns, places = np.unique(batch.columns, return_inverse=True)
-        numbers = [usual.get(name_of(column).partition("=")[0], len(usual)) for column in columns.tolist()]
+        own_columns, places = np.unique(batch.columns, return_inverse=True)
+        known = len(own_columns) - len(batch.names)
+        names = [*map(columns.name_of, own_columns[:known].tolist()), *batch.names]
+        numbers = [usual.get(name.partition("=")[0], len(usual)) for name in names]
         events = np.repeat(np.arange(len(batch.starts) - 1), np.diff(batch.starts).astype(np.int64))
         has = np.zeros((len(batch.starts) - 1, len(usual) + 1), np.bool_)
         has[events, np.array(numbers, np.int64)[places]] = True

@@ -217,7 +217,7 @@ class PrequentialWindow:
             self._served_products.add(part(other._averaged_products if averaged else other._products))
 
     def ranking(self, averaged: bool, slope: float | None, served: bool = False) -> Ranking:
-        """How well the weights or their average rank the events since the restore; see `ranking.rank`.
+        """How well the weights or their average rank the events since the restore; see `rank`.
 
         If `served`, it is about the scores of the predictors that answered.
         """

@@ -27,7 +27,7 @@ _SET_LABELS = 'set labels, such as ["false", "true"], or [["f", false, 0], ["t",
 
 
 def text_hint(text: Any) -> str:
-    """What a text probably is, and what to do; "" if it is not known, or the value is no text.
+    """What a text probably is, and what to do; "" if it is not known, or the value is not text.
 
     >>> [text_hint(text).partition(":")[0] for text in ("3.568,48", "€ 12.00", '{"a": 1}', "31;NL;1", "02134", "NL")]
     ['numbers in text', 'numbers in text', 'JSON inside a string', 'CSV', '', '']

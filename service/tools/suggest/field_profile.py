@@ -39,7 +39,7 @@ MIN_REPETITIONS = 20
 MAX_DELIVERIES = 3
 """The values of an identifier that recur more often are not those of events that are sent again."""
 FIRST_YEAR = 1900
-"""A list of numbers that begins with a smaller one is no time."""
+"""A list of numbers that begins with a smaller one is not a time."""
 
 _TIME = re.compile(r"(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[/.]\d\d?[/.]\d{4})([T ].*)?|\d\d?:\d\d(:\d\d([.,]\d+)?)?")
 _LEADING_ZERO = re.compile(r"0\d+")

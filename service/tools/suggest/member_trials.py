@@ -18,7 +18,7 @@ MAX_ALONE = 100
 MAX_VALUES, BINS = 200, 100
 """Numbers of more values are put into bins of equal counts."""
 NEARLY_ALWAYS, FAR_BETTER = 0.98, 0.1
-"""One member tells the label nearly always, or in so many more events than all others together."""
+"""The share of events for which one member alone tells the label, and how much more that is than all others tell."""
 FEWER_ERRORS = 5
 """It also has this many times fewer errors than the baseline."""
 

@@ -36,6 +36,9 @@ UNEVEN = 0.2
 """With two labels of which one is less frequent, AUC says more than accuracy."""
 CHANCE_AUC = 0.5
 MAX_RIVALS = 3
+"""Candidates for `serve = "best"`."""
+SHARES = "accuracy", "later", "f1", "by_change"
+"""The members of a trial that are shares of events, or F1."""
 FIGURES = {"right": "later", "F1": "f1", "AUC": "auc", "by change": "by_change"}
 """The members of a trial by the name of the figure that decides."""
 FOLLOWING = 0.5
@@ -208,11 +211,11 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
 
 def rivals(chosen: Trial, comparison: SampleComparison) -> list[Trial]:
     """The candidates for `serve = "best"`: trials whose accuracy is as good as that of the chosen one."""
-    found: dict[Any, Trial] = {(chosen.rule, chosen.weights): chosen}
+    kinds: dict[Any, Trial] = {(chosen.rule, chosen.weights): chosen}
     for trial in sorted(comparison.trials, key=lambda trial: -trial.merit):
-        if trial.scale == chosen.scale and trial.name in chosen.equals and len(found) <= MAX_RIVALS:
-            found.setdefault((trial.rule, trial.weights), trial)
-    return [*found.values()][1:] if comparison.figure == "right" and chosen.beats_baseline else []
+        if trial.scale == chosen.scale and trial.name in chosen.equals and len(kinds) <= MAX_RIVALS:
+            kinds.setdefault((trial.rule, trial.weights), trial)
+    return [*kinds.values()][1:] if comparison.figure == "right" and chosen.beats_baseline else []
 
 
 def _near_best(trials: Sequence[Trial], figures: list[float]) -> list[Trial]:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import tomlkit
 import typer
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 
 from service.errors import DataError
 from service.learning.evaluation.label_runs import CURE
+from service.learning.evaluation.prequential import Ranking
 from service.learning.events.event_reader import EventReader, use_compiled_reader
 from service.learning.identity import Identity, Places
 from service.settings.model import is_topic
@@ -25,7 +25,15 @@ from service.tools.suggest.field_profile import member_notes
 from service.tools.suggest.label_inference import is_amount
 from service.tools.suggest.late_labels import LABEL, propose_join
 from service.tools.suggest.member_trials import choose_readings, leaks
-from service.tools.suggest.model_selection import SCALES, SampleComparison, Trial, best_trial, compare_settings, rivals
+from service.tools.suggest.model_selection import (
+    SCALES,
+    SHARES,
+    SampleComparison,
+    Trial,
+    best_trial,
+    compare_settings,
+    rivals,
+)
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
 from service.tools.suggest.sample import Sample
 from service.tools.tables import print_tables
@@ -35,7 +43,7 @@ MAX_ROWS = 40
 MIN_EVENTS = 1000
 """With fewer events, accuracies may differ by chance."""
 MANY_EVENTS = 5000
-"""From so many events on, the compiled reader saves more time than it takes to load."""
+"""With this many events, the compiled reader saves more time than it takes to load."""
 
 
 def suggest_settings(
@@ -99,7 +107,7 @@ def suggest_settings(
             for each, note in members[:MAX_ROWS]
         ]
         trials = [
-            (*trial[:5], *_texts("{:.1%}", trial[5:9]), *_texts("{:.3f}", trial[11:14]))
+            (*trial[:5], *_texts("{:.1%}", trial, SHARES), *_texts("{:.3f}", trial, Ranking._fields))
             for trial in (comparison.baseline, comparison.previous, *comparison.trials)
         ]
         figures = ("right", "later half", "F1", "by change", "AUC", "avg. prec.", "log loss")
@@ -149,8 +157,9 @@ def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choi
             yield Choice(added, limit, "one wild value does not ruin the scale of its column")
 
 
-def _texts(form: str, figures: Iterable[Any]) -> Iterator[str]:
-    return (form.format(figure) if figure else "-" for figure in figures)
+def _texts(form: str, trial: Trial, names: Iterable[str]) -> Iterator[str]:
+    """The figures of a trial with these names, as text."""
+    return (form.format(figure) if (figure := getattr(trial, name)) else "-" for name in names)
 
 
 def _figure(comparison: SampleComparison, trial: Trial) -> str:

@@ -38,7 +38,7 @@ def drifting_records(seed: int, size: int = 1500) -> list[bytes]:
 
 
 def answers_by_rule(options: Options, records: list[bytes], window: int) -> list[str]:
-    """Who answers each event, by the rule in plain Python from what each predictor got wrong."""
+    """The predictor that answers each event, by the rule in plain Python, from what each one got wrong."""
     learner = apply_all(learner_of(MODEL, (), options._replace(window=len(records), serve="last")), records)
     own, events = learner.main.observations.recent, learner.main.counts.events
     wrong = {"average": own.averaged_wrong.values.tolist(), "last": own.wrong.values.tolist()}
@@ -70,7 +70,7 @@ def test_whoever_was_right_most_often_answers_however_records_are_sliced(options
         whole = apply_all(learner_of(MODEL, (), options), records)
         assert whole.serve == answers[-1]
         sliced = learner_of(MODEL, (), options)
-        while sliced.next[P0] < len(records):  # whoever restores it answers alike, amid a window too
+        while sliced.next[P0] < len(records):  # a restored learner answers alike, in the middle of a window too
             apply_all(sliced, records[(at := sliced.next[P0]) : at + random.Random(at).randint(1, 90)])
             sliced = restored(sliced, options)
             assert sliced.serve == answers[sliced.main.counts.events]

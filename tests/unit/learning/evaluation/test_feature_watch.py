@@ -73,6 +73,8 @@ def test_a_feature_that_most_events_lack_is_missing_in_events_and_predictions() 
     assert advice(learner)["missing"] == "most recent events lack what was usual before: age"
     for features, missing in (({"x": 1.0}, 2), ({"country=new": 1, "age=31": 1}, 1), ({"x": 1.0, "y": 1.0}, 2)):
         assert answer(learner, learner.main, features, explain=False, top=1).missing_features == missing
+        batch = learner.columns.assign_columns([{"x": 1.0}, features, {}])
+        assert learner.watch.missing_by_event(batch, learner.columns).tolist() == [2, missing, 3]
     learn([value if i % 5 < 3 else None for i, value in enumerate(NUMBERS[:1000])], learner=learner)
     assert not learner.watch.figures.missing
 
