@@ -22,7 +22,7 @@ WINDOW_EVENTS = 1000
 BLOCK_VALUES, BLOCKS = 100, 10
 """The values that fill a block, and the blocks that are remembered.
 
-A feature changes its kind if 90 % of a block's values have one kind, and 90 % of those in the blocks before the other."""
+A feature changes its kind if 90 % of a block's values have one kind, and 90 % of those in the blocks before another."""
 # The figures of a feature, each an index of its row:
 _VALUES, _TEXTS = 0, 1  # in this block, and how many of them are text
 _KIND = 2  # of the last value: 0 a number, 1 text
