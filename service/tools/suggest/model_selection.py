@@ -32,6 +32,10 @@ AVERAGE: dict[str, bool | str] = {"last": False, "mean": True, "recent": "recent
 """The setting `average`, by the weights that predict."""
 MIN_GAIN = 0.002
 """A smaller gain does not justify another setting."""
+MIN_AUC_GAIN = 0.01
+"""A smaller gain in AUC does not justify less accuracy."""
+MAX_ACCURACY_LOSS = 0.005
+"""A better F1 justifies so much less accuracy, if accuracy does not decide."""
 UNEVEN = 0.2
 """With two labels of which one is less frequent, AUC says more than accuracy."""
 CHANCE_AUC = 0.5
@@ -121,6 +125,11 @@ class SampleComparison(NamedTuple):
     """The figure that decides, in the later half: `by change` if labels come in runs and the previous label is as good
     as any trial, `AUC` if one of two labels is infrequent, `F1` if it is too rare for that, else `right`."""
 
+    @property
+    def min_gain(self) -> float:
+        """A smaller gain in the figure does not justify another setting."""
+        return MIN_AUC_GAIN if self.figure == "AUC" else MIN_GAIN
+
 
 def compare_settings(settings: dict[str, Any], values: ValueBuffer, quick: bool = False) -> SampleComparison:
     """Compare rules, rates, scales and averages; if the positive one of two labels is rare, also a margin for it.
@@ -150,6 +159,7 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, quick: bool 
         # The model itself is the first trial; the others are its candidates.
         model, *others = (trial._replace(scale=scale) for trial in (QUICK_TRIALS if quick else variants))
         candidates = {trial.name: trial.candidate for trial in others}
+        names = {model: "last", **{trial: trial.name for trial in others}}
         scaling = settings | added | {"scale": scale}
         trial_settings = ModelSettings(**scaling, bound=False, window=len(later), candidates=candidates)
         learner = Learner(trial_settings.identity(), options=trial_settings.options())
@@ -159,16 +169,15 @@ def compare_settings(settings: dict[str, Any], values: ValueBuffer, quick: bool 
         pairs = [pair for pair in learner.main.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
         better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
         equals = [{pair.first, pair.second} for pair in learner.main.observations.recent.pairs if pair.better() is None]
-        for trial in (model, *others):
+        for trial, own in names.items():
             by, figures = learner.classifier(None if trial is model else trial.name), dict[str, Any]()
             if not (learner.main.diverged or by.diverged):
                 seen, served = by.observations, Accuracy.from_classifier(by, by.averaged)
                 figures = {"accuracy": served.all, "later": served.recent, "f1": seen.recent_answers.f1}
                 figures["by_change"] = seen.recent.by_change(by.averaged).balanced_accuracy or 0.0
-                own = "last" if trial is model else trial.name
                 figures["beats_baseline"] = own in better
                 figures |= seen.ranking._asdict()
-                figures["equals"] = tuple(each.name for each in others if {own, each.name} in equals)
+                figures["equals"] = tuple(each.name for each, other in names.items() if {own, other} in equals)
             trials.append(trial._replace(**figures))
     figure: Literal["right", "F1", "AUC", "by change"] = "F1" if is_rare else "right"
     if in_runs(later, max(trial.later or 0.0 for trial in trials)):
@@ -201,11 +210,17 @@ def _majority_share(labels: NDArray[np.float64]) -> float:
     return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
 
 
-def best_trial(trials: Sequence[Trial]) -> Trial:
-    """The best trial; of those within MIN_GAIN of it, the best on the whole sample, or by F1; of these the simplest."""
-    near = _near_best(trials, [trial.merit for trial in trials])
-    decided_by_accuracy = all(trial.merit == trial.later for trial in near)
-    near = _near_best(near, [(trial.accuracy if decided_by_accuracy else trial.f1) or 0.0 for trial in near])
+def best_trial(trials: Sequence[Trial], min_gain: float = MIN_GAIN) -> Trial:
+    """The best trial; of those within `min_gain` of it, the most accurate on the whole sample; of these the simplest.
+
+    If accuracy does not decide, F1 does among the trials that are nearly as accurate in the later half.
+    """
+    near = _near_best(trials, [trial.merit for trial in trials], min_gain)
+    if all(trial.merit == trial.later for trial in near):
+        near = _near_best(near, [trial.accuracy or 0.0 for trial in near])
+    else:
+        near = _near_best(near, [trial.later or 0.0 for trial in near], MAX_ACCURACY_LOSS)
+        near = _near_best(near, [trial.f1 or 0.0 for trial in near])
     return min(near, key=lambda trial: (trial.changes, -trial.merit))
 
 
@@ -218,6 +233,6 @@ def rivals(chosen: Trial, comparison: SampleComparison) -> list[Trial]:
     return [*kinds.values()][1:] if comparison.figure == "right" and chosen.beats_baseline else []
 
 
-def _near_best(trials: Sequence[Trial], figures: list[float]) -> list[Trial]:
-    """The trials whose figure is within MIN_GAIN of the best."""
-    return [trial for trial, figure in zip(trials, figures, strict=True) if figure >= max(figures) - MIN_GAIN]
+def _near_best(trials: Sequence[Trial], figures: list[float], min_gain: float = MIN_GAIN) -> list[Trial]:
+    """The trials whose figure is within `min_gain` of the best."""
+    return [trial for trial, figure in zip(trials, figures, strict=True) if figure >= max(figures) - min_gain]

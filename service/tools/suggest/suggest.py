@@ -70,7 +70,7 @@ def suggest_settings(
     compare = partial(_compare, sample.name, event)
     choose_readings(event.members, lambda: best_trial(compare(quick=True).trials).merit, len(event.rows))
     comparison = compare()
-    chosen = best_trial(comparison.trials)
+    chosen = best_trial(comparison.trials, comparison.min_gain)
     choices = [*event.choices, *_model_choices(chosen, comparison)]
     if join is not None:
         own = {choice.setting for choice in join.choices} | {"event.label"}
@@ -150,7 +150,8 @@ def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choi
             continue
         part = "weights" if setting in ("average", "serve") else setting
         trials = [trial for trial in comparison.trials if part != "eta" or trial.rule == chosen.rule]
-        other = best_trial([trial for trial in trials if getattr(trial, part) != getattr(chosen, part)])
+        different = [trial for trial in trials if getattr(trial, part) != getattr(chosen, part)]
+        other = best_trial(different, comparison.min_gain)
         why = f"{figure(chosen)} in the later half; {part} {getattr(other, part)} has {figure(other)} at best"
         yield Choice(setting, value, why)
         for added, limit in (SCALES[value] if setting == "scale" else {}).items():

@@ -13,7 +13,7 @@ from service.errors import DataError
 from service.settings.model import ModelSettings
 from service.tools.check import value_notes
 from service.tools.suggest.field_profile import member_at
-from service.tools.suggest.model_selection import Trial, best_trial
+from service.tools.suggest.model_selection import MIN_AUC_GAIN, Trial, best_trial
 from service.tools.suggest.proposal import choose_event
 from service.tools.suggest.suggest import suggest_settings
 from tests.checks import learner_of
@@ -214,3 +214,7 @@ def test_of_equal_trials_the_better_one_on_the_whole_sample_is_taken() -> None:
     scaled = Trial("perceptron", "standard", "last", accuracy=0.997, later=0.999, merit=0.999)
     assert best_trial([simple, scaled]) == scaled
     assert best_trial([simple._replace(accuracy=0.996), scaled]).scale == "none"
+    ranks_better = scaled._replace(accuracy=0.85, later=0.85, merit=0.945)
+    accurate = scaled._replace(rule="logistic-delta", accuracy=0.97, later=0.97, merit=0.94)
+    assert best_trial([ranks_better, accurate], MIN_AUC_GAIN) == accurate
+    assert best_trial([ranks_better._replace(merit=0.96), accurate], MIN_AUC_GAIN).accuracy == 0.85
