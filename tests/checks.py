@@ -23,7 +23,7 @@ from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
 from service.learning.weights_file import WeightsFile
-from service.snapshots import blobs, codec
+from service.snapshots import blobs
 from service.snapshots import head as heads
 from service.snapshots.content import observations, restore_learner, snapshot_content
 from tests import formulas
@@ -136,8 +136,8 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     following = {p: heads.Position(offset) for p, offset in learner.next.items()}
     source = heads.TopicIdentity("c")
     head = msgspec.structs.replace(content.head, model="m", version=1, source=source, next=following)
-    data = codec.encode_head(head)
-    return restore_learner(codec.decode_head(data, blobs.digest(data)), content.blobs, options)[1]()
+    data = head.encode()
+    return restore_learner(heads.Head.decode(data, blobs.digest(data)), content.blobs, options)[1]()
 
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> bool:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from service import errors
 from service.learning.classifier import Classifier
 from service.learning.learner import Learner
-from service.snapshots import codec
 from service.snapshots.blobs import digest
 from service.snapshots.content import snapshot_content
 from service.snapshots.head import Head
@@ -157,5 +156,5 @@ def static_model(name: str, learner: Learner, now: float) -> Model:
     """A model that never learns, such as a threshold unit. It answers without a snapshot."""
     model = Model(name)
     head = replace(snapshot_content(learner).head, model=name, version=1, saved_at=now)
-    model.answering = ServedModel(learner, head, digest(codec.encode_head(head)))
+    model.answering = ServedModel(learner, head, digest(head.encode()))
     return model

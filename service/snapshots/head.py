@@ -1,21 +1,27 @@
 """The head of a snapshot: small JSON that names all parts of the state, with their digests.
 
+A head is read whole or not at all. Damage and heads of other releases are told apart.
+
 Members that depend on a clock or on how the state was reached (version, times, runs, windows) are not part of the state
 digest. The name of a head is the SHA-256 of its own bytes, parent included.
 """
 
+from collections.abc import Iterable
+from contextlib import suppress
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from service.errors import SnapshotDamaged, SnapshotForeign
 from service.learning.best import BestPredictor
-from service.learning.classifier import Counts
+from service.learning.classifier import Counts, stored_as
 from service.learning.evaluation.confidence_sequences import PairedComparison
 from service.learning.evaluation.feature_watch import FeatureFigures
 from service.learning.evaluation.mistake_bound import SegmentSums
 from service.learning.evaluation.prequential import Margins, PredictedCounts, Ranking
-from service.learning.identity import Identity
+from service.learning.identity import FOLD, Identity
 from service.learning.join.join import JoinState
 from service.learning.learner import Amendment, OffsetGaps
 from service.learning.records import PartitionId
@@ -201,3 +207,67 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The digests of all blobs of this snapshot."""
         arrays = [*self.arrays.values(), *([self.reference] if self.reference else [])]
         return [*self.names, *self.run_blobs, *(d for a in arrays for d in (*a.base, *a.deltas))]
+
+    def encode(self) -> bytes:
+        """The head's bytes. Their SHA-256 is its name."""
+        return msgspec.json.encode(self, enc_hook=attrgetter("as_json"))
+
+    @staticmethod
+    def decode(data: bytes, digest: str) -> "Head":
+        """The head with this digest.
+
+        Raises SnapshotDamaged if the bytes do not match the digest. Raises SnapshotForeign if the head is of another
+        fold, or has members that this release does not know: the next save would drop them.
+        """
+        if blobs.digest(data) != digest:
+            raise SnapshotDamaged(f"the head's bytes do not match their digest {digest[:12]}")
+        try:
+            head = _decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _newer(digest, str(error)) from error
+        if head.schema > SCHEMA:
+            raise _newer(digest, f"it has schema {head.schema}, this release reads {SCHEMA}")
+        if head.identity.fold > FOLD:
+            raise _newer(digest, f"it has fold {head.identity.fold}, this release knows {FOLD}")
+        if head.identity.fold < FOLD:
+            raise SnapshotForeign(
+                f"head {digest[:12]} was learned by an older release, to which records mean something else (it has "
+                f"fold {head.identity.fold}, this one {FOLD}): run that release, or learn the log again with "
+                f"`perceptron reset -m {head.model} --yes`"
+            )
+        extra = [stored_as(n, array) for n, c in head.candidate_states.items() for array in c.identity.weight_arrays]
+        if head.arrays.keys() != (expected := {*head.identity.arrays, *extra}):
+            raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, expected {', '.join(sorted(expected))}")
+        return head
+
+    @staticmethod
+    def decode_current(model: str, digest: str, data: bytes) -> "Head":
+        """The model's current head from the store's bytes; raises what `decode` raises, naming the model."""
+        try:
+            return Head.decode(data, digest)
+        except SnapshotDamaged as error:
+            raise damaged(model, str(error)) from error
+        except SnapshotForeign as error:
+            raise SnapshotForeign(f"model {model}: {error}") from error
+
+    def kept_versions(self, digest: str, stored: Iterable[bytes]) -> list[tuple[str, "Head"]]:
+        """The kept versions with their digests, from their stored bytes. Other bytes are left out."""
+        digests = {k.digest for k in self.kept_by(digest)}
+        versions = list[tuple[str, Head]]()
+        for data in stored:
+            if (name := blobs.digest(data)) in digests:
+                with suppress(SnapshotForeign):
+                    versions.append((name, Head.decode(data, name)))
+        return versions
+
+
+_decoder = msgspec.json.Decoder(Head, dec_hook=lambda _, stored: PartitionId.from_text(str(stored)))
+
+
+def _newer(digest: str, why: str) -> SnapshotForeign:
+    return SnapshotForeign(f"head {digest[:12]} was written by a newer release ({why}): run that release")
+
+
+def damaged(model: str, what: str) -> SnapshotDamaged:
+    """The error of a model whose head cannot be read, so that no rollback helps."""
+    return SnapshotDamaged(f"model {model}: {what}: restore Redis from a copy, or `perceptron reset -m {model} --yes`")

@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
-from service.errors import DependencyError, SnapshotDamaged
+from service.errors import DependencyError, SnapshotDamaged, SnapshotForeign
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.records import PartitionId
 from service.learning.weights_file import WeightsFile
-from service.snapshots import blobs, codec
+from service.snapshots import blobs
 from service.snapshots.content import NOTHING_STORED, Content, Stored, missing_blobs, restore_learner, snapshot_content
 from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, TopicIdentity, Writer
 from service.snapshots.ports import Clock, Commit, ModelStore, Offload
@@ -81,7 +82,7 @@ async def fetch_newest(
     """
     newest = await store.head(model)
     while newest is not None:
-        digest, current = newest[0], codec.readable(model, *newest)
+        digest, current = newest[0], Head.decode_current(model, *newest)
         try:
             return await read_snapshot(store, model, current, digest, offload, options, before)
         except SnapshotDamaged as error:
@@ -190,8 +191,12 @@ class Keeper:
         return await self.store.digest(self.model) == self.digest
 
     async def required_identity(self) -> Identity | None:
-        """The identity that a reset requires of the next model; None if it may have any."""
-        return codec.decode_identity(await self.store.required_identity(self.model))
+        """The identity that a reset requires of the next model; None if it may have any. Raises SnapshotForeign."""
+        data = await self.store.required_identity(self.model)
+        try:
+            return msgspec.json.decode(data, type=Identity) if data else None
+        except msgspec.DecodeError as error:
+            raise SnapshotForeign(f"a newer release reset the model ({error}): run that release") from error
 
     def ahead(self, learner: Learner) -> bool:
         """Whether the learner covers records that the current head does not."""
@@ -228,7 +233,7 @@ class Keeper:
             await self.clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
             turn += self.clock.now() - began
             new, evict = self._compose(learner, content, fingerprints, source, keep)
-            data = codec.encode_head(new)
+            data = new.encode()
             digest = blobs.digest(data)
             # From here on the head may be accepted although no reply comes.
             self._doubtful = Snapshot(new, digest, learner, content.stored), cut

@@ -17,7 +17,7 @@ from service.learning.identity import MAX_SQUARED_NORM
 from service.learning.learner import with_gap
 from service.learning.options import Options
 from service.learning.records import PartitionId
-from service.snapshots import blobs, codec
+from service.snapshots import blobs
 from service.snapshots.content import Stored, digest_of
 from service.snapshots.head import UNKNOWN_WRITER, Head, KeptVersion, Position
 from service.snapshots.keeper import Snapshot, read_snapshot
@@ -41,7 +41,7 @@ async def kept_snapshot(store: Store, model: str, head: Head, digest: str, versi
         data = await store.kept(model, [version])
         if not data:
             raise SnapshotDamaged("its head is missing")
-        kept = codec.decode_head(data[0], digests[version])
+        kept = Head.decode(data[0], digests[version])
         return await read_snapshot(store, model, kept, digests[version], asyncio.to_thread, options, None)
     except SnapshotDamaged as error:
         raise DataError(f"{name}: kept version {version} is damaged ({error}): it also has {other_versions}") from error
@@ -58,7 +58,7 @@ async def before_growth(store: Store, model: str, diverged: Snapshot, options: O
     """
     current = diverged.head
     stored = await store.kept(model, [k.version for k in current.kept])
-    versions = [kept for _, kept in codec.kept_versions(current, diverged.digest, stored)]
+    versions = [kept for _, kept in current.kept_versions(diverged.digest, stored)]
     steps = [(kept.observations.squared_steps / max(kept.counts.updates, 1), kept.version) for kept in versions]
     least = min((step for step, _ in steps if step > 0.0), default=0.0)
     for step, version in reversed(steps):
@@ -75,7 +75,7 @@ async def before_growth(store: Store, model: str, diverged: Snapshot, options: O
 async def current_head(store: ModelStore, model: str) -> tuple[Head, str] | None:
     """The current head and its digest, without its blobs: they may be damaged, which is a reason for a rollback."""
     stored = await store.head(model)
-    return (codec.readable(model, *stored), stored[0]) if stored else None
+    return (Head.decode_current(model, *stored), stored[0]) if stored else None
 
 
 async def roll_back(store: ModelStore, kept: Snapshot, resume_at: Mapping[PartitionId, int], now: float) -> Head:
@@ -86,7 +86,7 @@ async def roll_back(store: ModelStore, kept: Snapshot, resume_at: Mapping[Partit
         if current is None or kept.digest not in [k.digest for k in current.kept_by(digest)]:
             raise DataError(f"model {model} does not keep version {version} any more: it moved on meanwhile")
         new = restore_version(kept.head, kept.stored, current, digest, resume_at, now)
-        data = codec.encode_head(new)
+        data = new.encode()
         # It has the blobs of the kept version, which the store has for as long as it keeps the version.
         verdict = await store.commit(model, Commit(digest, blobs.digest(data), data, new.refs, str(new.version)))
         if verdict == "OK":

@@ -20,8 +20,7 @@ from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity, JoinRules
 from service.settings.load import Settings
 from service.settings.model import ModelSettings
-from service.snapshots.codec import readable
-from service.snapshots.head import TopicIdentity
+from service.snapshots.head import Head, TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
@@ -126,7 +125,7 @@ async def _check_stored(report: _Report, settings: Settings, models: Iterable[st
         for model in models:
             with report.failing():
                 if stored := await store.head(model):
-                    head, here = readable(model, *stored), TopicIdentity(await settings.kafka.cluster.id())
+                    head, here = Head.decode_current(model, *stored), TopicIdentity(await settings.kafka.cluster.id())
                     same_settings(model, head, settings.model_settings(model).identity(), here)
                     report.say("ok", f"model {model}: goes on with version {head.version}")
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from service.embedded.servers import Server
 from service.errors import DependencyError, SnapshotDamaged
 from service.learning.options import DEFAULT
-from service.snapshots import codec
+from service.snapshots import head as heads
 from service.snapshots import keeper as keepers
 from service.snapshots.ports import Commit, Store
 from service.snapshots.redis.store import RedisStore, key
@@ -258,7 +258,7 @@ async def test_a_malformed_digest_matches_no_head(store: Store, raw: Raw, topic:
         assert newest is not None
         assert (newest[1], newest[0] == await store.digest(topic)) == (first[1], True)
         with pytest.raises(SnapshotDamaged, match="do not match their digest"):
-            codec.readable(topic, *newest)
+            heads.Head.decode_current(topic, *newest)
         assert await save(store, topic, first[0], head(2, "b"), "b") == "CONFLICT"
 
 

@@ -11,8 +11,8 @@ from tests.source_copy import write_changed_copy
 HERE = Path(__file__).parents[2]
 STREAMING, SNAPSHOTS, LEARNING = "service/streaming/", "service/snapshots/", "service/learning/"
 WORLD, CLASSIFIER, RESTORE = "tests/simulation/world.py", f"{LEARNING}classifier.py", f"{SNAPSHOTS}content.py"
-LEARN, KEEPER, CODEC = f"{STREAMING}learn_loop.py::LearnLoop", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
-JOIN, MEMORY = f"{LEARNING}join/join.py::Join", f"{LEARNING}join/memory.py"
+LEARN, KEEPER = f"{STREAMING}learn_loop.py::LearnLoop", f"{SNAPSHOTS}keeper.py::Keeper"
+HEAD, JOIN, MEMORY = f"{SNAPSHOTS}head.py::Head", f"{LEARNING}join/join.py::Join", f"{LEARNING}join/memory.py"
 RESUME, SEQUENCE = f"{STREAMING}resume_check.py", f"{STREAMING}kafka/fetching/offset_sequence.py::OffsetSequence"
 SEEDS = 300
 UNIT_KAFKA, ASSIGNOR = "tests/unit/streaming/kafka", f"{STREAMING}kafka/membership/assignor.py"
@@ -117,10 +117,10 @@ MUTANTS = (
     Mutant("an alias that a replica misses", "service/process/service.py::Process._note_aliases",
            "self._models.aliases, aliases", "self._models.aliases, {}",
            "tests/integration/test_promote.py::test_a_promoted_model_answers_for_the_other_name_everywhere"),
-    Mutant("an array that is not known is dropped", f"{CODEC}::decode_head",
+    Mutant("an array that is not known is dropped", f"{HEAD}.decode",
            "head.arrays.keys() != (expected := {*head.identity.arrays, *extra})", "False", NEWER),
-    Mutant("a newer fold is gone on with", f"{CODEC}::decode_head", "head.identity.fold > FOLD", "False", NEWER),
-    Mutant("a head that does not match its digest is read", f"{CODEC}::decode_head", "blobs.digest(data) != digest",
+    Mutant("a newer fold is gone on with", f"{HEAD}.decode", "head.identity.fold > FOLD", "False", NEWER),
+    Mutant("a head that does not match its digest is read", f"{HEAD}.decode", "blobs.digest(data) != digest",
            "False", seed=210),
     Mutant("a doubtful save is never settled", f"{KEEPER}._resolve", "self._doubtful is None", "True"),
     Mutant("a doubtful save is taken for accepted", f"{KEEPER}._resolve",

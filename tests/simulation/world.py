@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from service.errors import DependencyError
 from service.learning.identity import FOLD
 from service.learning.records import PartitionId
-from service.snapshots.codec import damaged
+from service.snapshots.head import damaged
 from service.snapshots.ports import Commit
 from service.streaming.records import Headers, KafkaRecord
 from tests.join_oracle import JoinRecord

@@ -16,9 +16,8 @@ from service.errors import SnapshotForeign
 from service.learning.identity import FOLD
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.snapshots import codec
 from service.snapshots.content import snapshot_content
-from service.snapshots.head import SCHEMA, UNKNOWN_WRITER
+from service.snapshots.head import SCHEMA, UNKNOWN_WRITER, Head
 from service.snapshots.keeper import AcceptedSave
 from tests import releases
 from tests.partitions import P0, P1
@@ -72,7 +71,7 @@ async def test_a_model_of_a_release_is_restored_and_learns_on(file: Path, name: 
     assert saver.head.run_blobs or saver.head.runs
     for version in saver.head.kept:
         data = redis.state[f"v:{version.version}"]
-        codec.decode_head(data, hashlib.sha256(data).hexdigest())
+        Head.decode(data, hashlib.sha256(data).hexdigest())
     learner.apply(Records.from_values(learner.next[P0], releases.events(learner.identity)[:3]))
     save = await saver.save(learner, {}, saver.head.source)
     assert isinstance(save, AcceptedSave)
@@ -174,13 +173,13 @@ def test_an_unknown_member_is_refused_wherever_it_stands() -> None:
     for path, name, value in changes:
         data, digest = set_member(head, path, name, value)
         with pytest.raises(SnapshotForeign, match=r"written by a newer release \(.*\): run that release") as raised:
-            codec.readable("m", digest, data)
+            Head.decode_current("m", digest, data)
         assert "reset" not in str(raised.value)
         assert "rollback" not in str(raised.value)
     # In a newer schema everything may be different.
     for data in (b'{"schema":2}', b"\xff"):
         with pytest.raises(SnapshotForeign):
-            codec.decode_head(data, hashlib.sha256(data).hexdigest())
+            Head.decode(data, hashlib.sha256(data).hexdigest())
 
 
 def test_a_head_from_before_a_member_was_added_is_read() -> None:
@@ -188,17 +187,17 @@ def test_a_head_from_before_a_member_was_added_is_read() -> None:
     members = json.loads(fields["head"])
     del members["writer"], members["observations"]["pairs"], members["observations"]["averaged_missed"]
     data = json.dumps(members).encode()
-    head = codec.decode_head(data, hashlib.sha256(data).hexdigest())
+    head = Head.decode(data, hashlib.sha256(data).hexdigest())
     observations = head.observations
     assert (head.writer, observations.pairs, observations.averaged_missed) == (UNKNOWN_WRITER, [], None)
 
 
 def test_a_kept_version_of_a_newer_release_is_left_out() -> None:
     fields, _ = stored_model(FILES[-1], "named")
-    head = codec.decode_head(fields["head"], fields["digest"].decode())
+    head = Head.decode(fields["head"], fields["digest"].decode())
     newest = head.kept[-1]
     data, digest = set_member(json.loads(fields[f"v:{newest.version}"]), (), "later", None)
     changed_head = msgspec.structs.replace(head, kept=[*head.kept[:-1], msgspec.structs.replace(newest, digest=digest)])
     versions = [fields[f"v:{v.version}"] for v in head.kept]
-    assert len(codec.kept_versions(head, fields["digest"].decode(), versions)) == len(versions)
-    assert len(codec.kept_versions(changed_head, "", [*versions[:-1], data])) == len(versions) - 1
+    assert len(head.kept_versions(fields["digest"].decode(), versions)) == len(versions)
+    assert len(changed_head.kept_versions("", [*versions[:-1], data])) == len(versions) - 1

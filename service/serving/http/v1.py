@@ -33,7 +33,6 @@ from service.serving.models import Model, Models, read_all
 from service.serving.posting import Posting
 from service.serving.predictions import PredictParameters
 from service.serving.scoring import Predictor
-from service.snapshots import codec
 from service.snapshots.ports import Store
 
 MAX_PAGE = 10_000
@@ -208,7 +207,7 @@ def install_v1(
         in_flight.take()
         try:
             stored = await store.kept(model.name, [v.version for v in served.head.kept])
-            kept = codec.kept_versions(served.head, served.digest, stored)
+            kept = served.head.kept_versions(served.digest, stored)
         except DependencyError:
             raise HTTPException(503, "the snapshot store does not answer") from None
         finally:

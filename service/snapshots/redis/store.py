@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from service.errors import DependencyError, PerceptronError
-from service.snapshots.codec import damaged
+from service.snapshots.head import damaged
 from service.snapshots.ports import Commit, Store, Verdict, before_reset
 from service.snapshots.redis.connection import Endpoint
 from service.snapshots.redis.preflight import check_server

@@ -17,7 +17,6 @@ from service.learning.records import PartitionId, by_text
 from service.serving.model_info import Description, Version
 from service.serving.models import Model
 from service.settings.load import Settings
-from service.snapshots import codec
 from service.tools.stored.stored_model import newest_snapshot
 from service.tools.tables import Titles, figures, print_tables
 
@@ -43,7 +42,7 @@ async def inspect_model(settings: Settings, name: str, as_json: bool) -> None:
         "gaps": by_text(learner.gaps),
         "lag": lag,
         "lag_reason": lag_reason,
-        "versions": [Version.from_head(*v) for v in codec.kept_versions(served.head, served.digest, kept)],
+        "versions": [Version.from_head(*v) for v in served.head.kept_versions(served.digest, kept)],
     }
     description = msgspec.to_builtins(Description.from_model(Model(name), served))
     about = description | msgspec.to_builtins(only_here) | _largest_weights(learner, served.classifier(None)[1].served)

@@ -13,8 +13,9 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
-from service.snapshots import blobs, codec
+from service.snapshots import blobs
 from service.snapshots.content import restore_learner, snapshot_content
+from service.snapshots.head import Head
 from service.snapshots.rollback import restore_version as restored_version
 from tests.checks import learner_of, restored, state_digest
 from tests.conftest import event
@@ -172,8 +173,8 @@ async def test_a_rollback_restores_the_candidates_of_the_version() -> None:
     stored_blobs = {name[2:]: blob for name, blob in redis.state.items() if name[:2] == "b:"}
     earlier, _ = restore_learner(first_save.head, stored_blobs, options)
     new = restored_version(first_save.head, earlier, second_save.head, second_save.digest, {}, 7.0)
-    data = codec.encode_head(new)
-    restored_learner = restore_learner(codec.decode_head(data, blobs.digest(data)), stored_blobs, options)[1]()
+    data = new.encode()
+    restored_learner = restore_learner(Head.decode(data, blobs.digest(data)), stored_blobs, options)[1]()
     assert restored_learner.candidates["wide"].since == {P0: 0, P1: 5}
     assert restored_learner.candidates["wide"].weights.tolist() == weights
     assert restored_learner.reconcile() == ([], [])
