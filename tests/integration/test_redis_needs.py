@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from service.embedded.servers import Server, free_port
 from service.errors import ConfigurationError, DependencyError
-from service.snapshots.redis import preflight
+from service.snapshots.redis import connection
 from service.snapshots.redis.store import RedisStore, key
 from tests.conftest import Run, both_stores, event, program, wait
 from tests.saving import keeper, learn, new_learner, save
@@ -60,7 +60,7 @@ async def test_a_missing_right_to_save_is_reported_at_the_start(user: User, raw_
     await raw_redis.script_flush()
     with pytest.raises(ConfigurationError, match=r"refuses to write snapshots by a script: .*: give the user this"):
         await store.check()
-    assert await raw_redis.exists(preflight.PROBE_KEY) == 0
+    assert await raw_redis.exists(connection.PROBE_KEY) == 0
 
 
 @both_stores
@@ -141,7 +141,7 @@ class OldServer:
 
 
 async def test_the_minimum_version_is_named() -> None:
-    minimum = ".".join(map(str, preflight.MIN_VERSION))
+    minimum = ".".join(map(str, connection.MIN_VERSION))
     with pytest.raises(ConfigurationError, match=rf"is version 3\.2\.6: use at least {minimum}"):
-        await preflight.check_server(cast(Any, OldServer()), "here:1", learn=True)
+        await connection.check_server(cast(Any, OldServer()), "here:1", learn=True)
     assert f"Redis must be {minimum} or later" in (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()

@@ -1,5 +1,9 @@
-"""How to reach the Redis that takes saves: its address or its sentinels, with credentials and TLS."""
+"""How to reach the Redis that takes saves: its address or its sentinels, with credentials and TLS.
 
+It also says why Redis or a sentinel does not answer, and checks a Redis at the start.
+"""
+
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,9 +14,12 @@ from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.exceptions import AuthenticationError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from service.credentials.tls import Tls
-from service.snapshots.redis.redis_errors import NoPrimary, redis_failure
+from service.errors import ConfigurationError, causes, os_cause
 
 MAX_CONNECTIONS = 16
 """Connections of a process, for all its models. A command waits for a free one."""
@@ -20,6 +27,27 @@ SENTINEL_SECONDS = 1.0
 """Seconds for a sentinel to answer before the next one is asked."""
 PROTOCOL = 2
 """Every server and proxy speaks RESP 2, and nothing here needs more."""
+REPLICA = "ReadOnly|MasterDown|READONLY"
+"""How a server says that it is a replica."""
+WAYS_OUT = {
+    "SSL": "look at redis.ssl_cafile, redis.ssl_certfile and redis.ssl_check_hostname; redis:// is without TLS",
+    "Authentication": "look at redis.{login}username and redis.{login}password",
+    "NoPermission": "give the user this right (docs/security.md lists what is needed)",
+    "Ask|Moved|CrossSlot|ClusterDown": "it is a node of a Redis Cluster: name one Redis that runs without cluster mode",
+    "WRONGTYPE": "perceptron:models is not a set: rename or delete it, so that new models can begin",
+    REPLICA: "it is a replica, which takes no saves: name its primary, or its sentinels (redis.sentinels)",
+    "ConnectionReset|InvalidResponse|closed by": "if it speaks TLS, use rediss://; if it is not Redis, name another",
+}
+"""Advice by a pattern over an error's class and text. `{login}` is the prefix of the settings of a login."""
+MIN_VERSION = 5, 0
+PROBE_KEY = "perceptron:{!tried}"
+"""No model can have this key."""
+READ_SCRIPT = "redis.call('HMGET', KEYS[1], 'digest', 'head')"
+DELETE = "redis.call('HDEL', KEYS[1], 'digest')"
+WRITE_SCRIPTS = (DELETE, f"redis.call('HSET', KEYS[1], 'digest', 'x') {DELETE}")
+"""The first shows that the HDEL of the second is allowed. The second begins with HSET: Redis checks only the
+first write of a script for memory. No other client sees the key, since a script is atomic."""
+_REFUSED = re.compile("permission|can't run this|unknown (redis )?command", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -113,3 +141,74 @@ class _Secured(SSLConnection):
 
 
 class _SecuredPrimary(SentinelManagedConnection, _Secured): ...
+
+
+class NoPrimary(RedisConnectionError):
+    """No sentinel names a primary."""
+
+
+def redis_failure(error: Exception, login: str = "") -> str:
+    """Why the client failed, without the words that the client wraps the cause in, and what to do.
+
+    `login` is the prefix of the settings of its login.
+    """
+    chain = list(causes(error))
+    kinds = NoPrimary, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError
+    cause = next((e for kind in kinds for e in chain if isinstance(e, kind)), error)
+    name = type(cause).__name__
+    if isinstance(cause, NoPrimary):  # its text says what to do about each sentinel's error
+        return str(cause)
+    if isinstance(cause, TimeoutError | RedisTimeoutError):
+        text = "no answer in time"
+    elif isinstance(cause, RuntimeError):
+        text = "the connection broke"
+    elif not isinstance(cause, RedisError | OSError):
+        text = "its reply is not one of Redis to this command"
+    else:
+        text = (os_cause(cause) if isinstance(cause, OSError) else str(cause)).rstrip(".") or name
+    ways = (way.format(login=login) for pattern, way in WAYS_OUT.items() if re.search(pattern, f"{name}: {text}"))
+    return ": ".join([text, *ways])
+
+
+def is_not_primary(error: Exception) -> bool:
+    """Whether the server says that it is not the primary, or not any more."""
+    return re.search(f"{REPLICA}|NOREPLICAS", f"{type(error).__name__}: {error}") is not None
+
+
+async def check_server(redis: Redis, where: str, learn: bool) -> list[str]:
+    """Refuse a Redis that would lose snapshots or refuses our commands; return warnings, a line each.
+
+    `where` names the Redis in each line. Raises ConfigurationError, and what the client raises.
+    """
+    warnings, info = list[str](), dict[str, Any]()
+    try:
+        info = await redis.info()
+    except ResponseError as error:
+        if not _REFUSED.search(str(error)):
+            raise
+        warnings.append(f"{where} does not show its settings (INFO): {error}")
+    version, policy = str(info.get("redis_version", "")), info.get("maxmemory_policy", "noeviction")
+    numbers = tuple(map(int, re.findall(r"\d+", version)))[:2]
+    if info.get("cluster_enabled"):
+        raise ConfigurationError(f"{where} is a node of a Redis Cluster: name one Redis that runs without cluster mode")
+    if numbers and numbers < MIN_VERSION:
+        raise ConfigurationError(f"{where} is version {version}: use at least {'.'.join(map(str, MIN_VERSION))}")
+    if policy.startswith("allkeys"):
+        raise ConfigurationError(f"{where} has maxmemory-policy {policy}, which would evict snapshots: set noeviction")
+    if policy != "noeviction":
+        warnings.append(f"{where} has maxmemory-policy {policy}: noeviction is safer for snapshots")
+    if info.get("aof_enabled") == 0:
+        warnings.append(f"{where} has no AOF: a restart loses snapshots (start it with --appendonly yes)")
+    try:
+        for script in WRITE_SCRIPTS if learn else (READ_SCRIPT,):
+            await redis.register_script(script)(keys=[PROBE_KEY])
+    except ResponseError as error:
+        if isinstance(error, ReadOnlyError) or "READONLY" in str(error):
+            raise
+        if _REFUSED.search(str(error)):
+            raise ConfigurationError(
+                f"{where} refuses to {'write' if learn else 'read'} snapshots by a script: {error}: "
+                "give the user this right (docs/security.md lists what is needed)"
+            ) from None
+        warnings.append(f"{where}: a write fails, so saves will: {error}")
+    return warnings

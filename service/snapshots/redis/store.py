@@ -23,9 +23,7 @@ from redis.exceptions import ResponseError
 from service.errors import DependencyError, PerceptronError
 from service.snapshots.head import damaged
 from service.snapshots.ports import Commit, Store, Verdict, before_reset
-from service.snapshots.redis.connection import Endpoint
-from service.snapshots.redis.preflight import check_server
-from service.snapshots.redis.redis_errors import is_not_primary, redis_failure
+from service.snapshots.redis.connection import Endpoint, check_server, is_not_primary, redis_failure
 
 MODELS, ALIASES = "perceptron:models", "perceptron:aliases"
 MAX_COMMAND_BYTES = 1 << 20

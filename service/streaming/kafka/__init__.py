@@ -3,5 +3,5 @@
 Start with `model_log`: a model's log as the learning loop sees it. `cluster` makes every client, with `security`, and
 reads a log for the commands; `fetching/` reads records and `membership/` keeps this process in its group.
 `topic_writer` writes what requests bring. `health` checks Kafka once a second. `log_queries` asks brokers about a log,
-by requests of aiokafka and of `metadata`, and `failures` says why a connection failed.
+and `failures` says why a connection failed.
 """

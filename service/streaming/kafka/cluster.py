@@ -22,9 +22,7 @@ from service.learning.records import PartitionId
 from service.streaming.kafka.failures import MALFORMED, UNAUTHORISED, connection_failure, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, partitions_of
 from service.streaming.kafka.fetching.record_batch import RecordsBuilder
-from service.streaming.kafka.log_queries import log_bounds
-from service.streaming.kafka.metadata import UNSUPPORTED
-from service.streaming.kafka.metadata import MetadataRequest as MetadataWithRights
+from service.streaming.kafka.log_queries import UNSUPPORTED, TopicRequest, log_bounds
 from service.streaming.kafka.security import Security
 from service.streaming.records import KafkaRecords
 
@@ -193,7 +191,7 @@ class Cluster:
         """The rights that this user lacks on a topic, if the broker reports them; raises DependencyError."""
         async with self.connected() as client:
             try:
-                answer = await client.send(client.get_random_node(), MetadataWithRights(topic, rights=True))
+                answer = await client.send(client.get_random_node(), TopicRequest(topic, rights=True))
             except UNSUPPORTED:
                 return []
             [(*_, granted, _)] = answer.topics

@@ -3,15 +3,15 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, LeaderNotAvailableError, for_code
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, LeaderNotAvailableError, for_code
+from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
-
-from service.streaming.kafka.metadata import UNSUPPORTED, MetadataRequest
+from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
 EARLIEST, LATEST = -2, -1
 """The timestamps that ListOffsets uses for the first offset of a log and for its last stable offset."""
@@ -24,6 +24,56 @@ METADATA_SECONDS = 5.0
 """The limit for the client to refresh its metadata."""
 Partitions = Collection[TopicPartition]
 """Partitions of any topics."""
+METADATA, VERSION = 3, 10
+"""Kafka's Metadata request. aiokafka does not have this version, which tells topic ids and a user's rights."""
+UNSUPPORTED = IncompatibleBrokerVersion, NotImplementedError
+"""The errors of aiokafka if a broker does not have this version."""
+
+
+def _compact(**fields: Any) -> tuple[tuple[str, Any], ...]:
+    """The fields of a structure in the compact encoding, which ends with tags."""
+    return (*fields.items(), ("tags", TaggedFields))
+
+
+NUMBERS = CompactArray(Int32)
+TEXT = CompactString()
+BROKER = _compact(id=Int32, host=TEXT, port=Int32, rack=TEXT)
+PARTITION = _compact(error=Int16, id=Int32, leader=Int32, epoch=Int32, replicas=NUMBERS, isr=NUMBERS, offline=NUMBERS)
+PARTITIONS = CompactArray(*PARTITION)
+TOPIC = _compact(error=Int16, name=TEXT, high=Int64, low=Int64, internal=Boolean, partitions=PARTITIONS, rights=Int32)
+BROKERS, TOPICS = CompactArray(*BROKER), CompactArray(*TOPIC)
+RESPONSE = _compact(throttle_ms=Int32, brokers=BROKERS, cluster_id=TEXT, controller=Int32, topics=TOPICS, rights=Int32)
+REQUESTED = CompactArray(*_compact(high=Int64, low=Int64, name=TEXT))
+REQUEST = _compact(topics=REQUESTED, create_topics=Boolean, with_cluster_rights=Boolean, with_topic_rights=Boolean)
+
+
+class TopicResponse(Response):
+    """Metadata in version 10."""
+
+    API_KEY, API_VERSION = METADATA, VERSION
+    SCHEMA = Schema(*RESPONSE)
+
+
+class TopicRequestStruct(RequestStruct):
+    """The fields of the request in version 10."""
+
+    API_KEY, API_VERSION = METADATA, VERSION
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = TopicResponse
+    SCHEMA = Schema(*REQUEST)
+
+
+class TopicRequest(Request[TopicRequestStruct]):
+    """Asks for one topic by name, without creating it; with `rights` also what this user may do with it."""
+
+    API_KEY = METADATA
+
+    def __init__(self, topic: str, rights: bool = False) -> None:
+        self._topic, self._rights = topic, rights
+
+    def build(self, request_struct_class: type[TopicRequestStruct]) -> TopicRequestStruct:
+        """The request's fields."""
+        return request_struct_class([(0, 0, self._topic, {})], False, False, self._rights, {})
 
 
 class PartitionResponse(NamedTuple):
@@ -128,6 +178,9 @@ async def log_bounds(client: AIOKafkaClient, partitions: Partitions) -> dict[Top
 async def topic_id(client: AIOKafkaClient, topic: str) -> str:
     """The topic's id according to the leaders of its partitions; all ids if they differ, "" if brokers have none.
 
+    Kafka gives a topic an id when it is created. A client that asks by name cannot notice that a topic was deleted and
+    created again, if the new topic has the client's offset: only the id differs.
+
     Only leaders are asked: other brokers may hear of a new topic after its records were read. Raises KafkaError.
     """
     await refresh_unknown_leaders(client, [TopicPartition(topic, 0)])  # now the client knows the topic's partitions
@@ -137,7 +190,7 @@ async def topic_id(client: AIOKafkaClient, topic: str) -> str:
         if node is None:
             raise LeaderNotAvailableError(f"topic {topic} does not exist, or has no leader")
         try:
-            answer = await client.send(node, MetadataRequest(topic))
+            answer = await client.send(node, TopicRequest(topic))
         except UNSUPPORTED:
             return ""
         code, _, high, low, *_ = answer.topics[0]
