@@ -30,7 +30,7 @@ PACKAGES = (
     "aiokafka.admin", "fastapi", "httpx", "hypothesis", "jgo", "mmh3", "msgspec.json", "numba", "prometheus_client",
     "pydantic_settings", "pytest", "redis.asyncio", "structlog", "typer.main", "uvloop",
 )  # fmt: skip
-SERVICE = ("service.process.service", "service.tools.produce", "service.tools.predict", "service.tools.check")
+SERVICE = ("service.process.service", "service.tools.produce", "service.tools.client", "service.tools.check")
 KINDS = ("service", "packages")
 PYTEST = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 """The options of `pytest` in a copy: some of its plugins were loaded before."""

@@ -30,22 +30,22 @@ def produce(
 ) -> None:
     """Send the events of a file to a topic; or labels that come later, with the ids of their events."""
     from service.learning.events.value_formats import FORMATS
+    from service.tools import files
     from service.tools import produce as tool
-    from service.tools.formats import formats
 
     if labels:
-        if formats.format_name(file, form) == "csv" or written != "json" or label or key or not check:
+        if files.format_name(file, form) == "csv" or written != "json" or label or key or not check:
             raise ConfigurationError("--labels reads JSON lines, and takes no --as, --label, --key or --no-check")
         settings, name = options.settings_and_model(ctx)
-        events: formats.Events = tool.LabelFile(file, settings, name)
+        events: files.Events = tool.LabelFile(file, settings, name)
         name = settings.topics_of(name)[-1]
     else:
         settings = settings_of(ctx)
         name = one_topic(settings)
         identity = settings.model_settings(name).identity()
-        reader = formats.format_of(file, identity, name=form, label=label, key=key)
+        reader = files.format_of(file, identity, name=form, label=label, key=key)
         value_format = next(each for each in FORMATS if each.name == written)
-        events = formats.Events(file, reader, identity, check=check or dry_run, value_format=value_format)
+        events = files.Events(file, reader, identity, check=check or dry_run, value_format=value_format)
     if dry_run:
         return tool.dry_run(events, count, skip)
     return run_async(tool.produce_file(settings.kafka.cluster, name, events, rate=rate, count=count, skip=skip))
@@ -103,7 +103,7 @@ def suggest(
     json: AsJson = False,
 ) -> None:
     """Look at the records of a topic or a file, and suggest settings for them, with reasons."""
-    from service.tools.formats.atomic_write import check_output, write_atomically
+    from service.tools.files import check_output, write_atomically
     from service.tools.suggest.sample import read_file, read_topic
     from service.tools.suggest.suggest import suggest_settings, topic_for
 

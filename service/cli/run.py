@@ -61,7 +61,7 @@ def predict(
 
     If the model's settings have event.features, each line is a whole record of its topic; otherwise it is the features.
     """
-    from service.tools.predict import predict_lines
+    from service.tools.client import predict_lines
 
     predict_lines(*settings_and_model(ctx), file, url, explain, top, json)
 

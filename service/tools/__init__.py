@@ -1,5 +1,5 @@
 """The commands that run once; `stored/` has those on a stored model, `suggest/` has `suggest`.
 
-`client` has `healthcheck`, and what `predict` needs of HTTP. `tables` prints the tables of several commands, and
-`formats/` reads and writes files.
+`client` has `healthcheck` and `predict`, which ask a running service. `tables` prints the tables of several commands.
+`files` reads the events of files, and writes files whole.
 """

@@ -26,7 +26,7 @@ from service.streaming.kafka.failures import missing_right
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.resume_check import same_settings
 from service.text import printable, quantity
-from service.tools.formats.readers import at
+from service.tools.files import at
 from service.tools.suggest.field_profile import member_notes, profile_fields
 from service.tools.suggest.sample import join_values, newest_of, parse_objects
 

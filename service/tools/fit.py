@@ -26,8 +26,7 @@ from service.settings.load import Settings, override_model_settings
 from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
 from service.text import printable, quantity, short_json
-from service.tools.formats.atomic_write import check_output, write_atomically
-from service.tools.formats.formats import Events, FormatName, format_of, raise_bad_line
+from service.tools.files import Events, FormatName, check_output, format_of, raise_bad_line, write_atomically
 from service.tools.suggest.sample import join_values
 
 MAX_LISTED = 10

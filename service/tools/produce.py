@@ -22,8 +22,7 @@ from service.serving.posting import Posting
 from service.settings.load import Settings
 from service.streaming.kafka.cluster import Cluster
 from service.text import quantity
-from service.tools.formats.formats import Events, Line, in_batches, raise_bad_line
-from service.tools.formats.readers import BadLine, JsonLines
+from service.tools.files import BadLine, Events, JsonLines, Line, in_batches, raise_bad_line
 
 BATCH_EVENTS = 500
 MAX_UNACKNOWLEDGED = 20_000

@@ -20,7 +20,7 @@ from service.snapshots.keeper import Keeper
 from service.snapshots.ports import before_reset
 from service.snapshots.rollback import TRIES, current_head, kept_snapshot, roll_back
 from service.streaming.kafka.cluster import Cluster
-from service.tools.stored.stored_model import not_stored, offsets_as_text
+from service.tools.stored.inspect import not_stored, offsets_as_text
 
 
 class _Clock:

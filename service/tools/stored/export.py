@@ -18,8 +18,8 @@ from service.learning.identity import listed
 from service.serving.model_info import Version
 from service.serving.models import ServedModel
 from service.settings.load import Settings
-from service.tools.formats.atomic_write import write_atomically
-from service.tools.stored.stored_model import newest_snapshot
+from service.tools.files import write_atomically
+from service.tools.stored.inspect import newest_snapshot
 
 
 async def export_model(settings: Settings, name: str, json: str | None, sklearn: str | None, onnx: str | None) -> None:

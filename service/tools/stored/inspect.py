@@ -1,4 +1,7 @@
-"""`perceptron inspect`: a model's newest snapshot, its kept versions, and how far it is behind its topic."""
+"""`perceptron inspect`: a model's newest snapshot, its kept versions, and how far it is behind its topic.
+
+The other commands on stored models read the newest snapshot from here too.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,11 +16,13 @@ from service.learning.classifier import largest
 from service.learning.identity import Identity, label_as_json
 from service.learning.kernel.kernel import Vector
 from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.records import PartitionId, by_text
 from service.serving.model_info import Description, Version
-from service.serving.models import Model
+from service.serving.models import Model, ServedModel
 from service.settings.load import Settings
-from service.tools.stored.stored_model import newest_snapshot
+from service.snapshots.keeper import fetch_newest
+from service.snapshots.ports import Store
 from service.tools.tables import Titles, figures, print_tables
 
 MAX_WEIGHTS = 10
@@ -122,3 +127,21 @@ def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tupl
             for row in about.get("label_weights", ())
         ],
     }
+
+
+async def newest_snapshot(store: Store, name: str, options: Options) -> ServedModel:
+    """A model's newest snapshot; raises DataError if there is none."""
+    if (snapshot := await fetch_newest(store, name, asyncio.to_thread, options)) is None:
+        raise await not_stored(store, name)
+    return ServedModel(snapshot.learner, snapshot.head, snapshot.digest)
+
+
+async def not_stored(store: Store, name: str) -> DataError:
+    """The error for a model without a snapshot."""
+    stored = ", ".join(await store.models()) or "none"
+    return DataError(f"model {name} has no snapshot in Redis at {store.address}; it has: {stored}")
+
+
+def offsets_as_text(offsets: Mapping[PartitionId, int]) -> str:
+    """An offset of each partition on one line."""
+    return ", ".join(f"{partition}:{offset}" for partition, offset in offsets.items())

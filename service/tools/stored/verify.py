@@ -34,7 +34,7 @@ from service.streaming.kafka.cluster import Cluster, LogReader
 from service.streaming.records import KafkaRecords
 from service.streaming.resume_check import fingerprint
 from service.text import short_json
-from service.tools.stored.stored_model import newest_snapshot, offsets_as_text
+from service.tools.stored.inspect import newest_snapshot, offsets_as_text
 from service.tools.tables import Titles, figures, print_tables
 
 DIFFERENT = 4

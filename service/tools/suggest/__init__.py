@@ -1,5 +1,5 @@
 """`perceptron suggest`: settings for a topic's or a file's events.
 
 `suggest` is the command. `sample` takes records, `field_profile` counts what they hold, `label_inference` and
-`proposal` choose label and features, and `model_selection` compares settings on the sample.
+`proposal` choose label, features and the settings of a join, and `model_selection` compares settings on the sample.
 """

@@ -19,7 +19,7 @@ from service.learning.events.text_hints import spelling, text_hint
 from service.learning.events.value_types import typed_ends
 from service.learning.identity import MAX_VALUE, Identity
 from service.text import short_json
-from service.tools.formats.readers import at
+from service.tools.files import at
 
 MAX_MEMBERS = 10_000
 ENOUGH_VALUES, MANY_VALUES = 20, 1000

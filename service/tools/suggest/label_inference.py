@@ -11,7 +11,7 @@ from service.learning.events.text_hints import label_meaning, spelling
 from service.learning.identity import MAX_CLASSES, Label, listed
 from service.settings.model import canonical_label
 from service.text import did_you_mean, printable, short_json
-from service.tools.formats.readers import at
+from service.tools.files import at
 from service.tools.suggest.field_profile import FieldProfile, member_at, profile_fields
 from service.tools.suggest.sample import Sample
 

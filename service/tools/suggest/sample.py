@@ -13,8 +13,7 @@ from service.learning.identity import Identity
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords
 from service.text import quantity
-from service.tools.formats.formats import Events, FormatName, format_name, raise_bad_line
-from service.tools.formats.readers import Csv, JsonLines
+from service.tools.files import Csv, Events, FormatName, JsonLines, format_name, raise_bad_line
 
 
 class Sample(NamedTuple):

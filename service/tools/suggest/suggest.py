@@ -21,20 +21,11 @@ from service.learning.events.event_reader import EventReader, use_compiled_reade
 from service.learning.identity import Identity, Places
 from service.settings.model import is_topic
 from service.text import printable, quantity, short_json
+from service.tools.suggest import model_selection
 from service.tools.suggest.field_profile import member_notes
 from service.tools.suggest.label_inference import is_amount
-from service.tools.suggest.late_labels import LABEL, propose_join
-from service.tools.suggest.member_trials import choose_readings, leaks
-from service.tools.suggest.model_selection import (
-    SCALES,
-    SHARES,
-    SampleComparison,
-    Trial,
-    best_trial,
-    compare_settings,
-    rivals,
-)
-from service.tools.suggest.proposal import Choice, EventChoices, choose_event
+from service.tools.suggest.model_selection import SampleComparison, Trial, best_trial
+from service.tools.suggest.proposal import LABEL, Choice, EventChoices, choose_event, propose_join
 from service.tools.suggest.sample import Sample
 from service.tools.tables import print_tables
 
@@ -68,7 +59,9 @@ def suggest_settings(
     if len(event.rows) >= MANY_EVENTS:
         use_compiled_reader(True)
     compare = partial(_compare, sample.name, event)
-    choose_readings(event.members, lambda: best_trial(compare(quick=True).trials).merit, len(event.rows))
+    model_selection.choose_readings(
+        event.members, lambda: best_trial(compare(quick=True).trials).merit, len(event.rows)
+    )
     comparison = compare()
     chosen = best_trial(comparison.trials, comparison.min_gain)
     choices = [*event.choices, *_model_choices(chosen, comparison)]
@@ -76,7 +69,7 @@ def suggest_settings(
         own = {choice.setting for choice in join.choices} | {"event.label"}
         choices = [*(choice for choice in choices if choice.setting not in own), *join.choices]
     verdict, count = _verdict(chosen, comparison), len(event.rows)
-    leaking = leaks(event.rows, event.row_labels, event.members, lambda: compare(quick=True).trials)
+    leaking = model_selection.leaks(event.rows, event.row_labels, event.members, lambda: compare(quick=True).trials)
     notes = [*_notes(event, comparison), *leaking]
     text = _toml(topic, bootstrap, sample, verdict, choices)
     members = [(event.label, "label"), *((member, member.note) for member in event.members)]
@@ -107,7 +100,7 @@ def suggest_settings(
             for each, note in members[:MAX_ROWS]
         ]
         trials = [
-            (*trial[:5], *_texts("{:.1%}", trial, SHARES), *_texts("{:.3f}", trial, Ranking._fields))
+            (*trial[:5], *_texts("{:.1%}", trial, model_selection.SHARES), *_texts("{:.3f}", trial, Ranking._fields))
             for trial in (comparison.baseline, comparison.previous, *comparison.trials)
         ]
         figures = ("right", "later half", "F1", "by change", "AUC", "avg. prec.", "log loss")
@@ -130,7 +123,7 @@ def topic_for(file: str) -> str:
 def _compare(name: str, event: EventChoices, quick: bool = False) -> SampleComparison:
     """All trials, or a few. Raises DataError if no settings fit, as with lists of too many numbers."""
     try:
-        return compare_settings(event.settings, event.values, quick)
+        return model_selection.compare_settings(event.settings, event.values, quick)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise DataError(f"{name}: no settings fit it: {printable(reason)}") from None
@@ -139,7 +132,7 @@ def _compare(name: str, event: EventChoices, quick: bool = False) -> SampleCompa
 def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choice]:
     """Scale, rule, average and margin, each with the best trial that has another value of it."""
     figure = partial(_figure, comparison)
-    others = rivals(chosen, comparison) if comparison.events >= MIN_EVENTS else []
+    others = model_selection.rivals(chosen, comparison) if comparison.events >= MIN_EVENTS else []
     for setting, value in {"scale": chosen.scale, **chosen.candidate}.items():
         if setting == "serve" and others:
             yield Choice(
@@ -154,7 +147,7 @@ def _model_choices(chosen: Trial, comparison: SampleComparison) -> Iterator[Choi
         other = best_trial(different, comparison.min_gain)
         why = f"{figure(chosen)} in the later half; {part} {getattr(other, part)} has {figure(other)} at best"
         yield Choice(setting, value, why)
-        for added, limit in (SCALES[value] if setting == "scale" else {}).items():
+        for added, limit in (model_selection.SCALES[value] if setting == "scale" else {}).items():
             yield Choice(added, limit, "one wild value does not ruin the scale of its column")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from service.errors import DataError
 from service.learning.events.value_buffer import ValueBuffer
-from service.tools.suggest.late_labels import propose_join
+from service.tools.suggest.proposal import propose_join
 from service.tools.suggest.sample import Sample
 
 SECOND, MINUTE = 1000, 60_000

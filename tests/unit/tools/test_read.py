@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.errors import DataError
 from service.learning.events.event_reader import EventReader
 from service.learning.identity import Identity, Places
-from service.tools.formats.formats import Events, Line, format_of
+from service.tools.files import Events, Line, format_of
 from tests.checks import decode
 
 NAMED = Identity()

@@ -21,7 +21,7 @@ from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueForma
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Places, Text
 from service.settings.load import load
 from service.settings.model import EventSettings, ModelSettings
-from service.tools.formats.formats import Events, format_of
+from service.tools.files import Events, format_of
 from tests.checks import decode, learner_of
 from tests.fuzz import judge
 from tests.fuzz.requests import HttpRequest, ask

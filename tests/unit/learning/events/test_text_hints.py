@@ -10,8 +10,7 @@ from service.learning.events.event_reader import EventReader
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity
 from service.settings.model import ModelSettings
-from service.tools.formats.formats import Events, raise_bad_line
-from service.tools.formats.readers import Csv
+from service.tools.files import Csv, Events, raise_bad_line
 from tests.checks import learner_of
 
 SPELLED: list[Any] = [["f", False, 0, "no"], ["t", True, 1]]

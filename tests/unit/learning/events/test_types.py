@@ -15,7 +15,7 @@ from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueFormat
 from service.learning.identity import Identity, Places, ValueType
 from service.serving.http.v1_predictions import V1Request
-from service.tools.formats.formats import Events, format_of
+from service.tools.files import Events, format_of
 from tests.checks import decode, learner_of
 from tests.fuzz.texts import Texts
 from tests.unit.tools.test_suggest import Row, rows
