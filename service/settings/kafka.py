@@ -91,13 +91,13 @@ class KafkaSettings(TlsSection):
         """The cluster that these settings name."""
         # Half of the commands need no Kafka client, and do not import one.
         from service.streaming.kafka.cluster import Cluster
-        from service.streaming.kafka.security import ClientCredentials, MskIam, Security, TokenSource
+        from service.streaming.kafka.security import Security, client_credentials, msk_iam
 
         tls = self.tls if self.security_protocol.endswith("SSL") else None
-        tokens: TokenSource | None = MskIam(self.aws_region) if self.aws_region else None
+        tokens = msk_iam(self.aws_region) if self.aws_region else None
         url, client, secret = self.oauth_token_url, self.oauth_client_id, self.secret("oauth_client_secret")
         if url is not None and client is not None and secret is not None:
-            tokens = ClientCredentials(url, client, secret, self.oauth_scope, self.ssl_cafile)
+            tokens = client_credentials(url, client, secret, self.oauth_scope, self.ssl_cafile)
         password = self.secret("sasl_password")
         security = Security(self.security_protocol, tls, self.sasl_mechanism, self.sasl_username, password, tokens)
         return Cluster(self.bootstrap_servers, self.max_batch_bytes, security)

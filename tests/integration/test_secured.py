@@ -13,7 +13,7 @@ from service.embedded.servers import Server
 from service.errors import DependencyError
 from service.settings.load import load
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.security import ClientCredentials, Security
+from service.streaming.kafka.security import Security, client_credentials
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, create_both_topics, event, perceptron, wait
 from tests.secured import LISTENERS, MECHANISMS, SecuredKafka, password, secured_kafka
@@ -69,7 +69,7 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: SecuredKafka
         if "SASL" not in protocol:
             return Security(protocol, files)
         if mechanism == "OAUTHBEARER":
-            tokens = ClientCredentials(broker.issuer.url, "learner", secrets, None, None)
+            tokens = client_credentials(broker.issuer.url, "learner", secrets, None, None)
             return Security(protocol, files, tokens=tokens)
         return Security(protocol, files, mechanism, "learner", secrets)
 

@@ -9,7 +9,7 @@ import http.client
 import time
 import urllib.error
 import urllib.request
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote_plus, urlencode
@@ -35,10 +35,12 @@ class NoTokenError(KafkaConnectionError):
 class TokenSource(AbstractTokenProvider):
     """Keeps a token, and fetches a new one before it expires."""
 
-    see: str
-    """The settings to check if a broker refuses the token."""
+    def __init__(self, fetch: Callable[[], tuple[str, float]], see: str) -> None:
+        """`fetch` returns a new token and its lifetime in seconds; it may block, and raises NoTokenError.
 
-    def __init__(self) -> None:
+        `see` names the settings to check if a broker refuses the token.
+        """
+        self._fetch, self.see = fetch, see
         self._token, self._lock = "", asyncio.Lock()
         self._renew_at = 0.0
         """In seconds of time.monotonic."""
@@ -49,7 +51,7 @@ class TokenSource(AbstractTokenProvider):
             if (start := time.monotonic()) >= self._renew_at:
                 try:
                     async with asyncio.timeout(TOKEN_SECONDS):
-                        self._token, seconds = await asyncio.to_thread(self.get)
+                        self._token, seconds = await asyncio.to_thread(self._fetch)
                 except TimeoutError:
                     raise NoTokenError(f"no token within {TOKEN_SECONDS:.0f} s: see {self.see}") from None
                 self._renew_at = start + RENEW_AFTER * seconds
@@ -59,37 +61,26 @@ class TokenSource(AbstractTokenProvider):
         """Fetch a new token next time, because a broker refused this one."""
         self._renew_at = 0.0
 
-    @abstractmethod
-    def get(self) -> tuple[str, float]:
-        """Fetch a new token and its lifetime in seconds; may block. Raises NoTokenError."""
-
 
 class _Answer(msgspec.Struct):
     access_token: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._~+/-]+=*\Z")]
     expires_in: float = 0.0
 
 
-class ClientCredentials(TokenSource):
-    """Fetches tokens from a token endpoint, with a client id and secret."""
+def client_credentials(url: str, client_id: str, secret: str, scope: str | None, cafile: str | None) -> TokenSource:
+    """Tokens from a token endpoint, with a client id and secret."""
+    form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+    login = base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
+    headers = {"authorization": f"Basic {login}"}
+    request = urllib.request.Request(url, urlencode(form).encode(), headers)  # noqa: S310 - from settings
+    where = f"the token endpoint {url}"
 
-    see = "kafka.oauth_token_url, kafka.oauth_client_id and kafka.oauth_scope"
-
-    def __init__(self, url: str, client_id: str, secret: str, scope: str | None, cafile: str | None) -> None:
-        super().__init__()
-        form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
-        login = base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
-        headers = {"authorization": f"Basic {login}"}
-        self._request = urllib.request.Request(url, urlencode(form).encode(), headers)  # noqa: S310 - from settings
-        self._cafile = cafile
-
-    def get(self) -> tuple[str, float]:
-        """Fetch a new token and its lifetime, see `TokenSource`."""
-        where = f"the token endpoint {self._request.full_url}"
+    def fetch() -> tuple[str, float]:
         context = Tls().load()  # trusts the system's authorities, and `cafile` too
-        if self._cafile:
-            context.load_verify_locations(self._cafile)
+        if cafile:
+            context.load_verify_locations(cafile)
         try:
-            with opener(context).open(self._request, timeout=TOKEN_SECONDS) as response:
+            with opener(context).open(request, timeout=TOKEN_SECONDS) as response:
                 answer = msgspec.json.decode(response.read(MAX_ANSWER_BYTES), type=_Answer, strict=False)
         except urllib.error.HTTPError as error:
             error.close()
@@ -102,27 +93,24 @@ class ClientCredentials(TokenSource):
             raise NoTokenError(f"{where} answers with no token: {expected}") from None
         return answer.access_token, answer.expires_in
 
+    return TokenSource(fetch, "kafka.oauth_token_url, kafka.oauth_client_id and kafka.oauth_scope")
 
-class MskIam(TokenSource):
-    """Signs tokens with AWS credentials, found as AWS's own tools find them; needs the extra `msk`."""
 
-    see = "kafka.aws_region and the AWS credentials"
+def msk_iam(region: str) -> TokenSource:
+    """Tokens signed with AWS credentials, found as AWS's own tools find them; needs the extra `msk`."""
 
-    def __init__(self, region: str) -> None:
-        super().__init__()
-        self._region = region
-
-    def get(self) -> tuple[str, float]:
-        """Fetch a new token and its lifetime, see `TokenSource`."""
+    def fetch() -> tuple[str, float]:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
         try:
-            token, expires_ms = MSKAuthTokenProvider.generate_auth_token(self._region)
+            token, expires_ms = MSKAuthTokenProvider.generate_auth_token(region)
         except AttributeError:
             raise NoTokenError("no token for Amazon MSK: no AWS credentials were found") from None
         except Exception as error:  # two libraries raise, without a common class
             raise NoTokenError(f"no token for Amazon MSK: {error}") from None
         return token, expires_ms / 1000 - time.time()
+
+    return TokenSource(fetch, "kafka.aws_region and the AWS credentials")
 
 
 @dataclass(eq=False, repr=False)

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaConnectionError
 from service.errors import ConfigurationError
 from service.settings.load import load
 from service.streaming.kafka import security
-from service.streaming.kafka.security import ClientCredentials, MskIam
+from service.streaming.kafka.security import client_credentials, msk_iam
 from tests.certificates import Certificates
 
 SASL = 'security_protocol = "SASL_SSL"\n'
@@ -109,7 +109,7 @@ async def test_amazons_signer_makes_a_token_that_is_kept_for_its_time(monkeypatc
     monkeypatch.setattr(security, "TOKEN_SECONDS", 200.0)  # the signer's first import may take long
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "CANARY")
-    source = MskIam("eu-west-1")
+    source = msk_iam("eu-west-1")
     token = await source.token()
     assert len(token) > 100
     assert "CANARY" not in token
@@ -118,13 +118,13 @@ async def test_amazons_signer_makes_a_token_that_is_kept_for_its_time(monkeypatc
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     with pytest.raises(KafkaConnectionError, match="no token for Amazon MSK: "):
-        await MskIam("eu-west-1").token()
+        await msk_iam("eu-west-1").token()
 
 
 async def test_a_token_endpoint_that_is_not_there_is_named() -> None:
     nowhere = "http://127.0.0.1:1/token"
     with pytest.raises(KafkaConnectionError, match=f"the token endpoint {nowhere}: Connection refused"):
-        await ClientCredentials(nowhere, "u", "CANARY", None, None).token()
+        await client_credentials(nowhere, "u", "CANARY", None, None).token()
 
 
 async def test_a_token_endpoint_that_never_ends_its_answer_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ async def test_a_token_endpoint_that_never_ends_its_answer_holds_nobody(monkeypa
 
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        source = ClientCredentials(f"http://127.0.0.1:{port}/", "u", "CANARY", None, None)
+        source = client_credentials(f"http://127.0.0.1:{port}/", "u", "CANARY", None, None)
         with pytest.raises(KafkaConnectionError, match=r"^.*(no token within|the token endpoint).*$"):
             await source.token()
         await connection_closed.wait()
