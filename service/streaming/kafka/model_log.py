@@ -17,13 +17,7 @@ from service.learning.records import PartitionId
 from service.snapshots.head import TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.cluster import KafkaClients
-from service.streaming.kafka.fetching.fetcher import (
-    Fetcher,
-    ModelPartition,
-    PartitionBuffer,
-    find_records,
-    partitions_of,
-)
+from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, PartitionBuffer, partitions_of, records_at
 from service.streaming.kafka.log_queries import log_bounds, topic_id
 from service.streaming.message_queue import MessageQueue
 from service.streaming.ports import Gap
@@ -130,7 +124,7 @@ class ModelLog:
         own = {each: offsets[partition] for partition, each in self.assigned.items() if partition in offsets}
         cluster = self.clients.cluster
         async with cluster.errors():
-            return await find_records(self.clients.query_client, own if self.held else {}, cluster.max_batch_bytes)
+            return await records_at(self.clients.query_client, own if self.held else {}, cluster.max_batch_bytes)
 
     def seek(self, offsets: Mapping[PartitionId, int]) -> None:
         self.fetcher.seek({own: offsets[partition] for partition, own in self.assigned.items() if partition in offsets})

@@ -17,16 +17,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from aiokafka import TopicPartition
+from aiokafka import TopicPartition, errors
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import (
-    CorruptRecordException,
-    KafkaError,
-    LeaderNotAvailableError,
-    NoError,
-    OffsetOutOfRangeError,
-    for_code,
-)
 
 from service.errors import DataError
 from service.learning.records import PartitionId
@@ -125,15 +117,15 @@ class PartitionBuffer:
         """
         if self.error is not None:
             return
-        error = for_code(response.error)
+        error = errors.for_code(response.error)
         try:
-            if error is NoError:
+            if error is errors.NoError:
                 self._buffer(response, share, alone)
-            elif error is OffsetOutOfRangeError and self.sequence.fetch_offset < self.sequence.position:
+            elif error is errors.OffsetOutOfRangeError and self.sequence.fetch_offset < self.sequence.position:
                 self.sequence.looking_back = False  # the batches before `position` were deleted
-            elif error is CorruptRecordException:
+            elif error is errors.CorruptRecordException:
                 self.sequence.doubt("the broker says that its log is corrupt")
-            elif error in (OffsetOutOfRangeError, *UNAUTHORISED):
+            elif error in (errors.OffsetOutOfRangeError, *UNAUTHORISED):
                 self.error = error(self.of.tp.topic)
             else:  # the leader moved, or the broker cannot answer now
                 self.end_at = 0.0
@@ -282,7 +274,7 @@ class Fetcher:
         if not polled and not moved:
             for state in states:
                 if error := state.error:
-                    if isinstance(error, KafkaError):  # the next request may succeed
+                    if isinstance(error, errors.KafkaError):  # the next request may succeed
                         state.error, state.retry_at = None, time.monotonic() + RETRY_SECONDS
                     raise error
         return polled
@@ -337,7 +329,7 @@ class Fetcher:
                 await asyncio.sleep(throttle)
             if any(state.retry_at > time.monotonic() for state in states):  # a leader may have moved
                 await log_queries.refresh_metadata(self._client)
-        except (KafkaError, OSError, RuntimeError, *MALFORMED):
+        except (errors.KafkaError, OSError, RuntimeError, *MALFORMED):
             # uvloop raises RuntimeError for a socket that has just closed. `health` says why Kafka is away.
             await log_queries.refresh_metadata(self._client)
             await asyncio.sleep(RETRY_SECONDS)
@@ -359,7 +351,7 @@ def unreadable(
     )
 
 
-async def find_records(
+async def records_at(
     client: AIOKafkaClient, offsets: Mapping[ModelPartition, int], max_batch_bytes: int
 ) -> dict[PartitionId, KafkaRecord]:
     """The committed records at these offsets. An offset without a record is left out.
@@ -374,13 +366,13 @@ async def find_records(
         own = {each.tp: each for each in remaining}
         for node, tps in (await log_queries.find_leaders(client, own)).items():
             if node is None:
-                raise LeaderNotAvailableError(tps[0].topic)
+                raise errors.LeaderNotAvailableError(tps[0].topic)
             requested = {tp: remaining[own[tp]] for tp in tps}
             parts, throttle = await log_queries.fetch(client, node, requested, share)
             responses = {part.tp: part for part in parts}
             for tp, offset in requested.items():
                 each, response = own[tp], responses[tp]
-                if (error := for_code(response.error)) not in (NoError, OffsetOutOfRangeError):
+                if (error := errors.for_code(response.error)) not in (errors.NoError, errors.OffsetOutOfRangeError):
                     await log_queries.refresh_metadata(client)
                     raise error(tp.topic)
                 try:

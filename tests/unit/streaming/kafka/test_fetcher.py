@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 
 from service.learning.records import PartitionId
 from service.streaming.kafka import log_queries
-from service.streaming.kafka.fetching.fetcher import ModelPartition, PartitionBuffer, find_records
+from service.streaming.kafka.fetching.fetcher import ModelPartition, PartitionBuffer, records_at
 from service.streaming.kafka.fetching.record_batch import RecordsBuilder
 from service.streaming.kafka.log_queries import PartitionResponse
 from service.streaming.records import KafkaRecord
@@ -58,5 +58,5 @@ async def test_a_lookup_ends_though_the_broker_gives_nothing(monkeypatch: pytest
     monkeypatch.setattr(log_queries, "find_leaders", find_leaders)
     monkeypatch.setattr(log_queries, "fetch", fetch)
     own = [ModelPartition("m", PartitionId(i), TopicPartition("t", i)) for i in range(3)]
-    assert await find_records(None, dict.fromkeys(own, 5), 1 << 20) == {}
+    assert await records_at(None, dict.fromkeys(own, 5), 1 << 20) == {}
     assert requests == [3, 2, 1]
