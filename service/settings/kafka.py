@@ -91,7 +91,7 @@ class KafkaSettings(TlsSection):
         """The cluster that these settings name."""
         # Half of the commands need no Kafka client, and do not import one.
         from service.streaming.kafka.cluster import Cluster
-        from service.streaming.kafka.security import Security, client_credentials, msk_iam
+        from service.streaming.kafka.connection import Security, client_credentials, msk_iam
 
         tls = self.tls if self.security_protocol.endswith("SSL") else None
         tokens = msk_iam(self.aws_region) if self.aws_region else None

@@ -9,7 +9,7 @@ from aiokafka.errors import InvalidTimestampError, KafkaError, MessageSizeTooLar
 from service.errors import DependencyError
 from service.streaming.dead_letters import truncate
 from service.streaming.kafka.cluster import MAX_MESSAGE_BYTES, KafkaClients
-from service.streaming.kafka.failures import kafka_failure
+from service.streaming.kafka.connection import kafka_failure
 from service.streaming.records import Message
 
 BATCH_MESSAGES = 500

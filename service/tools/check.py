@@ -22,7 +22,7 @@ from service.settings.load import Settings
 from service.settings.model import ModelSettings
 from service.snapshots.head import Head, TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
-from service.streaming.kafka.failures import missing_right
+from service.streaming.kafka.connection import missing_right
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.resume_check import same_settings
 from service.text import printable, quantity

@@ -13,7 +13,7 @@ from service.embedded.servers import Server
 from service.errors import DependencyError
 from service.settings.load import load
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.security import Security, client_credentials
+from service.streaming.kafka.connection import Security, client_credentials
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, create_both_topics, event, perceptron, wait
 from tests.secured import LISTENERS, MECHANISMS, SecuredKafka, password, secured_kafka

@@ -19,11 +19,10 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, PerceptronError, Unauthorised
 from service.learning.records import PartitionId
-from service.streaming.kafka.failures import MALFORMED, UNAUTHORISED, connection_failure, kafka_failure, missing_right
+from service.streaming.kafka.connection import MALFORMED, UNAUTHORISED, Security, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, partitions_of
 from service.streaming.kafka.fetching.record_batch import RecordsBuilder
 from service.streaming.kafka.log_queries import UNSUPPORTED, TopicRequest, log_bounds
-from service.streaming.kafka.security import Security
 from service.streaming.records import KafkaRecords
 
 ANSWER_SECONDS = 5.0
@@ -122,7 +121,7 @@ class Cluster:
         try:
             yield
         except (TimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
-            why = await connection_failure(self.bootstrap, self.security)
+            why = await self.security.connection_failure(self.bootstrap)
             raise DependencyError(f"{where}: {why or kafka_failure(error, right)}", "kafka") from error
         except (KafkaError, OSError, *MALFORMED) as error:
             kind = Unauthorised if isinstance(error, UNAUTHORISED) else DependencyError

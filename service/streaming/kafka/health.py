@@ -26,7 +26,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster, KafkaClients
-from service.streaming.kafka.failures import kafka_failure
+from service.streaming.kafka.connection import kafka_failure
 from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, WAIT_MS, Fetcher, ModelPartition, unreadable
 from service.streaming.kafka.log_queries import LATEST, fetch, leader_of, list_offsets, refresh_unknown_leaders
 from service.streaming.kafka.membership.assignor import NAME

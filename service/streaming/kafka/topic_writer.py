@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 
 from service.errors import DependencyError
 from service.streaming.kafka.cluster import MAX_MESSAGE_BYTES, Cluster
-from service.streaming.kafka.failures import kafka_failure
+from service.streaming.kafka.connection import kafka_failure
 from service.streaming.message_queue import USUAL_LIMIT_BYTES
 from service.streaming.records import Message
 

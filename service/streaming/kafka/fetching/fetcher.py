@@ -23,7 +23,7 @@ from aiokafka.client import AIOKafkaClient
 from service.errors import DataError
 from service.learning.records import PartitionId
 from service.streaming.kafka import log_queries
-from service.streaming.kafka.failures import MALFORMED, UNAUTHORISED
+from service.streaming.kafka.connection import MALFORMED, UNAUTHORISED
 from service.streaming.kafka.fetching.compression import DamagedBatch
 from service.streaming.kafka.fetching.offset_sequence import OffsetSequence
 from service.streaming.kafka.fetching.record_batch import HEAD, OpenBatch, RecordBatch, RecordsBuilder, parse_batches

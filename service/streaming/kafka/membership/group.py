@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 from service.errors import DependencyError, Unauthorised
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.cluster import ANSWER_SECONDS, KafkaClients, close_clients
-from service.streaming.kafka.failures import MALFORMED
+from service.streaming.kafka.connection import MALFORMED
 from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.health import Health
 from service.streaming.kafka.membership.assignor import whole_topics

@@ -8,8 +8,8 @@ from aiokafka.errors import KafkaConnectionError
 
 from service.errors import ConfigurationError
 from service.settings.load import load
-from service.streaming.kafka import security
-from service.streaming.kafka.security import client_credentials, msk_iam
+from service.streaming.kafka import connection
+from service.streaming.kafka.connection import client_credentials, msk_iam
 from tests.certificates import Certificates
 
 SASL = 'security_protocol = "SASL_SSL"\n'
@@ -106,7 +106,7 @@ def test_secrets_sent_in_the_clear_are_warned_of() -> None:
 
 async def test_amazons_signer_makes_a_token_that_is_kept_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The signer needs no network with credentials of the environment; without credentials the error says so."""
-    monkeypatch.setattr(security, "TOKEN_SECONDS", 200.0)  # the signer's first import may take long
+    monkeypatch.setattr(connection, "TOKEN_SECONDS", 200.0)  # the signer's first import may take long
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "CANARY")
     source = msk_iam("eu-west-1")
@@ -129,7 +129,7 @@ async def test_a_token_endpoint_that_is_not_there_is_named() -> None:
 
 async def test_a_token_endpoint_that_never_ends_its_answer_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client waits at most `TOKEN_SECONDS`, and then the connection is closed."""
-    monkeypatch.setattr(security, "TOKEN_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "TOKEN_SECONDS", 0.2)
     connection_closed = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
