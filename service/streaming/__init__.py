@@ -1,6 +1,5 @@
 """Records out of Kafka, in order, each learned once.
 
 Start with `learn_loop`, and `ports`, the interfaces that it needs. `resume_check` decides whether a stored model may be
-continued; `dead_letters` are rejected records, and `message_queue` sends them. `answers` are those that records bring
-with them. `kafka/` is the real log.
+continued; `dead_letters` are rejected records, and `message_queue` sends them. `kafka/` is the real log.
 """

@@ -16,11 +16,14 @@ The loop awaits only `Log`, `Clock`, and the store and the `offload` of the keep
 interleaving. It reports events to an `Observer`; nothing here logs, counts or serves.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from service import errors
-from service.learning.identity import Identity
+from service.learning.evaluation.given_answers import ALL, GivenAnswer
+from service.learning.identity import Identity, Label
 from service.learning.join.join import Join, step_of
 from service.learning.learner import Learner
 from service.learning.records import PartitionId
@@ -28,7 +31,6 @@ from service.snapshots.head import Fingerprint, TopicIdentity
 from service.snapshots.keeper import Keeper
 from service.snapshots.ports import Clock
 from service.streaming import resume_check
-from service.streaming.answers import given_answers
 from service.streaming.dead_letters import dead_letter
 from service.streaming.merge import Merge
 from service.streaming.ports import Bounds, Log, Observer
@@ -424,3 +426,27 @@ class LearnLoop:
             return
         self.observer.saved(saved)
         self.log.commit(learner.next)
+
+
+class _Logged(msgspec.Struct):
+    label: Label
+
+
+def given_answers(records: KafkaRecords, model: str, learner: Learner) -> Iterator[GivenAnswer]:
+    """The answers of this model that records bring with them, in the headers that the log of predictions writes.
+
+    An answer that is damaged, or that is no label of the model, is left out. A candidate that the model does not have
+    has no tally of its own: its answers count as the model's.
+    """
+    labels = {(isinstance(label, bool), label): i for i, label in enumerate(learner.identity.labels or (-1, 1))}
+    for i in records.with_headers():
+        headers = dict(records.record(i).headers)
+        if headers.get("model") != model.encode():
+            continue
+        try:
+            label = msgspec.json.decode(headers.get("prediction") or b"", type=_Logged).label
+            candidate = (headers.get("candidate") or b"").decode()
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        if (index := labels.get((isinstance(label, bool), label))) is not None:
+            yield GivenAnswer(i, index, candidate if candidate in learner.candidates else ALL)

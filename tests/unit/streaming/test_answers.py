@@ -5,7 +5,7 @@ from typing import Any
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.streaming.answers import given_answers
+from service.streaming.learn_loop import given_answers
 from service.streaming.records import KafkaRecord
 from tests.batches import join_records
 from tests.checks import restored
