@@ -5,11 +5,19 @@ prediction of each visit, which is logged, and posts its label later, which is j
 separates the visits. Then the rule changes, and the model learns the new one. Later the learner is killed, the standby
 takes over, and the killed process comes back as the standby. At the end each logged visit must have been learned once,
 and `perceptron verify` learns the log again and must find the same state, bit for bit.
+
+Events are visits to a shop, as a web server would write them, and whether they ended with a purchase. A simple rule
+says who buys, and no visit is close to its boundary: a vector separates the visits, so the mistake bound is known. At
+one moment a sale begins, and the rule changes.
+
+`python -m service.embedded.demo` prints visits without end, as JSON lines that `perceptron produce` can send to a model
+without settings.
 """
 
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
@@ -26,9 +35,9 @@ from urllib.request import Request, urlopen
 import msgspec
 from rich.console import Console
 
-from service.embedded.demo_events import REFERENCE, visits
 from service.embedded.servers import START_SECONDS, Server, free_port, start_kafka, start_redis
 from service.errors import PerceptronError
+from service.learning.weights_file import WeightsFile
 from service.streaming.kafka.cluster import Cluster
 
 DEMO_TOPIC = "demo"
@@ -44,6 +53,15 @@ LINE_SECONDS = 4.0
 """Time between two lines about what is learned."""
 DEMO_SETTINGS = Path(__file__).with_name("demo.toml")
 """The settings of the demo, with places for the addresses and the folder."""
+BEFORE = {
+    "": -2.0, "cart.items": 1.0, "page.minutes": 0.5, "user.returning": 1.5, "user.device=phone": -1.5,
+    "cart.voucher": -1.0,
+}  # fmt: skip
+AFTER = BEFORE | {"user.returning": -1.5, "user.device=phone": 1.5, "cart.voucher": 2.0}
+"""The two rules. In the sale returning customers stay away, and vouchers bring phones. The bias is named ""."""
+REFERENCE = WeightsFile([BEFORE[name] for name in BEFORE if name], BEFORE[""], [name for name in BEFORE if name])
+"""The rule before the sale, which is the reference of the mistake bound."""
+MARGIN = 0.15
 
 
 def run_demo(events: int, rate: int, leave: bool) -> None:
@@ -224,3 +242,34 @@ def _invite(learner: Server) -> None:
     for kind, body in (("predict", {"event": visit}), ("labels", label)):
         url = f"http://{learner.address}{DEMO_PATH}/{kind}"
         print(f"curl -s {url} -H 'content-type: application/json' -d '{json.dumps(body)}'\n", flush=True)
+
+
+def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:
+    """`count` visits; those from number `turn` on follow the sale's rule. |w·x| is at least MARGIN times ‖w‖."""
+    rng, number = random.Random(seed), 0
+    while number < count:
+        rule = BEFORE if number < turn else AFTER
+        device, returning, voucher = rng.choice(("phone", "tablet", "laptop")), rng.random() < 0.5, rng.random() < 0.3
+        items, minutes = rng.randrange(4), round(rng.uniform(0.0, 4.0), 2)
+        x = {"": 1, "cart.items": items, "page.minutes": minutes, "user.returning": returning, "cart.voucher": voucher}
+        x[f"user.device={device}"] = 1
+        score = sum(weight * x.get(name, 0) for name, weight in rule.items())
+        if abs(score) < MARGIN * sum(weight * weight for weight in rule.values()) ** 0.5:
+            continue
+        number += 1
+        yield {
+            "id": f"visit-{number}",
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "user": {"id": rng.getrandbits(32), "device": device, "returning": returning},
+            "page": {"id": rng.choice(("shoes", "coats", "bags")), "minutes": minutes},
+            "cart": {"items": items, "voucher": voucher},
+            "bought": score > 0,
+        }
+
+
+if __name__ == "__main__":
+    for end in (signal.SIGINT, signal.SIGPIPE):  # so that a reader can stop it
+        signal.signal(end, signal.SIG_DFL)
+    for visit in visits(0, sys.maxsize, sys.maxsize):
+        del visit["id"], visit["at"], visit["user"]["id"]
+        print(json.dumps({"label": visit.pop("bought"), "features": visit}))
