@@ -39,71 +39,6 @@ _NO_LETTERS = "no dead-letter topic: saves wait at the first rejected event; cre
 
 
 @dataclass(eq=False, repr=False)
-class RequestedTopics:
-    """The topics that this process should learn. Its methods raise DependencyError and aiokafka's errors."""
-
-    clients: KafkaClients
-    models: dict[str, Sequence[str]]
-    """The topics of each model. Models whose topics match are added."""
-    matches: Callable[[str], bool] | None
-    """Says which topics are requested in addition: each is a model of its own."""
-    create: bool
-    """Allows to create topics."""
-    logger: Any
-
-    def __post_init__(self) -> None:
-        self._listed, self._warn_once = self.topics, cache(self.logger.warning)
-        self._existing, self._absent, self._reported = set[str](), set[str](), set[str]()
-
-    @property
-    def topics(self) -> set[str]:
-        """The topics of all models."""
-        return {topic for topics in self.models.values() for topic in topics}
-
-    def missing_resource(self, model: str) -> str:
-        """A sentence that says what is missing before this model can be learned; "" if nothing is."""
-        return "" if self._absent.isdisjoint(self.models[model]) else _NOT_THERE
-
-    async def find(self) -> set[str]:
-        """The requested topics that exist."""
-        self._existing = set((await self.clients.query_client.fetch_all_metadata()).topics())
-        self._absent -= self._existing
-        if self.matches:
-            matching = sorted(filter(self.matches, self._existing))
-            self.models |= {topic: [topic] for topic in matching if topic not in self.models}
-            if not matching:
-                self._warn_once(_NO_MATCH)
-        return self.topics & self._existing
-
-    async def provide_missing(self) -> bool:
-        """Create the topics that were not found, and topics for dead letters, or report each once.
-
-        Returns whether topics were created.
-        """
-        requested = self.topics
-        letters = map(dead_letter_topic, self.models)
-        missing = [name for name in (*sorted(requested), *letters) if name not in self._existing]
-        if self.create:
-            # A topic that a pattern matched, and that is gone, was deleted by somebody: do not create it again.
-            ours = [name for name in missing if name in self._listed or name not in requested]
-            if ours:
-                await self.clients.cluster.create_topics(ours)
-                self.logger.info("topics created", topics=ours)
-            return bool(ours)
-        for name in missing:
-            if name not in self._reported:
-                is_read = name in requested
-                try:
-                    await self.clients.cluster.partitions(name, "Read" if is_read else "Write")
-                    self._absent.add(name)
-                    self.logger.warning(_NOT_THERE if is_read else _NO_LETTERS, topic=name)
-                except Unauthorised as error:  # the topic may exist
-                    self.logger.warning(str(error))
-                self._reported.add(name)
-        return False
-
-
-@dataclass(eq=False, repr=False)
 class GroupMember(ConsumerRebalanceListener):
     """This process in its consumer group."""
 
@@ -126,8 +61,11 @@ class GroupMember(ConsumerRebalanceListener):
 
     def __post_init__(self) -> None:
         clients, cluster, session = self.clients, self.clients.cluster, int(self.session_timeout * 1000)
-        self.requested = RequestedTopics(clients, dict(self.models), self.matches, self.create, self.logger)
-        self._assignor: Any = whole_topics(self.requested.models)
+        self._requested = dict(self.models)
+        """The topics of each model. Models whose topics match are added."""
+        self._listed = self._topics
+        self._existing, self._absent, self._reported = set[str](), set[str](), set[str]()
+        self._assignor: Any = whole_topics(self._requested)
         self._new_consumer = partial(
             AIOKafkaConsumer,
             **cluster.options(self.session_timeout + 15.0),  # a JoinGroup may take as long as the session timeout
@@ -155,6 +93,10 @@ class GroupMember(ConsumerRebalanceListener):
     def awaits_assignment(self, model: str) -> bool:
         """Whether a model is ours or may become ours: the group has not assigned it to another member."""
         return not self.health.joined or bool(self.logs[model].assigned)
+
+    def missing_resource(self, model: str) -> str:
+        """A sentence that says what is missing before this model can be learned; "" if nothing is."""
+        return "" if self._absent.isdisjoint(self._requested[model]) else _NOT_THERE
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Self]:
@@ -203,23 +145,66 @@ class GroupMember(ConsumerRebalanceListener):
     async def _subscribe(self, add: Callable[[ModelLog], None]) -> None:
         """Subscribe to the requested topics as they come to exist."""
         subscribed = self.health.subscribed
-        while self.requested.matches or subscribed < self.requested.topics:
-            pause = TOPIC_SECONDS if subscribed < self.requested.topics else METADATA_SECONDS
+        while self.matches or subscribed < self._topics:
+            pause = TOPIC_SECONDS if subscribed < self._topics else METADATA_SECONDS
             try:
                 async with self.clients.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
-                    existing = await self.requested.find()
-                    for model, topics in self.requested.models.items():
+                    existing = await self._find_topics()
+                    for model, topics in self._requested.items():
                         if model not in self.logs:
                             self.logs[model] = self._new_log(model, topics)
                             add(self.logs[model])
                     if existing - subscribed:
                         subscribed |= existing
                         self._consumer.subscribe(sorted(subscribed), listener=self)
-                    if await self.requested.provide_missing():
+                    if await self._provide_missing():
                         pause = 0.1
             except DependencyError as error:
                 self._warn_once(str(error))
             await asyncio.sleep(pause)
+
+    @property
+    def _topics(self) -> set[str]:
+        """The topics of all models."""
+        return {topic for topics in self._requested.values() for topic in topics}
+
+    async def _find_topics(self) -> set[str]:
+        """The topics of the models that exist; adds a model for each other topic that is requested by `matches`."""
+        self._existing = set((await self.clients.query_client.fetch_all_metadata()).topics())
+        self._absent -= self._existing
+        if self.matches:
+            matching = sorted(filter(self.matches, self._existing))
+            self._requested |= {topic: [topic] for topic in matching if topic not in self._requested}
+            if not matching:
+                self._warn_once(_NO_MATCH)
+        return self._topics & self._existing
+
+    async def _provide_missing(self) -> bool:
+        """Create the topics that were not found, and topics for dead letters, or report each once.
+
+        Returns whether topics were created.
+        """
+        requested = self._topics
+        letters = map(dead_letter_topic, self._requested)
+        missing = [name for name in (*sorted(requested), *letters) if name not in self._existing]
+        if self.create:
+            # A topic that a pattern matched, and that is gone, was deleted by somebody: do not create it again.
+            ours = [name for name in missing if name in self._listed or name not in requested]
+            if ours:
+                await self.clients.cluster.create_topics(ours)
+                self.logger.info("topics created", topics=ours)
+            return bool(ours)
+        for name in missing:
+            if name not in self._reported:
+                is_read = name in requested
+                try:
+                    await self.clients.cluster.partitions(name, "Read" if is_read else "Write")
+                    self._absent.add(name)
+                    self.logger.warning(_NOT_THERE if is_read else _NO_LETTERS, topic=name)
+                except Unauthorised as error:  # the topic may exist
+                    self.logger.warning(str(error))
+                self._reported.add(name)
+        return False
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
         """Wait until the loops have saved and released their logs. The store refuses a later save on an old head."""
