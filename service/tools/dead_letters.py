@@ -18,8 +18,6 @@ from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, d
 from service.streaming.kafka.cluster import MAX_MESSAGE_BYTES
 from service.text import quantity
 
-CLOSE_SECONDS = 3.0
-
 
 class Letter(NamedTuple):
     """A dead letter as it was read; `retried` is the place to which it was sent again."""
@@ -79,7 +77,7 @@ async def retry(settings: Settings, model: str, keys: list[str], every: bool, re
     letters = _with_keys(letters, keys) if keys else letters
     cluster, sent = settings.kafka.cluster, 0
     producer = cluster.producer(enable_idempotence=True, max_request_size=MAX_MESSAGE_BYTES)
-    async with cluster.errors(right="Write"), cluster.open_clients(producer, close_seconds=CLOSE_SECONDS):
+    async with cluster.errors(right="Write"), cluster.open_clients(producer):
         for letter in letters:
             # The client writes no record without value and key: such a record is sent with an empty value.
             value = b"" if letter.value is None and letter.record_key is None else letter.value

@@ -33,8 +33,6 @@ ANSWER_SECONDS = 30.0
 """The time without an acknowledgement after which Kafka is given up."""
 TOPIC_SECONDS = 30.0
 """The time for a topic to exist: `run` creates it when it has compiled and is connected."""
-CLOSE_SECONDS = 3.0
-"""The time for the producer to send the records that it holds, if Kafka still answers."""
 MAX_BAD_LINES = 10
 """Bad lines that a dry run prints."""
 
@@ -112,7 +110,7 @@ async def produce_file(
     sent, unacknowledged, begin = 0, deque[Any](), time.monotonic()
     due = begin - 1.0 / rate if rate else begin
     try:
-        async with cluster.errors(right="Write"), cluster.open_clients(producer, close_seconds=CLOSE_SECONDS):
+        async with cluster.errors(right="Write"), cluster.open_clients(producer):
             with Console(stderr=True).status("") as status:
                 while isinstance(batch := await batches.get(), list):
                     for line in batch:

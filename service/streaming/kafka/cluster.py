@@ -39,8 +39,9 @@ SILENCE_SECONDS = 30.0
 """The limit of a `LogReader`'s wait for records that the log must still have."""
 MAX_MESSAGE_BYTES = 64 << 20
 """The largest message that is sent."""
-CLOSE_SECONDS = 0.5
-"""The limit of closing the clients. A message that is not acknowledged by then may be lost."""
+CLOSE_SECONDS, COMMAND_CLOSE_SECONDS = 0.5, 3.0
+"""The limits of closing the clients of the service, and of a command, which sends what they hold if Kafka answers. A
+message that is not acknowledged by then may be lost."""
 
 Client: TypeAlias = AIOKafkaClient | AIOKafkaConsumer | AIOKafkaProducer
 RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
@@ -128,7 +129,7 @@ class Cluster:
             raise kind(f"{where}: {kafka_failure(error, right)}", "kafka") from error
 
     @asynccontextmanager
-    async def open_clients(self, *clients: Client, close_seconds: float) -> AsyncIterator[None]:
+    async def open_clients(self, *clients: Client, close_seconds: float = COMMAND_CLOSE_SECONDS) -> AsyncIterator[None]:
         """Connect these clients, and close them at the end, within this time; raises DependencyError."""
         try:
             async with self.errors():

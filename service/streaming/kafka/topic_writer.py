@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from service.errors import DependencyError
-from service.streaming.kafka.cluster import MAX_MESSAGE_BYTES, Cluster
+from service.streaming.kafka.cluster import CLOSE_SECONDS, MAX_MESSAGE_BYTES, Cluster
 from service.streaming.kafka.connection import kafka_failure
 from service.streaming.message_queue import USUAL_LIMIT_BYTES
 from service.streaming.records import Message
@@ -28,7 +28,7 @@ ROUND_RECORDS = 1000
 """The most records that are sent at the same time: to pack them takes a few milliseconds."""
 FACTS_SECONDS = 30.0
 """How old the facts of a topic may be."""
-CLOSE_SECONDS, RETRY_SECONDS = 0.5, 1.0
+RETRY_SECONDS = 1.0
 
 
 class Delivery:
