@@ -12,16 +12,7 @@ from unittest import mock
 import msgspec
 from msgspec.structs import replace
 
-from service.errors import (
-    AnotherCluster,
-    DependencyError,
-    Diverged,
-    IdentityChanged,
-    LogLost,
-    PerceptronError,
-    SnapshotDamaged,
-    SnapshotForeign,
-)
+from service import errors
 from service.learning import best
 from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity, JoinRules
@@ -86,7 +77,7 @@ class ProcessObserver:
         if "holds offsets" in str(error) and not self._log.held:
             raise Violation("stopped because of the bounds of a topic that is not held")
         readable = self._world.torn == self._torn and self._world.redis.intact
-        if isinstance(error, SnapshotDamaged | SnapshotForeign) and readable:
+        if isinstance(error, errors.SnapshotDamaged | errors.SnapshotForeign) and readable:
             raise Violation(f"stopped without need: {error}")
 
     def rewound(self, cause: str) -> None:
@@ -155,9 +146,9 @@ class Reader:
             torn = self.world.torn
             try:
                 snapshot = await fetch_newest(store, "t", offload, DEFAULT, snapshot)
-            except DependencyError:
+            except errors.DependencyError:
                 pass
-            except (SnapshotDamaged, SnapshotForeign):
+            except (errors.SnapshotDamaged, errors.SnapshotForeign):
                 # If Redis was emptied and a head came back, nothing shows that the head was missing meanwhile.
                 if torn == self.world.torn and self.world.redis.intact:
                     raise
@@ -177,7 +168,7 @@ class Operator(Reader):
         options = dict[str, Any](self.simulation.keeper_options, keep_every=0.0)
         store = SimulatedStore(self.world, self.name, lambda: saver._doubtful[1] if saver._doubtful else [])
         saver = Keeper("t", store, Clock(self.world), offload, **options)
-        with contextlib.suppress(PerceptronError):
+        with contextlib.suppress(errors.PerceptronError):
             while (learner := await saver.restore()) and learner.identity != self.simulation.identity:
                 learner.amend(self.simulation.identity)
                 assert saver.head
@@ -495,7 +486,7 @@ class Simulation:
         if redis.late:
             name, command = redis.late.pop(self.world.rng.randrange(len(redis.late)))
             self._note(f"late: {name}")
-            with contextlib.suppress(SnapshotDamaged):
+            with contextlib.suppress(errors.SnapshotDamaged):
                 command()
             redis.check_blobs()
 
@@ -590,14 +581,14 @@ class Simulation:
             return False  # a process without the topic saved meanwhile: this process checks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         justified: Any = False
-        if isinstance(reason, IdentityChanged) and not digest:
+        if isinstance(reason, errors.IdentityChanged) and not digest:
             required = world.redis.state.get("identity")
             justified = required not in (None, msgspec.json.encode(self.last.learning.identity))
-        elif isinstance(reason, IdentityChanged):
+        elif isinstance(reason, errors.IdentityChanged):
             justified = self.judge.heads[digest].settings[-1][1] != json.loads(msgspec.json.encode(self.identity))
-        elif isinstance(reason, Diverged) and digest:
+        elif isinstance(reason, errors.Diverged) and digest:
             justified = self.judge.diverges(digest)
-        elif isinstance(reason, LogLost):
+        elif isinstance(reason, errors.LogLost):
             head = self.judge.heads[digest] if digest else None
             starts = [head.next.get(p, 0) if head else 0 for p in range(len(bounds))]
             log_lost = any(not begin <= o <= end for o, (begin, end) in zip(starts, bounds, strict=True))
@@ -612,7 +603,7 @@ class Simulation:
                     past_overlap = starts[p] > max(to, stated + to - start)
                     log_lost |= not past_overlap and len(part.records.keys() & range(starts[p], start)) <= 1
             justified = log_lost or (head and head.source["topic_id"] != str(world.topics.index(world.topic)))
-        elif isinstance(reason, AnotherCluster) and digest:
+        elif isinstance(reason, errors.AnotherCluster) and digest:
             justified = self.judge.heads[digest].source["cluster"] == "elsewhere"
         if not justified:
             raise Violation(f"stopped without need: {type(reason).__name__}: {reason}")

@@ -6,30 +6,19 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.snapshots.blobs import (
-    BLOCK_COLUMNS,
-    BLOCK_RUNS,
-    DELTA,
-    NO_ARRAY,
-    Encoded,
-    Runs,
-    decode_array,
-    decode_runs,
-    encode_array,
-    encode_runs,
-    later_blobs,
-    missing_array_blobs,
-)
+from service.snapshots import blobs
 
 
-def restore_array(encoded: Encoded, store: dict[str, bytes], previous: Encoded = NO_ARRAY) -> Encoded:
+def restore_array(
+    encoded: blobs.Encoded, store: dict[str, bytes], previous: blobs.Encoded = blobs.NO_ARRAY
+) -> blobs.Encoded:
     """The array that a reader restores from the blobs it requests."""
     deltas = [name for name, _ in encoded.deltas]
-    blobs = {name: store[name] for name in missing_array_blobs(encoded.base, deltas, previous)}
-    return decode_array(encoded.base, deltas, blobs, len(encoded.values), previous)
+    parts = {name: store[name] for name in blobs.missing_array_blobs(encoded.base, deltas, previous)}
+    return blobs.decode_array(encoded.base, deltas, parts, len(encoded.values), previous)
 
 
-def assert_same_array(a: Encoded, b: Encoded) -> None:
+def assert_same_array(a: blobs.Encoded, b: blobs.Encoded) -> None:
     assert a.values.tobytes() == b.values.tobytes()
     assert (a.blocks, a.base, [name for name, _ in a.deltas]) == (b.blocks, b.base, [name for name, _ in b.deltas])
     assert [c.tolist() for _, c in a.deltas] == [c.tolist() for _, c in b.deltas]
@@ -47,12 +36,12 @@ def test_any_history_of_saves_is_restored_bit_for_bit(history: Any, data: st.Dat
 
     A reader that follows some saves, or all, has the same array.
     """
-    array, last_accepted, reader_array, store = np.zeros(1), NO_ARRAY, NO_ARRAY, dict[str, bytes]()
+    array, last_accepted, reader_array, store = np.zeros(1), blobs.NO_ARRAY, blobs.NO_ARRAY, dict[str, bytes]()
     for growth, changes in history:
         array = np.concatenate([array, np.zeros(growth)])
         for position, value in changes:
             array[int(position * (len(array) - 1))] = value
-        encoded, new = encode_array(array.copy(), last_accepted)
+        encoded, new = blobs.encode_array(array.copy(), last_accepted)
         store |= new
         if data.draw(st.booleans()):
             last_accepted = encoded
@@ -62,60 +51,62 @@ def test_any_history_of_saves_is_restored_bit_for_bit(history: Any, data: st.Dat
                 reader_array = restore_array(encoded, store, reader_array)
                 assert_same_array(encoded, reader_array)
             assert array_read.values.tobytes() == array.tobytes()
-            full, _ = encode_array(array, NO_ARRAY)
+            full, _ = blobs.encode_array(array, blobs.NO_ARRAY)
             assert encoded.blocks == full.blocks == full.base, "the state digest does not see how blobs are cut"
             lengths = [len(columns) for _, columns in encoded.deltas]
             assert lengths == sorted(set(lengths), reverse=True)
-            assert sum(lengths) * DELTA.itemsize * 4 <= max(1, len(encoded.base)) * BLOCK_COLUMNS * 8
+            assert sum(lengths) * blobs.DELTA.itemsize * 4 <= max(1, len(encoded.base)) * blobs.BLOCK_COLUMNS * 8
 
 
 def test_a_save_writes_in_proportion_to_what_changed() -> None:
     """A save of a million columns, of which a hundred changed, writes kilobytes and keeps few deltas."""
     rng = np.random.default_rng(1)
     array = rng.normal(size=1_000_000)
-    encoded, new = encode_array(array.copy(), NO_ARRAY)
+    encoded, new = blobs.encode_array(array.copy(), blobs.NO_ARRAY)
     assert sum(map(len, new.values())) == 8_000_000
     written_bytes = []
     for _ in range(50):
         array[rng.integers(0, len(array), 100)] += 1
-        encoded, new = encode_array(array.copy(), encoded)
+        encoded, new = blobs.encode_array(array.copy(), encoded)
         written_bytes.append(sum(map(len, new.values())))
         assert len(encoded.deltas) <= 10
-    assert sum(written_bytes) / len(written_bytes) < 100 * DELTA.itemsize * 10
-    assert encode_array(array, encoded)[1] == {}
+    assert sum(written_bytes) / len(written_bytes) < 100 * blobs.DELTA.itemsize * 10
+    assert blobs.encode_array(array, encoded)[1] == {}
     array[:] = -0.0
-    encoded, new = encode_array(array.copy(), encoded)
+    encoded, new = blobs.encode_array(array.copy(), encoded)
     assert not encoded.deltas
-    assert encode_array(np.zeros(len(array)), encoded)[0].blocks != encoded.blocks, "-0.0 is another state than 0.0"
+    assert blobs.encode_array(np.zeros(len(array)), encoded)[0].blocks != encoded.blocks, (
+        "-0.0 is another state than 0.0"
+    )
 
 
-@given(st.lists(st.tuples(st.integers(0, 2 * BLOCK_RUNS), st.booleans()), max_size=6))
+@given(st.lists(st.tuples(st.integers(0, 2 * blobs.BLOCK_RUNS), st.booleans()), max_size=6))
 @settings(max_examples=30)
 def test_runs_are_cut_once_and_all_are_restored(steps: list[tuple[int, bool]]) -> None:
     """The last run may grow until another follows; a reader that follows some of the saves has all runs."""
-    runs: Runs = []
-    names, reader_names, reader_runs, store = list[str](), list[str](), Runs(), dict[str, bytes]()
+    runs: blobs.Runs = []
+    names, reader_names, reader_runs, store = list[str](), list[str](), blobs.Runs(), dict[str, bytes]()
     for growth, follow in steps:
         if runs:
             runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
         length = len(runs)
         runs += [(i % 8, i, i + 1) for i in range(length, length + growth)]
-        names, tail, new = encode_runs(runs, names)
-        assert len(tail) <= BLOCK_RUNS
+        names, tail, new = blobs.encode_runs(runs, names)
+        assert len(tail) <= blobs.BLOCK_RUNS
         store |= new
-        assert decode_runs(names, tail, store, [], []) == runs
+        assert blobs.decode_runs(names, tail, store, [], []) == runs
         if follow:
-            blobs = {name: store[name] for name in later_blobs(names, reader_names)}
-            reader_runs = decode_runs(names, tail, blobs, reader_names, reader_runs)
+            parts = {name: store[name] for name in blobs.later_blobs(names, reader_names)}
+            reader_runs = blobs.decode_runs(names, tail, parts, reader_names, reader_runs)
             reader_names = names
             assert reader_runs == runs
 
 
 def test_a_reader_of_runs_follows_a_store_that_was_rolled_back() -> None:
     """The earlier head has fewer blobs of runs than the reader, all of them the reader's own."""
-    runs = [(i % 2, i, i + 1) for i in range(3 * BLOCK_RUNS)]
-    earlier_names, tail, store = encode_runs(runs[: 2 * BLOCK_RUNS], [])
-    later_names, _, _ = encode_runs(runs, earlier_names)
+    runs = [(i % 2, i, i + 1) for i in range(3 * blobs.BLOCK_RUNS)]
+    earlier_names, tail, store = blobs.encode_runs(runs[: 2 * blobs.BLOCK_RUNS], [])
+    later_names, _, _ = blobs.encode_runs(runs, earlier_names)
     assert len(later_names) > len(earlier_names) > 0
-    blobs = {name: store[name] for name in later_blobs(earlier_names, later_names)}
-    assert decode_runs(earlier_names, tail, blobs, later_names, runs) == runs[: 2 * BLOCK_RUNS]
+    parts = {name: store[name] for name in blobs.later_blobs(earlier_names, later_names)}
+    assert blobs.decode_runs(earlier_names, tail, parts, later_names, runs) == runs[: 2 * blobs.BLOCK_RUNS]
