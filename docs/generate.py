@@ -26,11 +26,9 @@ from service.serving.http.app import Application
 from service.serving.model_info import Description
 from service.serving.models import Models, static_model
 from service.serving.page.page_state import History
-from service.settings.http import HttpSettings
-from service.settings.kafka import KafkaSettings
+from service.settings.connections import HttpSettings, KafkaSettings, RedisSettings
 from service.settings.load import Settings, SnapshotSettings
 from service.settings.model import CandidateSettings, EventSettings, JoinSettings, ModelSettings, PredictionSettings
-from service.settings.redis import RedisSettings
 from service.settings.section import Section, TlsSection
 from service.snapshots.ports import Store
 from tests.partitions import P0

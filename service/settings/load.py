@@ -17,10 +17,8 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from service.errors import ConfigurationError, os_cause
 from service.learning.records import PartitionId
-from service.settings.http import HttpSettings
-from service.settings.kafka import KafkaSettings
+from service.settings.connections import HttpSettings, KafkaSettings, RedisSettings
 from service.settings.model import TOPIC_NAME, ModelSettings, is_topic
-from service.settings.redis import RedisSettings
 from service.settings.section import Section, Texts, comma_separated
 from service.text import did_you_mean, format_error, join_expected
 

@@ -23,7 +23,7 @@ from service.learning.learner import Learner
 from service.serving.http.app import Application
 from service.serving.http.v1_predictions import LARGE_BODY_BYTES
 from service.serving.models import static_model
-from service.settings.http import HttpSettings
+from service.settings.connections import HttpSettings
 from tests import formulas
 from tests.fuzz import judge
 from tests.fuzz.events import IDENTITIES, event, features, learn_slices, placed, record

@@ -13,8 +13,8 @@ from redis.asyncio import Redis
 
 from service.embedded.servers import Server, free_port
 from service.errors import DependencyError
+from service.settings.connections import RedisSettings
 from service.settings.load import load
-from service.settings.redis import RedisSettings
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, perceptron, program, wait
 from tests.integration.kept import KEEP_OFTEN, learn_and_keep, random_events

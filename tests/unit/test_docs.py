@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from service.errors import ConfigurationError
-from service.settings.http import HttpSettings
-from service.settings.kafka import KafkaSettings
+from service.settings.connections import HttpSettings, KafkaSettings, RedisSettings
 from service.settings.load import load
-from service.settings.redis import RedisSettings
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parents[1] / "docs"

@@ -26,7 +26,7 @@ from service.serving.page import routes
 from service.serving.page.page_state import History, PageState
 from service.serving.posting import Posting, PredictionLog
 from service.serving.scoring import Predictor
-from service.settings.http import HttpSettings
+from service.settings.connections import HttpSettings
 from service.settings.section import loopback
 from service.snapshots.ports import Store
 

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from service.serving.http import problems
-from service.settings.http import HttpSettings
+from service.settings.connections import HttpSettings
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
 from service.serving.http.limits import PIECE_BYTES, WHOLE
-from service.settings.http import HttpSettings
+from service.settings.connections import HttpSettings
 
 MAX_LARGE_BODIES = 8
 """All bodies that arrive or are being answered have at most the bytes of this many bodies of the largest size."""

@@ -10,7 +10,7 @@ from structlog.testing import CapturingLogger
 
 from service.credentials.bearer_tokens import BearerTokens
 from service.errors import ConfigurationError
-from service.settings.http import HttpSettings
+from service.settings.connections import HttpSettings
 from tests.certificates import Certificates
 from tests.unit.applications import serving
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from service.learning.learner import Learner
-from service.settings.http import HttpSettings
+from service.settings.connections import HttpSettings
 from tests.unit.serving.http.test_limits import BODY, JSON, PREDICT, LocalServer, post
 
 PACKED = gzip.compress(BODY)

@@ -18,7 +18,7 @@ from service.learning.identity import Identity
 from service.monitoring.metrics import Metrics
 from service.serving.http.limits import MAX_UNREAD_BYTES, Connections
 from service.serving.http.server import HttpServer
-from service.settings.http import HttpSettings
+from service.settings.connections import HttpSettings
 from tests.certificates import Certificates
 from tests.checks import learner_of
 from tests.conftest import event, until

@@ -19,7 +19,7 @@ from service.serving.http.app import Topics
 from service.serving.http.problems import Fault, Problem
 from service.serving.models import Model, static_model
 from service.serving.posting import Posting
-from service.settings.http import HttpSettings
+from service.settings.connections import HttpSettings
 from service.settings.model import ModelSettings
 from service.snapshots.head import KeptVersion
 from service.snapshots.redis.store import RedisStore

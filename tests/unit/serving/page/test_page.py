@@ -20,7 +20,7 @@ from service.monitoring.metrics import Metrics
 from service.serving.models import Model, Models, static_model
 from service.serving.page.page_state import MAX_EVENT_BYTES, MAX_POINTS, History, Point, Points
 from service.serving.page.routes import OPEN
-from service.settings.http import HttpSettings
+from service.settings.connections import HttpSettings
 from tests.checks import learner_of
 from tests.conftest import event
 from tests.partitions import P0, P1
