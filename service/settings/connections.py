@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
-from service.credentials.bearer_tokens import BearerTokens
-from service.credentials.tls import Tls
+from service.credentials import BearerTokens, Tls
 from service.settings.section import Section, Texts, TlsSection, as_value_error, check_addresses, loopback
 from service.snapshots.ports import Store
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from service.credentials.reloading import read_text
-from service.credentials.tls import Tls
+from service.credentials import Tls, read_text
 from service.errors import ConfigurationError
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")

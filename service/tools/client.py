@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import typer
 
-from service.credentials.http import failure_reason, opener
-from service.credentials.tls import trust_only
+from service.credentials import failure_reason, opener, trust_only
 from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, Rejected
 from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from service.credentials.tls import Tls
+from service.credentials import Tls
 from service.embedded.servers import Server
 from service.errors import DependencyError
 from service.settings.load import load

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.credentials.bearer_tokens import BearerTokens, bearer_token
+from service.credentials import BearerTokens, bearer_token
 from service.monitoring.metrics import Metrics
 from service.serving.http import openapi, problems, v1
 from service.serving.http.request_bodies import InFlight

@@ -18,7 +18,7 @@ from redis.exceptions import AuthenticationError, ReadOnlyError, RedisError, Res
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from service.credentials.tls import Tls
+from service.credentials import Tls
 from service.errors import ConfigurationError, causes, os_cause
 
 MAX_CONNECTIONS = 16

@@ -25,8 +25,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
-from service.credentials.http import failure_reason, opener
-from service.credentials.tls import Tls
+from service.credentials import Tls, failure_reason, opener
 from service.errors import causes, os_cause
 
 TOKEN_SECONDS = 10.0

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from structlog.testing import CapturingLogger
 
-from service.credentials.bearer_tokens import BearerTokens
+from service.credentials import BearerTokens
 from service.errors import ConfigurationError
 from service.settings.connections import HttpSettings
 from tests.certificates import Certificates

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from service.credentials.tls import Tls
+from service.credentials import Tls
 from service.learning.identity import Identity
 from service.monitoring.metrics import Metrics
 from service.serving.http.limits import MAX_UNREAD_BYTES, Connections
