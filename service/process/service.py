@@ -39,10 +39,10 @@ from service.serving.follower import Follower, follow
 from service.serving.http.app import Application, Topics
 from service.serving.http.limits import Connections
 from service.serving.http.server import HttpServer
-from service.serving.http.v1_predictions import warm_up_predictions
 from service.serving.model_info import describe
 from service.serving.models import Model, Models, ModelStatus, ServedModel, static_model
 from service.serving.page.page_state import History
+from service.serving.scoring import warm_up_predictions
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, SaveBudget, Snapshot

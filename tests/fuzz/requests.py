@@ -21,8 +21,8 @@ from jsonschema import Draft202012Validator
 
 from service.learning.learner import Learner
 from service.serving.http.app import Application
-from service.serving.http.v1_predictions import LARGE_BODY_BYTES
 from service.serving.models import static_model
+from service.serving.predictions import LARGE_BODY_BYTES
 from service.settings.connections import HttpSettings
 from tests import formulas
 from tests.fuzz import judge

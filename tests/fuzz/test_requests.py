@@ -7,7 +7,6 @@ import pytest
 
 from service.embedded.servers import Server
 from service.learning.events.event_reader import use_compiled_reader
-from service.serving.http import v1_predictions
 from tests.fuzz import posts
 from tests.fuzz.requests import HttpRequest, application, ask, fuzz
 
@@ -28,8 +27,8 @@ async def test_mutated_posts_are_stored_or_refused(kafka: Server, topic: str) ->
 @pytest.mark.parametrize("compiled", [True, False])
 async def test_a_body_in_pieces_is_read_as_a_whole_one(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If every body counts as large and is read in pieces of a few bytes: the same verdicts and scores, bit for bit."""
-    monkeypatch.setattr(v1_predictions, "LARGE_BODY_BYTES", 0)
-    monkeypatch.setattr(v1_predictions, "PIECE_BYTES", 30)
+    monkeypatch.setattr("service.serving.predictions.LARGE_BODY_BYTES", 0)
+    monkeypatch.setattr("service.serving.predictions.PIECE_BYTES", 30)
     use_compiled_reader(compiled)
     try:
         counts = await fuzz(1500, seed=1)

@@ -80,7 +80,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import PartitionId, Records
 from service.process import service
-from service.serving.http.v1_predictions import V1Request
+from service.serving.predictions import V1Request
 from service.serving.scoring import freeze, predict_large
 from tests.checks import restored
 service.warm_up()

@@ -3,5 +3,5 @@
 Start with `event_reader` (a slice of records as `read_events`), then `value_formats`, `careful_reader` (every rule of
 docs/events.md), `flatten` (values to named numbers) and `value_types`. `compiled/` reads the usual records of a slice,
 or the instances of a large request, in one compiled pass and declines the rest: the careful reader alone defines what
-an event is. A single prediction is read by msgspec in `serving/http/v1_predictions`.
+an event is. A single prediction is read by msgspec in `serving/predictions`.
 """

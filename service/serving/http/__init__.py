@@ -1,7 +1,6 @@
 """The HTTP side of serving.
 
-Read `app` first: every request goes through it. `endpoint` has routes without FastAPI, as for predictions, whose bodies
-`v1_predictions` reads and writes. `v1_posts` answers posts of events and labels, and `v1` everything else about models.
-`problems` words errors, and `openapi` documents all of it. Below the application, `limits` guards connections and
-bodies, and `server` runs uvicorn.
+Read `app` first: every request goes through it. `endpoint` has routes without FastAPI, as for predictions. `v1_posts`
+answers posts of events and labels, and `v1` everything else about models. `problems` words errors, and `openapi`
+documents all of it. Below the application, `limits` guards connections and bodies, and `server` runs uvicorn.
 """

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
@@ -12,7 +11,7 @@ from service.errors import Rejected
 from service.serving.http import problems
 from service.serving.http.limits import LINGER_SECONDS, WHOLE
 from service.serving.http.request_bodies import InFlight
-from service.serving.predictions import PredictionRequest, PredictParameters
+from service.serving.predictions import PredictParameters, V1Request
 from service.serving.scoring import Predictor
 
 DEFAULTS = PredictParameters()
@@ -56,9 +55,8 @@ async def _send_last(answer: Response, scope: Scope, receive: Receive, send: Sen
 class Predict(Endpoint):
     """Answers prediction requests to the model that the scope's `path_params` name."""
 
-    def __init__(self, predictor: Predictor, in_flight: InFlight, parse: Callable[[bytes], PredictionRequest]) -> None:
-        """`parse` makes a request of its body."""
-        self._predictor, self._in_flight, self._parse = predictor, in_flight, parse
+    def __init__(self, predictor: Predictor, in_flight: InFlight) -> None:
+        self._predictor, self._in_flight = predictor, in_flight
 
     async def answer(self, scope: Scope, receive: Receive) -> bytes:
         """The predictions."""
@@ -67,7 +65,7 @@ class Predict(Endpoint):
         self._predictor.answering(name, query.candidate)  # raise before waiting for the body
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
-        request = self._parse(body)
+        request = V1Request(body, self._in_flight.limits.max_instances)
         try:
             return await self._predictor.predict(name, request, query)
         except Rejected as rejected:

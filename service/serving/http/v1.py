@@ -27,11 +27,10 @@ from service.serving.http.endpoint import Endpoint, Predict
 from service.serving.http.openapi import request_body, responses
 from service.serving.http.request_bodies import InFlight
 from service.serving.http.v1_posts import EventsRequest, LabelsRequest, Post, StoredRecords
-from service.serving.http.v1_predictions import PredictionResponse, PredictRequest, V1Request
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
 from service.serving.models import Model, Models, read_all
 from service.serving.posting import Posting
-from service.serving.predictions import PredictParameters
+from service.serving.predictions import PredictionResponse, PredictParameters, PredictRequest
 from service.serving.scoring import Predictor
 from service.snapshots.ports import Store
 
@@ -156,8 +155,8 @@ def install_v1(
         return route
 
     answers = responses(PREDICT_PROBLEMS, PredictionResponse, ANSWERS)
-    endpoint = Predict(predictor, in_flight, partial(V1Request, max_instances=in_flight.limits.max_instances))
-    routes = [direct(endpoint, predict, "predictions", answers, request_body(PredictRequest, REQUESTS))]
+    body = request_body(PredictRequest, REQUESTS)
+    routes = [direct(Predict(predictor, in_flight), predict, "predictions", answers, body)]
     answers = responses(POST_PROBLEMS, StoredRecords)
     for kind, function, request, example in (
         ("events", post_events, EventsRequest, _INSTANCE | {"label": 1}),

@@ -17,8 +17,8 @@ from service.learning.events.value_formats import text_values
 from service.serving.http.endpoint import Endpoint
 from service.serving.http.problems import StoredRecord, Unstored
 from service.serving.http.request_bodies import InFlight, media_type
-from service.serving.http.v1_predictions import check_count, edges
 from service.serving.posting import Posting
+from service.serving.predictions import check_count, edges
 from service.streaming.kafka.topic_writer import TopicWriter
 from service.streaming.records import Message
 

@@ -13,8 +13,7 @@ from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.serving import scoring
-from service.serving.http import v1_predictions
-from service.serving.http.v1_predictions import V1Request
+from service.serving.predictions import V1Request
 from tests.checks import learner_of
 
 pytestmark = pytest.mark.usefixtures("compiled_reader")
@@ -63,7 +62,7 @@ def body(identity: Identity, instances: Sequence[Any]) -> bytes:
 
 @pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
 def test_instances_read_as_rows_are_answered_as_alone(identity: Identity, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(v1_predictions, "PIECE_BYTES", 2000)  # some instances at a time
+    monkeypatch.setattr("service.serving.predictions.PIECE_BYTES", 2000)  # some instances at a time
     learner, rng = train(identity), Random(2)
     raw = body(identity, [instance(identity, rng) for _ in range(200)])
     request = V1Request(raw, 200)

@@ -9,8 +9,8 @@ from sklearn import metrics
 from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.records import Records
-from service.serving.http.v1_predictions import V1Request
 from service.serving.model_info import Share
+from service.serving.predictions import V1Request
 from service.serving.scoring import answer, freeze, predict_large
 from tests.checks import learner_of, restored
 from tests.conftest import event

@@ -14,7 +14,7 @@ from service.learning.events.flatten import Flattener
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import JSON, MESSAGE_PACK
 from service.learning.identity import Identity, Places
-from service.serving.http.v1_predictions import V1Request
+from service.serving.predictions import V1Request
 from tests.fuzz.events import JOIN
 
 pytestmark = pytest.mark.usefixtures("reading")

@@ -14,7 +14,7 @@ from service.learning.events.flatten import Flattener
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueFormat
 from service.learning.identity import Identity, Places, ValueType
-from service.serving.http.v1_predictions import V1Request
+from service.serving.predictions import V1Request
 from service.tools.files import Events, format_of
 from tests.checks import decode, learner_of
 from tests.fuzz.texts import Texts

@@ -17,7 +17,7 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.http.app import Application
-from service.serving.http.v1_predictions import V1Request
+from service.serving.predictions import V1Request
 from service.serving.scoring import freeze, predict_large
 from tests.checks import learner_of
 from tests.conftest import DEADLINE, event

@@ -6,7 +6,7 @@ import pytest
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.serving.http.v1_predictions import LARGE_BODY_BYTES
+from service.serving.predictions import LARGE_BODY_BYTES
 from service.settings.connections import HttpSettings
 from tests.fuzz.requests import HttpRequest, ask
 from tests.unit.applications import application
