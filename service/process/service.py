@@ -37,7 +37,6 @@ from service.process.observer import ModelObserver, release_memory
 from service.process.scheduler import SystemClock
 from service.serving.follower import Follower, follow
 from service.serving.http.app import Application, Topics
-from service.serving.http.limits import Connections
 from service.serving.http.server import HttpServer
 from service.serving.model_info import describe
 from service.serving.models import Model, Models, ModelStatus, ServedModel, static_model
@@ -60,9 +59,7 @@ T = TypeVar("T")
 DRAIN_SECONDS = 0.5
 """Time to answer while unready: balancers choose other processes, and each answer ends its connection."""
 STOP_SECONDS = 4.0
-"""Time for the last saves."""
-ANSWER_SECONDS = 2
-"""Time for requests in flight. A stop takes at most ten seconds, leaving the group included."""
+"""Time for the last saves. A stop takes at most ten seconds, leaving the group included."""
 MAX_RETRY_SECONDS = 5.0
 """The longest pause between two tries: short enough to notice an answer soon, long enough not to flood a server."""
 SWITCH_SECONDS = 0.001
@@ -158,8 +155,8 @@ class Process:
         topics = Topics(self._topics.log_of, self._topics.posting_of)
         shared = self._models, self._metrics, self._store, history, stopping
         app = Application(*shared, http, __version__, logger, topics)
-        connections = Connections(http, self._requests, lambda cause: ended.labels(cause).inc(), stopping)
-        return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(logger) if http.tls else None)
+        tls = http.tls.context(logger) if http.tls else None
+        return HttpServer(app, http, self._requests, lambda cause: ended.labels(cause).inc(), stopping, tls)
 
     def _stopping(self, number: int) -> None:
         self._log.info("stopping", signal=signal.Signals(number).name)

@@ -9,8 +9,8 @@ from starlette.types import Receive, Scope, Send
 
 from service.errors import Rejected
 from service.serving.http import problems
-from service.serving.http.limits import LINGER_SECONDS, WHOLE
 from service.serving.http.request_bodies import InFlight
+from service.serving.http.server import LINGER_SECONDS, WHOLE
 from service.serving.predictions import PredictParameters, V1Request
 from service.serving.scoring import Predictor
 

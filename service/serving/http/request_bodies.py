@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from service.serving.http.limits import PIECE_BYTES, WHOLE
+from service.serving.http.server import PIECE_BYTES, WHOLE
 from service.settings.connections import HttpSettings
 
 MAX_LARGE_BODIES = 8

@@ -16,8 +16,7 @@ from uvicorn.server import ServerState
 from service.credentials import Tls
 from service.learning.identity import Identity
 from service.monitoring.metrics import Metrics
-from service.serving.http.limits import MAX_UNREAD_BYTES, Connections
-from service.serving.http.server import HttpServer
+from service.serving.http.server import MAX_UNREAD_BYTES, HttpServer
 from service.settings.connections import HttpSettings
 from tests.certificates import Certificates
 from tests.checks import learner_of
@@ -92,8 +91,7 @@ class LocalServer:
     ) -> None:
         self.causes, self.metrics = list[str](), Metrics("0", list, lambda: True, dict)
         learner = learner_of(Identity(labels=("x", "y", "z")), [event({"a": 1}, "y"), event({"a": -1}, "x")])
-        self.learner, self.stopping = learner, False
-        self.connections = Connections(http, ServerState(), self.causes.append, lambda: self.stopping)
+        self.http, self.learner, self.stopping = http, learner, False
         self.app = app or application(learner, metrics=self.metrics, http=http, stopping=lambda: self.stopping)
         self._stack = contextlib.AsyncExitStack()
 
@@ -101,7 +99,8 @@ class LocalServer:
     async def running(
         self, tls: ssl.SSLContext | None = None, trust: ssl.SSLContext | None = None
     ) -> AsyncIterator["LocalServer"]:
-        self.server = server = HttpServer(self.app, self.connections, 2, tls)
+        server = HttpServer(self.app, self.http, ServerState(), self.causes.append, lambda: self.stopping, tls)
+        self.server = server
         self._trust = trust
         async with self._stack:
             listener = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
