@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.credentials import BearerTokens, bearer_token
 from service.monitoring.metrics import Metrics
 from service.serving.http import openapi, problems, v1
-from service.serving.http.request_bodies import InFlight
+from service.serving.http.endpoint import InFlight
 from service.serving.models import Models
 from service.serving.page import routes
 from service.serving.page.page_state import History, PageState

@@ -23,9 +23,8 @@ from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
-from service.serving.http.endpoint import Endpoint, Predict
+from service.serving.http.endpoint import Endpoint, InFlight, Predict
 from service.serving.http.openapi import request_body, responses
-from service.serving.http.request_bodies import InFlight
 from service.serving.http.v1_posts import EventsRequest, LabelsRequest, Post, StoredRecords
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
 from service.serving.models import Model, Models, read_all

@@ -14,9 +14,8 @@ from starlette.types import Receive, Scope
 from service.errors import BadRecords, DependencyError, NotFound, Rejected, UnknownModel
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.events.value_formats import text_values
-from service.serving.http.endpoint import Endpoint
+from service.serving.http.endpoint import Endpoint, InFlight, media_type
 from service.serving.http.problems import StoredRecord, Unstored
-from service.serving.http.request_bodies import InFlight, media_type
 from service.serving.posting import Posting
 from service.serving.predictions import check_count, edges
 from service.streaming.kafka.topic_writer import TopicWriter
