@@ -35,11 +35,10 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.model_topics import ModelTopics
 from service.process.observer import ModelObserver, release_memory
 from service.process.scheduler import SystemClock
-from service.serving.follower import Follower, follow
 from service.serving.http.app import Application, Topics
 from service.serving.http.server import HttpServer
 from service.serving.model_info import describe
-from service.serving.models import Model, Models, ModelStatus, ServedModel, static_model
+from service.serving.models import Follower, Model, Models, ModelStatus, ServedModel, follow, static_model
 from service.serving.page.page_state import History
 from service.serving.scoring import warm_up_predictions
 from service.settings.load import Settings, parse_start_at

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 from redis import Redis
 
 from service.embedded.servers import Server
-from service.serving.follower import OWN_SECONDS, POLL_SECONDS
+from service.serving.models import OWN_SECONDS, POLL_SECONDS
 from service.snapshots.redis.connection import MAX_CONNECTIONS
 from service.snapshots.redis.store import key
 from tests.conftest import Run, Running, create_topic, event, wait
