@@ -25,7 +25,7 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.serving.http.app import Application
 from service.serving.model_info import Description
 from service.serving.models import Models, static_model
-from service.serving.page.page_state import History
+from service.serving.page.page import History
 from service.settings.connections import HttpSettings, KafkaSettings, RedisSettings
 from service.settings.load import Settings, SnapshotSettings
 from service.settings.model import CandidateSettings, EventSettings, JoinSettings, ModelSettings, PredictionSettings

@@ -39,7 +39,7 @@ from service.serving.http.app import Application, Topics
 from service.serving.http.server import HttpServer
 from service.serving.model_info import describe
 from service.serving.models import Follower, Model, Models, ModelStatus, ServedModel, follow, static_model
-from service.serving.page.page_state import History
+from service.serving.page.page import History
 from service.serving.scoring import warm_up_predictions
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer

@@ -12,7 +12,7 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.serving.http.app import Application, Topics
 from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
-from service.serving.page.page_state import History
+from service.serving.page.page import History
 from service.settings.connections import HttpSettings
 from tests.checks import learner_of
 

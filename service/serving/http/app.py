@@ -22,8 +22,7 @@ from service.monitoring.metrics import Metrics
 from service.serving.http import openapi, problems, v1
 from service.serving.http.endpoint import InFlight
 from service.serving.models import Models
-from service.serving.page import routes
-from service.serving.page.page_state import History, PageState
+from service.serving.page.page import OPEN, History, PageState, install_page
 from service.serving.posting import Posting, PredictionLog
 from service.serving.scoring import Predictor
 from service.settings.connections import HttpSettings
@@ -34,7 +33,7 @@ PROBES, METRICS_PATH = ("/livez", "/readyz"), "/metrics"
 MAX_PARAMETERS = 500
 """Query parameters, and names in one of them: each takes up to 20 µs (measured)."""
 POSTS = re.compile("/v1/models/[^/]*/(events|labels)")
-OPEN_PATHS = {*PROBES, *routes.OPEN}
+OPEN_PATHS = {*PROBES, *OPEN}
 """Paths that need no token: an orchestrator has none, and the page's files hold no data."""
 
 
@@ -100,7 +99,7 @@ class Application:
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
         openapi.install_swagger_ui(self.api)
-        routes.install_page(self.api, PageState(models, history, version, metrics.missing))
+        install_page(self.api, PageState(models, history, version, metrics.missing))
         in_flight, predictor = InFlight(http), Predictor(models, metrics, topics.log_of)
         self._direct_routes = v1.install_v1(self.api, models, store, in_flight, predictor, topics.posting_of, metrics)
         """Routes whose requests do not go through FastAPI, which costs more than a prediction."""

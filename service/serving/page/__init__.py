@@ -1,4 +1,1 @@
-"""The page at `/`.
-
-`routes` serves its files. `page_state` makes the body that they poll, with figures over time.
-"""
+"""The page at `/`: its files, and `page`, which serves them and makes the body that they poll."""

@@ -18,8 +18,7 @@ from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.models import Model, Models, static_model
-from service.serving.page.page_state import MAX_EVENT_BYTES, MAX_POINTS, History, Point, Points
-from service.serving.page.routes import OPEN
+from service.serving.page.page import MAX_EVENT_BYTES, MAX_POINTS, OPEN, History, Point, Points
 from service.settings.connections import HttpSettings
 from tests.checks import learner_of
 from tests.conftest import event

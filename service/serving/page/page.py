@@ -1,4 +1,6 @@
-"""The body that the page polls: everything that it shows of a model, with its figures over time.
+"""The page at `/`: a few files, and the body that they poll, with everything that it shows of a model over time.
+
+The files hold no data of any model, so they need no token. The body needs one, like the rest of the service.
 
 All browsers share one body. The figures are taken once a second, and are few enough to be sent whole. They are in the
 process's memory, so a restart begins from scratch. If the figures go back, as after a rollback, the points that are no
@@ -6,6 +8,7 @@ longer true are dropped, and so are those of a clock that was set back.
 """
 
 import asyncio
+import pathlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -14,6 +17,7 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+from fastapi import FastAPI
 from fastapi.responses import Response
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -39,6 +43,16 @@ from service.serving.model_info import (
 )
 from service.serving.models import Model, Models, ServedModel, read_all
 
+POLICY = (
+    "default-src 'none'; script-src 'self'{}; style-src 'self'{}; img-src 'self'{}; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of a page, with places for more sources of scripts, styles and images."""
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FILES = {f"/page/{file.name}": file for file in pathlib.Path(__file__).parent.iterdir() if file.suffix in _TYPES}
+_FILES["/"] = _FILES.pop("/page/page.html")
+OPEN = tuple(_FILES)
+"""Paths that need no token."""
 MAX_MODELS = 1000
 MAX_LABELS = 12
 """The most labels for which a confusion is shown. With more, this many have their recall and largest weights shown."""
@@ -56,6 +70,22 @@ TURN_MODELS = 10
 """Models whose points are taken in one turn of the event loop: they take as long as one prediction."""
 RATE_SAMPLES = 6
 """Samples of one second that the rate is computed from."""
+
+
+def install_page(app: FastAPI, state: "PageState") -> None:
+    """Serve the page."""
+    headers = {"content-security-policy": POLICY.format("", "", "")}
+    for path, file in _FILES.items():
+        answer = Response(file.read_bytes(), headers=headers, media_type=_TYPES[file.suffix])
+        app.get(path, include_in_schema=False)(partial(_file, answer))
+
+    @app.get("/page/now", include_in_schema=False)
+    async def now(model: str | None = None) -> Response:
+        return await state.response(model)
+
+
+async def _file(answer: Response) -> Response:
+    return answer
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
