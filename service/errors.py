@@ -34,8 +34,11 @@ class PerceptronError(Exception):
     exit_code = 1
 
 
-class ConfigurationError(PerceptronError):
-    """A setting is missing, malformed or contradicts another."""
+class ConfigurationError(PerceptronError, ValueError):
+    """A setting is missing, malformed or contradicts another.
+
+    As a ValueError it is one of the setting that is being validated, for pydantic.
+    """
 
     exit_code = 2
 

@@ -2,13 +2,13 @@
 
 import re
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from service.credentials import BearerTokens, Tls
-from service.settings.section import Section, Texts, TlsSection, as_value_error, check_addresses, loopback
+from service.settings.section import SecretFile, Section, Texts, TlsSection, check_addresses, loopback
 from service.snapshots.ports import Store
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ class KafkaSettings(TlsSection):
     """The user, for PLAIN and SCRAM."""
     sasl_password: SecretStr | None = None
     """The password, for PLAIN and SCRAM."""
-    sasl_password_file: str | None = None
+    sasl_password_file: SecretFile | None = None
     oauth_token_url: str | None = None
     """The endpoint that issues tokens for client credentials (RFC 6749, 4.4)."""
     oauth_client_id: str | None = None
     """The client that asks for a token."""
     oauth_client_secret: SecretStr | None = None
     """The secret of this client."""
-    oauth_client_secret_file: str | None = None
+    oauth_client_secret_file: SecretFile | None = None
     oauth_scope: str | None = None
     """The scope of the token, if its server wants one."""
     aws_region: str | None = None
@@ -115,7 +115,7 @@ class RedisSettings(TlsSection):
     """An ACL user; needs a password."""
     password: SecretStr | None = None
     """The password, if the URL has none."""
-    password_file: str | None = None
+    password_file: SecretFile | None = None
     sentinels: Texts = Field([])
     """HOST:PORT of each sentinel. `url` then has only its scheme and database, as `redis:///0`."""
     sentinel_service: str = Field("perceptron", min_length=1)
@@ -124,7 +124,7 @@ class RedisSettings(TlsSection):
     """The user at the sentinels, if they have one."""
     sentinel_password: SecretStr | None = None
     """The password of the sentinels, if they have one."""
-    sentinel_password_file: str | None = None
+    sentinel_password_file: SecretFile | None = None
 
     @model_validator(mode="after")
     def _validate(self) -> Self:
@@ -180,6 +180,10 @@ class RedisSettings(TlsSection):
         return {"username": getattr(self, f"{prefix}username"), "password": password} if password else {}
 
 
+TokenFile = Annotated[str, AfterValidator(lambda file: BearerTokens(file) and file)]
+"""A file that has bearer tokens, which can be read."""
+
+
 class HttpSettings(Section):
     """`[http]`: the address, access and limits of the HTTP server."""
 
@@ -189,11 +193,11 @@ class HttpSettings(Section):
     """The port to listen on; 0 takes a free one."""
     reuse_port: bool = False
     """Whether other processes with this setting may listen on the same port and share the requests."""
-    token_file: str | None = None
+    token_file: TokenFile | None = None
     """Bearer tokens, one a line. If set, every request but a probe needs one."""
-    metrics_token_file: str | None = None
+    metrics_token_file: TokenFile | None = None
     """Bearer tokens for `/metrics`; default: those of `token_file`."""
-    ingest_token_file: str | None = None
+    ingest_token_file: TokenFile | None = None
     """Bearer tokens for posts of events and labels, which open nothing else. Beyond loopback posts need one."""
     ssl_certfile: str | None = None
     """The service's certificate and its chain, in PEM; default: no TLS."""
@@ -222,17 +226,12 @@ class HttpSettings(Section):
 
     @model_validator(mode="after")
     def _validate(self) -> Self:
-        """Check that token files and certificates load, and that each origin is scheme://host."""
-        for name in ("token_file", "metrics_token_file", "ingest_token_file"):
-            if (file := getattr(self, name)) is not None:
-                with as_value_error(f"{name}: "):
-                    BearerTokens(file)
+        """Check that certificates load, and that each origin is scheme://host."""
         for origin in self.allowed_origins:
             if origin != "*" and not re.fullmatch(r"https?://[^/\s?#@]+", origin):
                 raise ValueError(f"allowed_origins: expected origins such as https://example.com or *, got {origin!r}")
         if self.tls is not None:
-            with as_value_error():
-                self.tls.load()
+            self.tls.load()
         return self
 
     @property

@@ -14,7 +14,7 @@ from service.learning.identity import MAX_CLASSES, MAX_CLIP, MAX_HALF_LIFE, MAX_
 from service.learning.options import BEST, MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
-from service.settings.section import Section, as_value_error
+from service.settings.section import Section
 from service.text import format_error, short_json
 
 MAX_COLUMNS = 1 << 28
@@ -332,8 +332,7 @@ class ModelSettings(LearningSettings):
             for name in ("margin", "tie", "reference", "positive_above"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} needs two labels, and there are {len(self.labels):,}")
-        with as_value_error():  # files are read now, so that a bad file is a bad setting
-            start, _ = self.start_weights, self._reference
+        start, _ = self.start_weights, self._reference  # files are read now, so that a bad file is a bad setting
         if self.clip is not None and self.scale != "standard":
             raise ValueError('clip: set it with scale = "standard", and only then')
         if start and (self.scale == "standard" or len(self.labels or ()) > 2):

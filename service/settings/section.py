@@ -1,12 +1,11 @@
 """The base of all tables of the settings file: known names only, secrets in files too, the files of TLS."""
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from service.credentials import Tls, read_text
@@ -55,13 +54,11 @@ class Section(BaseModel):
 
     @model_validator(mode="after")
     def _a_secret_or_its_file(self) -> Self:
-        for name in type(self).model_fields:
-            secret, file = name.removesuffix("_file"), getattr(self, name)
-            if secret != name and secret in type(self).model_fields and file is not None:
-                if getattr(self, secret) is not None:
-                    raise ValueError(f"{secret}: set it or {name}, not both")
-                with as_value_error(f"{name}: "):
-                    _read_secret(file)
+        values = dict(self)
+        for name, file in values.items():
+            secret = name.removesuffix("_file")
+            if secret != name and file is not None and values.get(secret) is not None:
+                raise ValueError(f"{secret}: set it or {name}, not both")
         return self
 
     def secret(self, name: str) -> str | None:
@@ -78,13 +75,8 @@ def _read_secret(file: str) -> str:
     return lines[0]
 
 
-@contextmanager
-def as_value_error(before: str = "") -> Iterator[None]:
-    """Turn a ConfigurationError into a ValueError: an error in a file is one of the setting that names it."""
-    try:
-        yield
-    except ConfigurationError as error:
-        raise ValueError(f"{before}{error}") from None
+SecretFile = Annotated[str, AfterValidator(lambda file: _read_secret(file) and file)]
+"""A file that has a secret, which can be read."""
 
 
 class TlsSection(Section):
@@ -98,7 +90,7 @@ class TlsSection(Section):
     """The key of the certificate; default: it is in `ssl_certfile`."""
     ssl_key_password: SecretStr | None = None
     """The password of the key, if it has one."""
-    ssl_key_password_file: str | None = None
+    ssl_key_password_file: SecretFile | None = None
     ssl_check_hostname: bool = True
     """Whether the server's certificate must name the host that we connect to."""
 
@@ -112,7 +104,6 @@ class TlsSection(Section):
         """Raise ValueError if the files are not certificates, or if a setting of TLS is not `used`."""
         names = [name for name in TlsSection.model_fields if getattr(self, name) not in {None, True}]
         if used:
-            with as_value_error():
-                self.tls.load()
+            self.tls.load()
         elif names:
             raise ValueError(f"{names[0]}: {otherwise}")
