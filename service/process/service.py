@@ -35,7 +35,7 @@ from service.monitoring.metrics import Metrics, ModelFigures
 from service.process.model_topics import ModelTopics
 from service.process.observer import ModelObserver, release_memory
 from service.process.scheduler import SystemClock
-from service.serving.http.app import Application, Topics
+from service.serving.http.app import Application
 from service.serving.http.server import HttpServer
 from service.serving.model_info import describe
 from service.serving.models import Follower, Model, Models, ModelStatus, ServedModel, follow, static_model
@@ -151,9 +151,8 @@ class Process:
     def _server(self, history: History) -> HttpServer:
         """The HTTP server. When it stops, it waits for requests in flight."""
         http, logger, ended, stopping = self._settings.http, self._log, self._metrics.ended, self._stop.is_set
-        topics = Topics(self._topics.log_of, self._topics.posting_of)
         shared = self._models, self._metrics, self._store, history, stopping
-        app = Application(*shared, http, __version__, logger, topics)
+        app = Application(*shared, http, __version__, logger, self._topics.log_of, self._topics.posting_of)
         tls = http.tls.context(logger) if http.tls else None
         return HttpServer(app, http, self._requests, lambda cause: ended.labels(cause).inc(), stopping, tls)
 

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from service.embedded import servers
 from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity, JoinRules, Places
-from service.serving.http.app import Topics
 from service.serving.posting import Posting
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.topic_writer import TopicWriter
@@ -168,7 +167,7 @@ async def fuzz(kafka: servers.Server, topic: str, requests: int, seed: int = 0) 
         name: Posting(identity, writers[0], writers[identity.join.own_topic] if identity.join else None, share)
         for name, identity, share in MODELS
     }
-    app = serving(http=LIMITS, topics=Topics(posting_of=postings.get))
+    app = serving(http=LIMITS, posting_of=postings.get)
     document = json.loads(json.dumps(app.api.openapi()))
     texts, counts = Texts(Random(seed)), Counter[int]()
     places = dict[tuple[str, int, int], tuple[judge.Written, Identity]]()

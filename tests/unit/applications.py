@@ -9,10 +9,11 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics, ModelFigures
-from service.serving.http.app import Application, Topics
+from service.serving.http.app import Application
 from service.serving.model_info import Description
 from service.serving.models import Model, Models, static_model
 from service.serving.page.page import History
+from service.serving.posting import Posting
 from service.settings.connections import HttpSettings
 from tests.checks import learner_of
 
@@ -25,12 +26,12 @@ def serving(
     ready: bool = True,
     stopping: Callable[[], bool] = lambda: False,
     history: History | None = None,
-    topics: Topics = Topics(),  # noqa: B008 - nor does it
+    posting_of: Callable[[str], Posting | None] = lambda _: None,
 ) -> Application:
     """The application over these models."""
     metrics, served = metrics or Metrics("0", list, lambda: ready, dict), Models(models)
     history = history or History(served, lambda _: None)
-    return Application(served, metrics, store, history, stopping, http, "0", topics=topics)
+    return Application(served, metrics, store, history, stopping, http, "0", posting_of=posting_of)
 
 
 def application(learner: Learner, name: str = "m", **arguments: Any) -> Application:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
@@ -49,15 +49,6 @@ class Ready(msgspec.Struct, forbid_unknown_fields=True):
     ready: bool
 
 
-class Topics(NamedTuple):
-    """What requests write to, by the names of models."""
-
-    log_of: Callable[[str], PredictionLog | None] = lambda _: None
-    """Returns the log of a model's predictions, if they are logged."""
-    posting_of: Callable[[str], Posting | None] = lambda _: None
-    """Returns how events and labels are posted; None if there is no such model, or if it never learns."""
-
-
 class Application:
     """The ASGI application. It checks tokens, measures every request, and answers predictions without FastAPI."""
 
@@ -71,9 +62,13 @@ class Application:
         http: HttpSettings,
         version: str,
         logger: Any = None,
-        topics: Topics = Topics(),  # noqa: B008 - it does not change
+        log_of: Callable[[str], PredictionLog | None] = lambda _: None,
+        posting_of: Callable[[str], Posting | None] = lambda _: None,
     ) -> None:
         """`version` is the release, which pages and `/openapi.json` show.
+
+        `log_of` returns the log of a model's predictions, if they are logged. `posting_of` returns how events and
+        labels of a model are posted; None if there is no such model, or if it never learns.
 
         Without token files no request needs a token; probes and the page's files never do. `logger` gets a warning if a
         token file changes and cannot be used.
@@ -100,8 +95,8 @@ class Application:
         )
         openapi.install_swagger_ui(self.api)
         install_page(self.api, PageState(models, history, version, metrics.missing))
-        in_flight, predictor = InFlight(http), Predictor(models, metrics, topics.log_of)
-        self._direct_routes = v1.install_v1(self.api, models, store, in_flight, predictor, topics.posting_of, metrics)
+        in_flight, predictor = InFlight(http), Predictor(models, metrics, log_of)
+        self._direct_routes = v1.install_v1(self.api, models, store, in_flight, predictor, posting_of, metrics)
         """Routes whose requests do not go through FastAPI, which costs more than a prediction."""
         _install_process(self.api, metrics)
         self.api.openapi_schema = openapi.with_schemas(self.api.openapi(), vars(problems) | vars(v1) | globals())

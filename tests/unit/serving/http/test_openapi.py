@@ -15,7 +15,6 @@ import pytest
 from service.embedded.servers import free_port
 from service.learning.identity import Identity
 from service.learning.options import CandidateOptions, Options
-from service.serving.http.app import Topics
 from service.serving.http.problems import Fault, Problem
 from service.serving.models import Model, static_model
 from service.serving.posting import Posting
@@ -91,10 +90,9 @@ async def test_each_problem_is_what_its_route_answers(tmp_path: Path, monkeypatc
         method: str, path: str, ready: bool = True, store: Any = redis, name: str = "learned", settings: Any = None,
         params: Any = None, content: Any = b'{"features": {}}', headers: Any = JSON, joins: bool = True,
     ) -> httpx.Response:  # fmt: skip
-        posting = Posting(joined, writer, writer if joins else None)
-        topics = Topics(posting_of=lambda name: posting if name == "learned" else None)
+        postings = {"learned": Posting(joined, writer, writer if joins else None)}
         http = HTTP.model_copy(update=settings)
-        app = serving(model, Model("new"), topics=topics, http=http, ready=ready, store=store)
+        app = serving(model, Model("new"), posting_of=postings.get, http=http, ready=ready, store=store)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             content = content() if callable(content) else content
