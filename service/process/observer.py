@@ -13,7 +13,7 @@ from service.learning.evaluation.advice import advice
 from service.learning.learner import Learner
 from service.learning.records import PartitionId, by_text
 from service.monitoring.metrics import Metrics
-from service.monitoring.rejections import MostlyRejected, Rejections
+from service.monitoring.rejections import Rejections
 from service.serving.models import Model, ServedModel
 from service.snapshots.head import Head, Writer
 from service.snapshots.keeper import AcceptedSave
@@ -75,17 +75,17 @@ class ModelObserver:
 
     def learned(self, records: int, seconds: float, delay: float) -> None:
         self._recovered("kafka")
-        report = self._rejections.add_records(records)
-        if isinstance(report, MostlyRejected):
-            newest = self._model.status.set_aside[report.reason]
+        recent = self._rejections
+        if (has_changed := recent.add_records(records)) and recent.are_most:
+            newest = self._model.status.set_aside[max(recent.reasons, key=recent.reasons.__getitem__)]
             key = "{topic}-{partition}-{offset}".format_map(newest)
             self._log.error(
                 "most records are rejected, so little is learned: `perceptron suggest` says what to set",
-                rejected=f"{report.rejected} of the last {report.records}",
+                rejected=f"{sum(recent.reasons.values()):.0f} of the last {recent.records:.0f}",
                 look=f"perceptron dead-letters show {key} -m {self._model.name}",
                 **newest,
             )
-        elif report:
+        elif has_changed:
             self._log.info("most records are accepted again")
         self._metrics.delays.labels(self._model.name).observe(max(0.0, delay))
         self._metrics.slices.labels(self._model.name).observe(seconds)
