@@ -277,6 +277,7 @@ class HttpServer(uvicorn.Server):
         )
         self.limits, self.server_state, self.count_end, self.stopping = limits, requests, count_end, stopping
         self.open = cast("set[Connection]", requests.connections)
+        """All open connections."""
         self._stop = asyncio.Event()
 
     def make_room(self, new: Connection) -> None:
