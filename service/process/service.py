@@ -37,10 +37,10 @@ from service.process.observer import ModelObserver, release_memory
 from service.process.scheduler import SystemClock
 from service.serving.http.app import Application
 from service.serving.http.server import HttpServer
+from service.serving.http.v1 import warm_up_predictions
 from service.serving.model_info import describe
 from service.serving.models import Follower, Model, Models, ModelStatus, ServedModel, follow, static_model
 from service.serving.page.page import History
-from service.serving.scoring import warm_up_predictions
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, SaveBudget, Snapshot

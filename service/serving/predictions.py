@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -126,6 +126,38 @@ class PredictParameters(BaseModel, extra="forbid"):
     explain: bool = Field(False, description="add what each feature contributes to the score")
     top: int = Field(10, ge=1, le=MAX_CLASSES, description="the number of scores, with three labels and more")
     candidate: str | None = Field(None, description="the candidate that answers")
+
+
+class PredictionRequest(Protocol):
+    """A request for predictions in some protocol, and the answer to it."""
+
+    ids_are_valid: bool
+    """Whether `read` has found that each id is a text or an integer."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a thread reads and answers it."""
+
+    def read(self, flattener: Flattener) -> Instances:
+        """All instances of a request that is not large, without compiled rows; raises Rejected."""
+
+    def read_pieces(self, flattener: Flattener, by_rows: bool) -> Iterator[Instances]:
+        """The instances in pieces, for a thread; `by_rows` allows compiled rows. Raises Rejected."""
+
+    def asked(self) -> Sequence[Asked]:
+        """All instances as they were sent; the request was read."""
+
+    def answer(
+        self, predictions: list[Prediction], model: str, version: int, ahead: int, candidate: str | None
+    ) -> bytes:
+        """The body of the response. It may change the predictions, which nothing else reads.
+
+        They are by the state of a model that learned `ahead` events since the accepted snapshot of this `version`.
+        `candidate` answered, or the model itself if it is None.
+        """
+
+    def fault(self, rejected: Rejected) -> Rejected:
+        """The error, in the words of the protocol."""
 
 
 class PredictionResponse(msgspec.Struct, forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving.models import Models, ServedModel, read_all
 from service.serving.posting import PredictionLog
-from service.serving.predictions import Contribution, LabelScore, Prediction, PredictParameters, V1Request
+from service.serving.predictions import Contribution, LabelScore, Prediction, PredictionRequest, PredictParameters
 from service.streaming.records import Message
 
 MAX_EXPLAINED = 20_000
@@ -58,7 +58,7 @@ class Predictor:
             raise Unanswerable(str(Diverged(served.head.model, served.learner.main.diverged)))
         return served, *served.classifier(candidate)
 
-    async def predict(self, name: str, request: V1Request, query: PredictParameters) -> bytes:
+    async def predict(self, name: str, request: PredictionRequest, query: PredictParameters) -> bytes:
         """The body that answers a request.
 
         A thread answers a large request. Raises Rejected, and what `answering` raises.
@@ -79,7 +79,7 @@ class Predictor:
                 return request.answer(predictions, head.model, head.version, served.ahead, answered_by)
         return await self._predict_large(name, request, query)
 
-    async def _predict_large(self, name: str, request: V1Request, query: PredictParameters) -> bytes:
+    async def _predict_large(self, name: str, request: PredictionRequest, query: PredictParameters) -> bytes:
         """The result of `predict`, from a thread."""
         async with self._thread:
             served, answered_by, classifier = self.answering(name, query.candidate)
@@ -168,7 +168,7 @@ def _explain(prediction: Prediction, now: FrozenModel, features: Features, score
     prediction.contributions = rows
 
 
-def predict_large(now: FrozenModel, request: V1Request, explain: bool, top: int) -> list[Prediction]:
+def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, top: int) -> list[Prediction]:
     """The predictions for a large request; raises Rejected.
 
     It runs in a thread: it reads only parts of the learner that do not change, and columns, which are never removed.
@@ -241,9 +241,3 @@ def _check_finite(predictions: Sequence[Prediction], pointer: str, first: int = 
     for i, prediction in enumerate(predictions, first):
         if not math.isfinite(prediction.score):
             raise Rejected("not-finite", "the score is beyond what a number can hold", pointer.format(i))
-
-
-def warm_up_predictions(learner: Learner) -> None:
-    """Compile what large requests need, with a model of one position."""
-    request = V1Request(b'{"instances":[{"features":[1]},{"features":[1]}]}', 2)
-    predict_large(freeze(learner, learner.main), request, explain=False, top=1)

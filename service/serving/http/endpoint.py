@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from service.errors import Rejected
 from service.serving.http import problems
 from service.serving.http.server import LINGER_SECONDS, PIECE_BYTES, WHOLE
-from service.serving.predictions import PredictParameters, V1Request
+from service.serving.predictions import PredictionRequest, PredictParameters
 from service.serving.scoring import Predictor
 from service.settings.connections import HttpSettings
 
@@ -183,8 +183,9 @@ def unpacked(receive: Receive) -> Receive:
 class Predict(Endpoint):
     """Answers prediction requests to the model that the scope's `path_params` name."""
 
-    def __init__(self, predictor: Predictor, in_flight: InFlight) -> None:
-        self._predictor, self._in_flight = predictor, in_flight
+    def __init__(self, predictor: Predictor, in_flight: InFlight, parse: Callable[[bytes], PredictionRequest]) -> None:
+        """`parse` makes a request of its body."""
+        self._predictor, self._in_flight, self._parse = predictor, in_flight, parse
 
     async def answer(self, scope: Scope, receive: Receive) -> bytes:
         """The predictions."""
@@ -193,7 +194,7 @@ class Predict(Endpoint):
         self._predictor.answering(name, query.candidate)  # raise before waiting for the body
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
-        request = V1Request(body, self._in_flight.limits.max_instances)
+        request = self._parse(body)
         try:
             return await self._predictor.predict(name, request, query)
         except Rejected as rejected:

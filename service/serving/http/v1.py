@@ -34,8 +34,15 @@ from service.serving.http.problems import StoredRecord, Unstored
 from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version, describe
 from service.serving.models import Model, Models, read_all
 from service.serving.posting import Posting
-from service.serving.predictions import PredictionResponse, PredictParameters, PredictRequest, check_count, edges
-from service.serving.scoring import Predictor
+from service.serving.predictions import (
+    PredictionResponse,
+    PredictParameters,
+    PredictRequest,
+    V1Request,
+    check_count,
+    edges,
+)
+from service.serving.scoring import Predictor, freeze, predict_large
 from service.snapshots.ports import Store
 from service.streaming.kafka.topic_writer import TopicWriter
 from service.streaming.records import Message
@@ -278,8 +285,8 @@ def install_v1(
         return route
 
     answers = responses(PREDICT_PROBLEMS, PredictionResponse, ANSWERS)
-    body = request_body(PredictRequest, REQUESTS)
-    routes = [direct(Predict(predictor, in_flight), predict, "predictions", answers, body)]
+    endpoint = Predict(predictor, in_flight, partial(V1Request, max_instances=in_flight.limits.max_instances))
+    routes = [direct(endpoint, predict, "predictions", answers, request_body(PredictRequest, REQUESTS))]
     answers = responses(POST_PROBLEMS, StoredRecords)
     for kind, function, request, example in (
         ("events", post_events, EventsRequest, _INSTANCE | {"label": 1}),
@@ -375,3 +382,9 @@ async def _choose(
     w = await read_all(learner, partial(classifier.served_at, at, label_index))
     chosen = range(1, len(w)) if top is None else await asyncio.to_thread(largest, w, top)
     return [columns[i] for i in chosen], w[chosen], None
+
+
+def warm_up_predictions(learner: Learner) -> None:
+    """Compile what large requests need, with a model of one position."""
+    request = V1Request(b'{"instances":[{"features":[1]},{"features":[1]}]}', 2)
+    predict_large(freeze(learner, learner.main), request, explain=False, top=1)
