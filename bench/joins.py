@@ -14,7 +14,7 @@ import numpy as np
 from bench import world
 from bench.figure import Figure
 from service.learning.events.event_reader import use_compiled_reader
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity, JoinRules
 from service.learning.learner import Learner
 from service.learning.options import Options

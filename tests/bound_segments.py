@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning.classifier import initial_weights
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial_weights
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
@@ -209,7 +209,7 @@ class ClassRun(Run):
     def set_reference(self, u: Any) -> None:
         """Begin a segment with this reference, which settings cannot do for classes."""
         self.updates = self.learner.main.counts.updates
-        self.learner.main.observations._begin_segment(u, "given", u, self.learner.main.weights, self.updates)
+        self.learner.main.observations.begin_segment(u, "given", u, self.learner.main.weights, self.updates)
         self.oracle = Oracle(self.w, self._vector(u), self.updates)
 
     def scores(self, features: Features) -> list[float]:

@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from service.learning.classifier import initial_weights
 from service.learning.columns.columns import Batch, columns_for
 from service.learning.events.event_reader import EventReader
 from service.learning.events.read_events import ReadEvents
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial_weights
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records

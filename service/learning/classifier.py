@@ -17,12 +17,10 @@ from service.learning.columns.columns import Batch, ColumnPairs, Columns
 from service.learning.evaluation.confusion import Confusion
 from service.learning.evaluation.mistake_bound import ROUNDING
 from service.learning.evaluation.observations import ModelObservations
-from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
-from service.learning.initial_weights import initial_weights
-from service.learning.jit.jit import compiled
+from service.learning.identity import MAX_SQUARED_NORM, RANDOM, Identity, Label
+from service.learning.jit import compiled
 from service.learning.kernel import kernel
-from service.learning.kernel.averaging import accumulator_factor
-from service.learning.kernel.kernel import Learned, squared_norm
+from service.learning.kernel.kernel import Learned, accumulator_factor, squared_norm
 from service.learning.options import BEST, Options
 from service.learning.records import PartitionId, Place
 from service.learning.rules import RULES
@@ -94,6 +92,24 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         return self.events - sum(self.right)
 
 
+def initial_weights(identity: Identity, first: int, count: int) -> NDArray[np.float64]:
+    """The first weights of `count` columns from `first` on; zeros if they come from a file, which is not read here.
+
+    With three labels or more the shape is (count, classes): each class has its own numbers.
+    """
+    shape, width = ((count, identity.classes), identity.classes) if identity.multiclass else ((count,), 1)
+    if not identity.start.startswith(RANDOM):
+        return np.zeros(shape)
+    # Steele, Lea and Flood's splitmix64 of seed and column: the same on every machine, in any order of columns.
+    z = np.arange(first * width + 1, (first + count) * width + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z += np.uint64(int(identity.start.removeprefix(RANDOM)))
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    unit = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (2.0 * unit - 1.0).reshape(shape)
+
+
 def state_of(identity: Identity, arrays: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
     """The state as the kernel uses it, from arrays as they are stored: see `Classifier.arrays`."""
     state = np.stack([arrays[name] for name in identity.weight_arrays], axis=1)
@@ -130,7 +146,7 @@ class Classifier:
 
     @property
     def average(self) -> NDArray[np.float64] | None:
-        """The average of the weights after each event, if the identity keeps one: see `kernel.averaging`."""
+        """The average of the weights after each event, if the identity keeps one: see `kernel.kernel`."""
         return self._average_at(slice(len(self.columns))) if self.identity.average else None
 
     @property
@@ -212,8 +228,11 @@ class Classifier:
 
         Does nothing and returns False if the settings name a reference.
         """
+        if self.observations.options.reference is not None:
+            return False
         vector = self.weights if (average := self.average) is None else average
-        return self.observations.begin_segment(vector, self.weights, self.counts.updates)
+        self.observations.begin_segment(vector, "kept version", vector, self.weights, self.counts.updates)
+        return True
 
     def begin(self, start: NDArray[np.float64] | None = None) -> None:
         """Begin with these first weights of all columns in use, or with those of the identity."""

@@ -28,6 +28,9 @@ MAX_CLIP = 1000
 MAX_CLASSES = 1000
 """The most labels of one model. With more than two, each has its own weights."""
 
+RANDOM, FROM_FILE = "random:", "weights:"
+"""The beginnings of a `start` that is random or from a file."""
+
 Label = bool | int | float | str
 MAX_LISTED_LABELS = 10
 """The most labels that a message lists."""
@@ -122,9 +125,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     tie: Literal["negative", "positive"] = "negative"
     """The label that s = 0 predicts."""
     start: str = "zero"
-    """The first weights: `zero`, `random:SEED` or `weights:DIGEST`; see `initial_weights`."""
+    """The first weights: zero, random, or those of a file.
+
+    `zero`            every column begins at 0
+    `random:SEED`     column c begins at a number in [-1, 1) that depends on SEED and c alone
+    `weights:DIGEST`  the weights of a file: see `weights_file.WeightsFile`
+    """
     average: bool | Literal["recent"] = False
-    """The average that is kept next to the weights: none, the mean, or one that forgets; see `kernel.averaging`."""
+    """The average that is kept next to the weights: none, the mean, or one that forgets; see `kernel.kernel`."""
     half_life: Annotated[int, msgspec.Meta(ge=1, le=MAX_HALF_LIFE)] | None = None
     """Only for the recent average: the number of events after which a weight counts half."""
     features: Mode = "named"

@@ -18,12 +18,12 @@ from service.learning.best import MAX_COMPARED, BestPredictor, Predictor, Takeov
 from service.learning.classifier import Candidate, Classifier, Scores, majority_baseline, stored_as
 from service.learning.columns.columns import Named, columns_for
 from service.learning.evaluation.feature_watch import FeatureWatch
-from service.learning.evaluation.given_answers import GivenAnswer, GivenAnswers
 from service.learning.evaluation.last_events import KEPT_IDS, LastEvents
+from service.learning.evaluation.prequential import GivenAnswer, GivenAnswers
 from service.learning.events.event_reader import NONE_BEFORE, EventReader
 from service.learning.events.flatten import Features
 from service.learning.events.read_events import NOTHING_READ, ReadEvents, Reject
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import AMENDABLE, Identity
 from service.learning.join.join import Join, JoinState
 from service.learning.kernel.scaling import StandardScaler
@@ -212,7 +212,8 @@ class Learner:
         self.candidates = dict(stay)
         for name in began:
             self.add_candidate(name, configured[name].identity)
-        recent.pairs = [pair for pair in recent.pairs if {*began, *dropped}.isdisjoint((pair.first, pair.second))]
+        pairs = [pair for pair in recent.pairs if {*began, *dropped}.isdisjoint((pair.first, pair.second))]
+        recent.restore_comparisons(pairs, recent.previous)
         weights: dict[str, str] = {name: configured[name].serve for name in self.candidates}
         window, best = min(self.options.window, MAX_COMPARED), self.best
         if self.options.serve != BEST:

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The rules in one table. A new rule is a row, its step, and a test.
+"""The rules in one table. A new rule is a name, a row, its step, and a test.
 
 Every rule changes the weights along the event, w += step·x, so a rule is its step: a function of the score s = w·x, of
 the label y ∈ {-1, +1} and of the rate η·weight. tests/formulas.py has the formulas as the texts write them, with their
@@ -8,7 +8,7 @@ A step that needs more than s, y and the rate, such as ‖x‖², also changes t
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class Rule(NamedTuple):
@@ -46,7 +46,8 @@ def logistic(z: float) -> float:
     return 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
 
 
-RULES = {
+RuleName = Literal["perceptron", "error-correction", "half-step", "lms", "logistic-delta", "threshold-unit"]
+RULES: dict[str, Rule] = {
     # Margins are from Li, Zaragoza, Herbrich, Shawe-Taylor and Kandola, "The perceptron algorithm with uneven margins"
     # (ICML 2002). No text gives a margin to the other rules: they update at a wrong output, or always.
     "perceptron": Rule(mistake_driven=True, settings={"margin": 0.0}, classes=True),
@@ -70,11 +71,6 @@ RULES = {
     "threshold-unit": Rule(mistake_driven=False, settings={"weights": None, "threshold": None}, tie="positive"),
 }
 PERCEPTRON, ERROR_CORRECTION, HALF_STEP, LMS, LOGISTIC_DELTA, THRESHOLD_UNIT = range(len(RULES))
-
-if TYPE_CHECKING:
-    RuleName = str
-else:
-    RuleName = Literal[tuple(RULES)]
 
 
 def decide(s: Any, positive_tie: Any) -> Any:

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 
 from service.errors import ConfigurationError
-from service.learning.identity import MAX_SQUARED_NORM, SUMS, Identity, Label
-from service.learning.initial_weights import FROM_FILE
+from service.learning.identity import FROM_FILE, MAX_SQUARED_NORM, SUMS, Identity, Label
 from service.learning.kernel.kernel import Vector, squared_norm
 
 Members = dict[str, Any]

@@ -27,7 +27,7 @@ from service.errors import ConfigurationError, DependencyError, PerceptronError,
 from service.learning.columns.columns import columns_for
 from service.learning.events.event_reader import use_compiled_reader
 from service.learning.identity import Identity
-from service.learning.jit.jit import CACHE_IS_EMPTY
+from service.learning.jit import CACHE_IS_EMPTY
 from service.learning.learner import Learner
 from service.learning.records import P0, Records
 from service.monitoring.logging import configure_logging

@@ -16,8 +16,7 @@ from service.learning.classifier import Classifier
 from service.learning.evaluation.advice import advice
 from service.learning.evaluation.confidence_sequences import PairedComparison, interval
 from service.learning.evaluation.confusion import Confusion, share
-from service.learning.evaluation.given_answers import ALL
-from service.learning.evaluation.prequential import QUANTILES
+from service.learning.evaluation.prequential import ALL, QUANTILES
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.join.memory import LABEL_OUTCOMES, NEVER
 from service.learning.learner import Learner

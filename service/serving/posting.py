@@ -20,9 +20,9 @@ from prometheus_client import Counter
 
 from service.errors import BadRecords, Rejected
 from service.learning.events.event_reader import EventReader
-from service.learning.events.json_pointer import Path, parse_pointer, quoted_name, to_pointer
+from service.learning.events.json_values import Path, parse_pointer, quoted_name, to_pointer
 from service.learning.events.read_events import Reject
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity, Label, label_as_json
 from service.serving.predictions import Asked, LabelScore, Prediction, PredictionRequest
 from service.streaming.kafka.topic_writer import Delivery, TopicWriter

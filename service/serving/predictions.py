@@ -20,16 +20,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from service.errors import Rejected
-from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, scan
-from service.learning.events.compiled.path_tree import UnsupportedError
-from service.learning.events.compiled.row_reader import RowReader
+from service.learning.events.compiled.compiled_readers import RowReader
+from service.learning.events.compiled.path_tree import TOO_DEEP, MemberSpan, UnsupportedError, scan
 from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Features, Flattener, name_fits
-from service.learning.events.json_pointer import Path, quoted_name, to_pointer
-from service.learning.events.json_values import MAX_DEPTH, WHITE, type_name
+from service.learning.events.json_values import MAX_DEPTH, WHITE, Path, quoted_name, to_pointer, type_name
 from service.learning.events.read_events import Event, FeatureRows
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import ParsedValues, text_values
+from service.learning.events.value_formats import ParsedValues, ValueBuffer, text_values
 from service.learning.identity import MAX_CLASSES, MAX_VALUE, Label, Mode
 
 POINTERS = {"features": "/features", "event": "/event", "instances": "/instances/{}/features", "events": "/events/{}"}

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from service.errors import SnapshotDamaged
 from service.learning.classifier import Candidate, Classifier, state_of, stored_as
-from service.learning.evaluation.given_answers import GivenAnswers, Tally
 from service.learning.evaluation.mistake_bound import BoundSegment
-from service.learning.evaluation.prequential import PrequentialWindow
+from service.learning.evaluation.prequential import GivenAnswers, PrequentialWindow, Tally
 from service.learning.identity import Identity
 from service.learning.kernel.kernel import squared_norm
 from service.learning.kernel.scaling import StandardScaler
@@ -180,8 +179,9 @@ def _recent(figures: StoredObservations, options: Options, classes: int) -> Preq
     positive, wrong, averaged_wrong, answered = (_flags(text, figures.recent_events) for text in packed)
     truth = positive if classes == 2 else np.frombuffer(bytes.fromhex(figures.recent_truth), "<u2")
     recent = PrequentialWindow(options.window, classes, truth, wrong, averaged_wrong)
-    recent.restored_margins, recent.averaged, recent.pairs = figures.margins, figures.averaged, list(figures.pairs)
-    recent.restored_ranking, recent.previous = figures.ranking, figures.previous
+    recent.restored_margins, recent.restored_ranking = figures.margins, figures.ranking
+    recent.averaged = figures.averaged
+    recent.restore_comparisons(list(figures.pairs), figures.previous)
     if options.positive_above is not None:  # if it is new, the sign decided about earlier answers
         by_sign = averaged_wrong if options.serve == "average" else wrong
         recent.answered_wrong.add(answered if len(answered) else by_sign)

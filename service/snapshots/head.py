@@ -83,7 +83,7 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredTally(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How many answers were right: see `learning.evaluation.given_answers`."""
+    """How many answers were right: see `learning.evaluation.prequential`."""
 
     events: int
     right: int

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from service import errors
-from service.learning.evaluation.given_answers import ALL, GivenAnswer
+from service.learning.evaluation.prequential import ALL, GivenAnswer
 from service.learning.identity import Identity, Label
 from service.learning.join.join import Join, step_of
 from service.learning.learner import Learner

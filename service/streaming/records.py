@@ -12,8 +12,7 @@ from aiokafka.record.util import decode_varint
 from numpy.typing import NDArray
 
 from service.learning.columns.name_table import PADDING_BYTES, encode_names
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import FORMATS, HEADER
+from service.learning.events.value_formats import FORMATS, HEADER, ValueBuffer
 from service.learning.records import PartitionId, Records
 from service.streaming.kafka.fetching import record_framing as table
 

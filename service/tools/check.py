@@ -16,7 +16,7 @@ from service.learning.columns.columns import columns_for
 from service.learning.evaluation.advice import repeated_ids
 from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Flattener
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity, JoinRules
 from service.settings.load import Settings
 from service.settings.model import ModelSettings

@@ -22,9 +22,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from service.errors import ConfigurationError, DataError
-from service.learning.evaluation.label_runs import MAX_LABELS
+from service.learning.evaluation.confusion import MAX_LABELS
 from service.learning.events.flatten import type_patterns
-from service.learning.events.json_pointer import Path, parse_pointer, quoted_name
+from service.learning.events.json_values import Path, parse_pointer, quoted_name
 from service.learning.events.value_formats import DOUBLE_VECTOR, HEADER, JSON, MESSAGE_PACK, ValueFormat, encode_vector
 from service.learning.identity import Identity, Places
 

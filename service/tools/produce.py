@@ -17,7 +17,7 @@ from aiokafka.errors import MessageSizeTooLargeError
 from rich.console import Console
 
 from service.errors import ConfigurationError, DataError, PerceptronError
-from service.learning.evaluation.label_runs import sorted_note
+from service.learning.evaluation.confusion import sorted_note
 from service.serving.posting import Posting
 from service.settings.load import Settings
 from service.streaming.kafka.cluster import Cluster

@@ -11,7 +11,7 @@ import pytest
 from service.learning.columns.columns import columns_for
 from service.learning.events.event_reader import EventReader, use_compiled_reader
 from service.learning.events.read_events import REASONS
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity
 from tests.fuzz import events
 from tests.fuzz.events import IDENTITIES, bits, fuzz, record

@@ -17,11 +17,11 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.columns.hashing import ColumnMerger, hash_to_columns
 from service.learning.columns.name_table import NameTable, find_each, number_each
 from service.learning.events.flatten import Features
 from service.learning.events.read_events import FeatureRows, ReadEvents
 from service.learning.identity import Identity
+from service.learning.jit import compiled, word_at
 
 _NO_FLAGS, _NO_NUMBERS = np.zeros(0, bool), np.zeros(0)
 _PREPARED_COLUMNS = 1 << 16
@@ -30,6 +30,10 @@ _MAX_CACHED_NAMES = 1 << 14
 """Names of requests whose columns are cached: 1 to 2 MB."""
 _SAMPLED_NAMES = 4096
 """Names that are looked at to find the largest group: 10 ms."""
+# Numbers of MurmurHash3:
+_C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
+_FIVE, _MORE, _MIX_1, _MIX_2 = (np.uint32(n) for n in (5, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35))
+_13, _15, _16, _17, _19 = (np.uint32(n) for n in (13, 15, 16, 17, 19))
 ColumnPairs = list[tuple[int, float]]
 
 
@@ -67,15 +71,6 @@ class Batch(NamedTuple):
             names=self.names[: max(len(self.names) - later, 0)],
             ignored=[event for event in self.ignored if event < count],
         )
-
-
-class NameGroup(NamedTuple):
-    """Names that begin alike."""
-
-    prefix: str
-    """`session=` of categories, `users.` of an object's members, or empty for the outermost names."""
-    size: int
-    """How many names have the prefix; an estimate if there are more than _SAMPLED_NAMES."""
 
 
 class Columns(Protocol):
@@ -148,15 +143,17 @@ class Named(Columns):
         return max(0, self._cap - len(self.names))
 
     @cached_property
-    def largest_group(self) -> NameGroup:
-        """The names whose prefix goes on in the most ways, among the later half: what every event has came first.
+    def largest_group(self) -> tuple[str, int]:
+        """The prefix that goes on in the most ways, among the later half of the names, and how many names have it.
 
-        It is computed once: ask when no column is free.
+        What every event has came first, so it is not in that half. The prefix is `session=` of categories, `users.` of
+        an object's members, or empty for the outermost names. The number is an estimate if there are more names than
+        _SAMPLED_NAMES. It is computed once: ask when no column is free.
 
         >>> columns = Named(cap=5)
         >>> columns.extend(["offer", "in.day=1", "in.day=2", "in.id=a", "in.id=b", "in.id=c"])
         >>> columns.largest_group
-        NameGroup(prefix='in.id=', size=3)
+        ('in.id=', 3)
         """
         numbers = range(len(self.names))
         sample = random.Random(0).sample(numbers, min(_SAMPLED_NAMES, len(numbers)))  # noqa: S311
@@ -171,7 +168,7 @@ class Named(Columns):
                 continuations[path + "="].add(category)
         prefix = max(continuations, key=lambda prefix: len(continuations[prefix]))
         share = sum(name.startswith(prefix) for name in names) / len(names)
-        return NameGroup(prefix, round(share * len(numbers)))
+        return prefix, round(share * len(numbers))
 
     def _assign(self, events: Sequence[Mapping[str, float]]) -> Batch:
         names = [*chain.from_iterable(events)]
@@ -315,7 +312,7 @@ class Hashed(_Numbered):
 
     def _assign_to_rows(self, feature_rows: FeatureRows) -> Batch:
         columns, values = np.empty(len(feature_rows.values), np.uint32), feature_rows.values.copy()
-        hash_to_columns(feature_rows.address, feature_rows.names, feature_rows.is_number, self._count, columns, values)
+        _hash_to_columns(feature_rows.address, feature_rows.names, feature_rows.is_number, self._count, columns, values)
         if self._scaled:
             return Batch(feature_rows.starts, columns, values, numbers=feature_rows.is_number.copy())
         starts = feature_rows.starts.copy()
@@ -335,6 +332,81 @@ class Hashed(_Numbered):
     def column_of(self, name: str) -> int | None:
         """The column that a feature name hashes to."""
         return 1 + abs(mmh3.hash(name)) % self._count
+
+
+@compiled
+def _mixed(k: np.uint32) -> np.uint32:
+    k = np.uint32(k * _C1)
+    k = np.uint32(k << _15) | np.uint32(k >> _17)
+    return np.uint32(k * _C2)
+
+
+@compiled
+def _murmur(address: int, begin: int, size: int) -> Any:
+    """MurmurHash3 (x86, 32 bits, seed 0) of `size` bytes, as a signed number. Up to eight bytes after them are read."""
+    h = np.uint32(0)
+    for i in range(begin, begin + size - 3, 4):
+        h ^= _mixed(np.uint32(word_at(address, i)))
+        h = np.uint32(h << _13) | np.uint32(h >> _19)
+        h = np.uint32(h * _FIVE + _MORE)
+    rest = size & 3  # with no bytes left this mixes in 0, which changes nothing
+    h ^= _mixed(np.uint32(word_at(address, begin + size - rest) & ((1 << 8 * rest) - 1)))
+    h ^= np.uint32(size)
+    h ^= h >> _16
+    h = np.uint32(h * _MIX_1)
+    h ^= h >> _13
+    h = np.uint32(h * _MIX_2)
+    h ^= h >> _16
+    return np.int64(np.int32(h))
+
+
+@compiled
+def _hash_to_columns(address: int, names: Any, is_number: Any, count: int, columns: Any, values: Any) -> None:
+    """Fill in the columns of features, and give values their signs. `count` is a power of two."""
+    for j in range(len(columns)):
+        h, value = _murmur(address, names[j, 0], names[j, 1]), values[j]
+        columns[j] = 1 + (abs(h) & (count - 1))
+        negative = -value if is_number[j] else 0.0 - value  # a count has no -0
+        values[j] = negative if h < 0 else value
+
+
+class ColumnMerger:
+    """Adds up equal columns of an event, each at its first place."""
+
+    def __init__(self) -> None:
+        self._latest, self._turn = np.zeros((64, 2), np.int64), np.zeros(1, np.int64)
+
+    def merge(self, starts: NDArray[np.uint64], columns: NDArray[np.uint32], values: NDArray[np.float64]) -> int:
+        """Merge the columns of events in place, so that `starts` move; returns how many values are left."""
+        if 2 * (longest := int(np.diff(starts).max(initial=0))) > len(self._latest):
+            self._latest = np.zeros((2 << longest.bit_length(), 2), np.int64)
+        return int(_merge(self._latest, self._turn, starts, columns, values))
+
+
+@compiled
+def _merge(latest: Any, turn: Any, starts: Any, columns: Any, values: Any) -> int:
+    """As `ColumnMerger.merge`.
+
+    The number of rows of `latest` is a power of two, at least twice that of an event's values: a row has the event that
+    used this slot last, as `turn` counts them, and the value's index.
+    """
+    end, mask = 0, np.uint64(len(latest) - 1)
+    for i in range(len(starts) - 1):
+        turn[0] += 1
+        first = starts[i]
+        starts[i] = end
+        for j in range(first, starts[i + 1]):
+            column, value = columns[j], values[j]
+            slot = np.uint64(column) & mask
+            while latest[slot, 0] == turn[0] and columns[latest[slot, 1]] != column:
+                slot = (slot + np.uint64(1)) & mask
+            if latest[slot, 0] == turn[0]:
+                values[latest[slot, 1]] += value
+            else:
+                latest[slot, 0], latest[slot, 1], columns[end], values[end] = turn[0], end, column, value
+                end += 1
+    starts[len(starts) - 1] = end
+    return end
 
 
 def _is_number(value: float) -> bool:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.jit.intrinsics import byte_at, word_at
-from service.learning.jit.jit import ENABLED, compiled, inlined
+from service.learning.jit import ENABLED, byte_at, compiled, inlined, word_at
 
 SEED = np.uint64(secrets.randbits(64))
 MAX_PROBES = 64

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from service.learning.classifier import Classifier
 from service.learning.columns.columns import Named
 from service.learning.evaluation.confidence_sequences import lower_end
-from service.learning.evaluation.confusion import RARE
-from service.learning.evaluation.label_runs import CURE, MAX_LABELS, in_runs, repeated
+from service.learning.evaluation.confusion import CURE, MAX_LABELS, RARE, in_runs, repeated
 from service.learning.identity import as_text, label_as_json
 from service.learning.learner import Learner
 from service.learning.options import MODEL_ITSELF

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from service.learning.columns.columns import Batch, Columns, Named
 from service.learning.events.flatten import Features
-from service.learning.jit.jit import compiled
+from service.learning.jit import compiled
 from service.learning.records import PartitionId, Place
 
 MAX_FEATURES = 4096
@@ -23,14 +23,11 @@ BLOCK_VALUES, BLOCKS = 100, 10
 """The values that fill a block, and the blocks that are remembered.
 
 A feature changes its kind if 90 % of a block's values have one kind, and 90 % of those in the blocks before another."""
-# The figures of a feature, each an index of its row:
-_VALUES, _TEXTS = 0, 1  # in this block, and how many of them are text
-_KIND = 2  # of the last value: 0 a number, 1 text
-_TURNED, _SEEN = 3, 4  # the event at which this kind began, and the last event with the feature
-_EVENTS = 5  # that have it, in this window
-_IS_USUAL, _IS_MISSING = 6, 7
-_FILLED = 8  # blocks
-_PERCENTS = 9  # and following: of the values in each of the last blocks, how many were text
+_VALUES, _TEXTS, _KIND, _TURNED, _SEEN, _EVENTS, _IS_USUAL, _IS_MISSING, _FILLED, _PERCENTS = range(10)
+"""The figures of a feature, each an index of its row: the values in this block, and how many of them are text; the kind
+of the last value (0 a number, 1 text), the event at which this kind began, and the last event with the feature; the
+events in this window that have it, whether it is usual, and whether it is missing; the number of filled blocks; from
+_PERCENTS on, of the values in each of the last blocks, how many percent were text."""
 
 
 class KindChange(NamedTuple):

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from service.learning.columns.columns import Batch
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import JSON
+from service.learning.events.value_formats import JSON, ValueBuffer
 from service.learning.identity import Identity
 from service.learning.records import PartitionId
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from service.learning.columns.columns import Batch
 from service.learning.identity import Identity
-from service.learning.jit.jit import compiled
+from service.learning.jit import compiled
 from service.learning.kernel.kernel import Learned, Reference, Vector, squared_norm
 from service.learning.rules import RULES
 

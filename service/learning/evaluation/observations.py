@@ -13,7 +13,7 @@ from service.learning.evaluation.confusion import Confusion
 from service.learning.evaluation.mistake_bound import MIN_GAMMA, BoundSegment, SegmentSums, no_bound_reason
 from service.learning.evaluation.prequential import PrequentialWindow, Ranking
 from service.learning.identity import Identity
-from service.learning.jit.jit import compiled
+from service.learning.jit import compiled
 from service.learning.kernel.kernel import Learned, Vector, squared_norm
 from service.learning.options import BEST, Options
 from service.learning.rules import RULES
@@ -72,21 +72,22 @@ class ModelObservations:
         from_settings = file is None or (bound_segment is not None and bound_segment.sums.reference == file.identity)
         self.bound_segment = bound_segment if self.options.bound and from_settings else None
 
-    def begin_segment(self, vector: Vector, w: Vector, updates: int) -> bool:
-        """Begin a segment of the bound whose reference is this vector, the weights or their average.
+    def begin_segment(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
+        """Begin a segment of the bound with a reference of this name, unless the model has no bound.
 
-        Does nothing and returns False if the settings name a reference.
+        `vector` has the parts of the `whole` reference for which there are columns.
         """
-        if self.options.reference is not None:
-            return False
-        self._begin_segment(vector, "kept version", vector, w, updates)
-        return True
+        reference, squared = vector.astype(np.float32), squared_norm(whole.astype(np.float32).astype(np.float64))
+        if no_bound_reason(self._identity, self.options.bound) is None and MIN_GAMMA**2 < squared < math.inf:
+            scale = 1.0 / math.sqrt(squared)
+            along = scale * float(np.dot(w.ravel(), reference.ravel()))
+            self.bound_segment = BoundSegment(reference, SegmentSums(name, scale, updates, squared_norm(w), along))
 
     def use_reference_of_settings(self, w: Vector, updates: int, names: Sequence[str]) -> None:
         """Begin a segment with the reference of the settings, if they name one."""
         if (file := self.options.reference) is not None:
             own = file.vector if file.names is None else np.array([file.intercept, *self._parts(names)])
-            self._begin_segment(own[: len(w)], file.identity, file.vector, w, updates)
+            self.begin_segment(own[: len(w)], file.identity, file.vector, w, updates)
 
     def make_room(self, count: int, names: Sequence[str]) -> None:
         """Give the reference parts for this many columns, of which the last are new and have these names."""
@@ -116,14 +117,6 @@ class ModelObservations:
         if (above := self.options.positive_above) is not None:
             scores = averaged_scores if self.averaged else learned.scores
             self.recent.answered_wrong.add((scores > above) != learned.truth)
-
-    def _begin_segment(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
-        """`vector` has the parts of the `whole` one for which there are columns."""
-        reference, squared = vector.astype(np.float32), squared_norm(whole.astype(np.float32).astype(np.float64))
-        if no_bound_reason(self._identity, self.options.bound) is None and MIN_GAMMA**2 < squared < math.inf:
-            scale = 1.0 / math.sqrt(squared)
-            along = scale * float(np.dot(w.ravel(), reference.ravel()))
-            self.bound_segment = BoundSegment(reference, SegmentSums(name, scale, updates, squared_norm(w), along))
 
     def _parts(self, names: Sequence[str]) -> list[float]:
         """The parts of the settings' reference for columns with these names."""

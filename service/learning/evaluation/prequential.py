@@ -1,6 +1,9 @@
-"""How well recent events were predicted and ranked, each before it was learned: observations, not state."""
+"""How well recent events were predicted and ranked, each before it was learned: observations, not state.
 
-from collections.abc import Mapping
+And how often the answers that were given to requests were right.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,10 +20,11 @@ MIN_LABEL_EVENTS = 50
 """The events that each label needs: with fewer, the figures may be chance."""
 MAX_RANKED = 10_000
 """The most events that are ranked, the newest ones: they hold the event loop for 1.2 ms (measured)."""
-
-
 COUNTED_BATCHES = 16
 """Batches that are counted at once."""
+ALL = ""
+"""The name of the tally of all answers."""
+NOT_ASKED = -1
 
 
 class Margins(NamedTuple):
@@ -139,20 +143,15 @@ class PrequentialWindow:
         self._count()
         return self._pairs
 
-    @pairs.setter
-    def pairs(self, pairs: list[PairedComparison]) -> None:
-        self._count()
-        self._pairs = pairs
-
     @property
     def previous(self) -> PredictedCounts:
         """The counts of always predicting the label of the event before."""
         self._count()
         return self._previous
 
-    @previous.setter
-    def previous(self, previous: PredictedCounts) -> None:
-        self._previous = previous
+    def restore_comparisons(self, pairs: list[PairedComparison], previous: PredictedCounts) -> None:
+        """Go on from these comparisons and counts. All batches must be counted, as they are once `pairs` was read."""
+        self._pairs, self._previous = pairs, previous
 
     def add(self, learned: Learned, products: Vector, averaged_products: Vector) -> None:
         """Add events; `products` are y·s, or with three labels or more the own score less the largest other.
@@ -230,12 +229,12 @@ class PrequentialWindow:
     @property
     def accuracy(self) -> float | None:
         """The share of right predictions in the window; None before the first event."""
-        return _accuracy(self.wrong.values)
+        return self.confusion(averaged=False).accuracy
 
     @property
     def average_accuracy(self) -> float | None:
         """The share of right predictions by the average of the weights; None if there is no average."""
-        return _accuracy(self.averaged_wrong.values)
+        return self.confusion(averaged=True).accuracy
 
     @property
     def baseline(self) -> float | None:
@@ -268,11 +267,62 @@ class PrequentialWindow:
         return Margins(float(np.maximum(0.0, -products).mean()), (low, middle, high))
 
 
+class GivenAnswer(NamedTuple):
+    """The answer that was given about a record: the index of the label, and the candidate that answered, if one did."""
+
+    record: int
+    label_index: int
+    candidate: str
+
+
+class Tally:
+    """How many answers were right, of all and of the last ones."""
+
+    def __init__(self, window: int, events: int = 0, right: int = 0, last: NDArray[np.bool_] | None = None) -> None:
+        self.events, self.right = events, right
+        self.last = LastValues(window, np.zeros(0, bool) if last is None else last)
+
+    def add(self, right: NDArray[np.bool_]) -> None:
+        """Add answers, by whether each was right."""
+        self.events += len(right)
+        self.right += int(right.sum())
+        self.last.add(right)
+
+
+class GivenAnswers:
+    """The tally of all answers, and of those of each candidate.
+
+    >>> given = GivenAnswers(window=10, classes=2)
+    >>> given.add(given.codes(3, [GivenAnswer(0, 1, ""), GivenAnswer(2, 1, "b")]), np.array([1, 1, 0]))
+    >>> {name: (tally.events, tally.right) for name, tally in given.tallies.items()}
+    {'': (2, 1), 'b': (1, 0)}
+    """
+
+    def __init__(self, window: int, classes: int) -> None:
+        self._window, self._classes, self._candidates = window, classes, [ALL]
+        self.tallies: dict[str, Tally] = {}
+        """By ALL, or the name of a candidate."""
+
+    def codes(self, count: int, answers: Iterable[GivenAnswer]) -> NDArray[np.int32]:
+        """A number for each of `count` records that stands for its answer; NOT_ASKED if there is none."""
+        codes = np.full(count, NOT_ASKED, np.int32)
+        for record, label_index, candidate in answers:
+            if candidate not in self._candidates:
+                self._candidates.append(candidate)
+            codes[record] = self._candidates.index(candidate) * self._classes + label_index
+        return codes
+
+    def add(self, codes: NDArray[np.int32], truth: NDArray[np.intp]) -> None:
+        """Add events that were learned: the codes of their answers, and the indices of their labels."""
+        asked = codes >= 0
+        candidates, labels = np.divmod(codes[asked], self._classes)
+        right = labels == truth[asked]
+        for number in (0, *np.unique(candidates[candidates > 0]).tolist()):
+            tally = self.tallies.setdefault(self._candidates[number], Tally(self._window))
+            tally.add(right[candidates == number] if number else right)
+
+
 def _confusion(truth: Array, wrong: Array, classes: int) -> Confusion:
     count = min(len(wrong), len(truth))
     truth, wrong = truth[len(truth) - count :], wrong[len(wrong) - count :]
     return Confusion(*(np.bincount(part, minlength=classes).tolist() for part in (truth, truth[~wrong])))
-
-
-def _accuracy(wrong: NDArray[np.bool_]) -> float | None:
-    return int(np.count_nonzero(~wrong)) / len(wrong) if len(wrong) else None

@@ -7,10 +7,9 @@ from typing import Any
 from msgspec import UNSET
 
 from service.errors import Rejected
-from service.learning.events import json_values
 from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, WEIGHT, WHERE, Codes
 from service.learning.events.flatten import Features, Flattener
-from service.learning.events.json_pointer import parse_pointer, quoted_name
+from service.learning.events.json_values import parse_pointer, quoted_name, wrong_type
 from service.learning.events.read_events import Event
 from service.learning.events.text_hints import label_hint
 from service.learning.events.value_formats import JSON, ParsedValues, ValueFormat
@@ -94,7 +93,7 @@ class CarefulReader:
         if self._null_label and (label is UNSET or label is None):
             return math.nan
         if not isinstance(label, bool | int | float | str):
-            raise json_values.wrong_type(label, "a number, boolean or string", pointer)
+            raise wrong_type(label, "a number, boolean or string", pointer)
         if (isinstance(label, bool), label) not in self.signs:
             expected = [value for _, value in self.signs]
             hint = label_hint(label, expected)
@@ -106,7 +105,7 @@ class CarefulReader:
         if weight is UNSET:
             return 1.0
         if isinstance(weight, bool) or not isinstance(weight, int | float):
-            raise json_values.wrong_type(weight, "a number", pointer)
+            raise wrong_type(weight, "a number", pointer)
         if not 0.0 < weight <= MAX_WEIGHT:
             raise Rejected("bad-weight", f"{quoted_name(pointer)} must be in (0, {MAX_WEIGHT:g}]", pointer)
         return float(weight)
@@ -116,9 +115,9 @@ class CarefulReader:
         if value is UNSET:
             return None
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value != value:  # noqa: PLR0124 - NaN
-            raise json_values.wrong_type(value, "a string or a number", pointer)
+            raise wrong_type(value, "a string or a number", pointer)
         if self.identity.needs_ids and isinstance(value, float):
-            raise json_values.wrong_type(value, "a string or an integer", pointer)
+            raise wrong_type(value, "a string or an integer", pointer)
         return value if isinstance(value, str) else values.number_text(ID)
 
 

@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from service.errors import Rejected
 from service.learning.columns.columns import columns_for
 from service.learning.events.careful_reader import CarefulReader
+from service.learning.events.compiled.compiled_readers import RowReader, VectorReader
 from service.learning.events.compiled.path_tree import UnsupportedError
-from service.learning.events.compiled.row_reader import RowReader
-from service.learning.events.compiled.vector_reader import VectorReader
 from service.learning.events.read_events import Event, ReadEvents, Reject, TimeBudget
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, encode_vector
+from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, ValueBuffer, encode_vector
 from service.learning.identity import Identity
-from service.learning.jit.jit import ENABLED
+from service.learning.jit import ENABLED
 
 UNUSUAL_SLICES = 50
 """After a slice of mostly unusual records the compiled reader is not tried for this many slices."""

@@ -11,21 +11,28 @@ The objects of a list are flattened as one object each, and the values of equal 
     {"cart": [{"sku": "A", "qty": 2}, {"sku": "B", "qty": 1}], "params": [{"key": "source", "value": "ad"}]}
     cart.sku=A 1   cart.qty 3.0   cart.sku=B 1   params.source=ad 1
 
-A type says what a value is, however it is written: see `value_types`.
+A type says what a value is, however it is written. A number may be written as a string. A category may be written as a
+number or a boolean: equal numbers are one category. A time becomes categories of its hour and of its day in UTC. A
+value that is null or an empty string is absent.
 """
 
 import fnmatch
+import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import UNSET
 
 from service.errors import Rejected
-from service.learning.events.json_pointer import parse_pointer, quoted_name, to_pointer
-from service.learning.events.json_values import Pairs, number_in, value_at, wrong_type
-from service.learning.events.value_types import finite_number, is_nan, quoted, typed_ends
+from service.learning.events import json_values
+from service.learning.events.compiled import time_parsing
+from service.learning.events.compiled.time_parsing import END_EPOCH, FIRST_EPOCH, NO_HOUR
+from service.learning.events.json_values import Pairs, number_in, parse_pointer, to_pointer, wrong_type
+from service.learning.events.text_hints import in_brackets
 from service.learning.identity import MAX_VALUE, Identity, ValueType
 
 Features = Mapping[str, float] | Sequence[float]
@@ -35,6 +42,13 @@ _OBJECTS = {Pairs, None.__class__}
 """The types in a list of objects."""
 MAX_OBJECT_DEPTH = 16
 """Nested objects, the outermost included."""
+_EXPECTED = {
+    "number": "a number, or a string that is a JSON number",
+    "category": "a string, number or boolean",
+    "time": f"a time: in ISO 8601, as a list from the year on, or as an epoch from {FIRST_EPOCH:g} on",
+}
+_BEYOND = 10**300
+"""Beyond MAX_VALUE, but a double can hold it."""
 
 
 def name_fits(name: str, identity: Identity) -> bool:
@@ -75,7 +89,7 @@ class Flattener:
     def exclude(self, value: Any, pointer: str = "") -> Any:
         """Remove the event's other parts from a parsed value, in place, and return it."""
         for *outer, last in self.excluded:
-            inner = value_at(value, tuple(outer), pointer)
+            inner = json_values.value_at(value, tuple(outer), pointer)
             if inner.__class__ is Pairs:
                 inner[:] = [member for member in inner if member[0] != last]
         return value
@@ -97,7 +111,7 @@ class Flattener:
         if value.__class__ is not list:
             raise wrong_type(value, f"a list of {dimension} numbers (this model's features are positional)", pointer)
         if len(value) != dimension:
-            detail = f"{quoted_name(pointer)} must have {dimension} values, got {len(value)}"
+            detail = f"{json_values.quoted_name(pointer)} must have {dimension} values, got {len(value)}"
             raise Rejected("wrong-length", detail, pointer)
         return [finite_number(item, str(i), pointer, str(i)) for i, item in enumerate(value)]
 
@@ -291,3 +305,76 @@ def _check_length(feature: str, identity: Identity, name: str, pointer: str) -> 
     if not name_fits(feature, identity):
         detail = f"feature {quoted(name[:40])}: a name is longer than {identity.max_name_bytes} bytes"
         raise Rejected("name-too-long", detail, pointer)
+
+
+def is_nan(value: Any) -> bool:
+    """Whether a value is NaN, or the string."""
+    return value == "NaN" if value.__class__ is str else value.__class__ is float and math.isnan(value)
+
+
+def typed_ends(value: Any, kind: ValueType, name: str, pointer: str, *own: str) -> Mapping[str, float]:
+    """The features of a value of this type, by what follows its name; raises Rejected if it has another type.
+
+    The value stands at the path `own` of the value at `pointer`.
+
+    >>> typed_ends("31.50", "number", "amount", ""), typed_ends(90210.0, "category", "zip", "")
+    ({'': 31.5}, {'=90210': 1})
+    >>> typed_ends("2026-08-20T13:45:04+00:30", "time", "at", ""), typed_ends("", "time", "at", "")
+    ({'.hour=13': 1, '.weekday=4': 1}, {})
+    """
+    if value is None or value == "":
+        return {}
+    is_text = value.__class__ is str
+    number = number_in(value) if is_text else value if value.__class__ in {int, float} else None
+    if kind == "time":
+        day, hour = divmod(_hour_of_week(value, number), 32)
+        if day:
+            return ({} if hour == NO_HOUR else {f".hour={hour}": 1}) | {f".weekday={day}": 1}
+    elif kind == "category" and (is_text or value.__class__ is bool):
+        return {f"={value if is_text else json.dumps(value)}": 1}
+    elif number is not None:
+        feature = finite_number(number, name, pointer, *own)
+        return {"": feature} if kind == "number" else {f"={int(number) if number == int(number) else number}": 1}
+    expected = f"{_EXPECTED[kind]}{in_brackets(value)}"
+    raise Rejected("wrong-type", f"feature {quoted(name)} must be {expected}", pointer + to_pointer(own))
+
+
+def _hour_of_week(value: Any, number: float | None) -> Any:
+    """The hour and day of a time, as `time_parsing` has them; 0 if the value, or the number in it, is not a time."""
+    if value.__class__ is list:
+        return _hour_of_list(value)
+    text = np.frombuffer((value if value.__class__ is str else "").encode() + bytes(16), np.uint8)
+    hour_of_week = time_parsing.parse_iso_8601(text.ctypes.data, 0, len(text) - 16)
+    if hour_of_week == 0 and number is not None and FIRST_EPOCH <= number < END_EPOCH:
+        return time_parsing.epoch_hour(int(number))
+    return hour_of_week
+
+
+def _hour_of_list(values: list[Any]) -> Any:
+    """The same for `[year, month, day, hour, minute, second, nanosecond]`, or for the first three or more of them."""
+    ends = (10_000, 13, 32, 24, 60, 61, 1e9)
+    in_range = (x.__class__ in {int, float} and 0 <= x < end for x, end in zip(values, ends, strict=False))
+    if not 3 <= len(values) <= len(ends) or not all(in_range) or any(x != int(x) for x in values[:5]):
+        return 0
+    year, month, day, hour, minute = map(int, (*values, 0, 0)[:5])
+    return time_parsing.date_hour(year, month, day, 60 * hour + minute, len(values) > 3)
+
+
+def finite_number(value: Any, name: str, pointer: str, *own: str) -> float:
+    """A number as a double; raises Rejected if it breaks a rule. It is at the path `own` of the value at `pointer`."""
+    if value.__class__ is int:
+        value = float(max(-_BEYOND, min(value, _BEYOND)))
+    if value.__class__ is not float:
+        reason, problem = "wrong-type", f"must be a number, got {json_values.type_name(value)}"
+    elif not math.isfinite(value):
+        reason, problem = "not-finite", "is not a finite number"
+    elif abs(value) > MAX_VALUE:
+        reason, problem = "out-of-range", f"is beyond ±{MAX_VALUE:g}"
+    else:
+        return float(value)
+    raise Rejected(reason, f"feature {quoted(name)} {problem}", pointer + to_pointer(own))
+
+
+def quoted(name: str) -> str:
+    """A name as messages show it."""
+    return json.dumps(name, ensure_ascii=False)

@@ -1,15 +1,20 @@
-"""JSON text to Python values that keep every member of an object, also one with a repeated name."""
+"""JSON text to Python values that keep every member of an object, also one with a repeated name.
+
+JSON Pointers (RFC 6901) here go through objects.
+"""
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET
 
 from service.errors import Rejected
-from service.learning.events.json_pointer import Path, quoted_name, to_pointer
 from service.learning.events.text_hints import in_brackets
 
+Path = tuple[str, ...]
+"""The names of a pointer, the outermost first. The path to the whole record is empty."""
 MAX_DEPTH = 64
 """Nested lists and objects, in a record or a request."""
 WHITE = b" \t\n\r"
@@ -62,6 +67,25 @@ def inner_values(value: Any) -> list[Any]:
     if value.__class__ is Pairs:
         return [inner for _, inner in value]
     return value if value.__class__ is list else []
+
+
+def parse_pointer(pointer: str) -> Path:
+    """The names that a pointer goes through.
+
+    >>> parse_pointer("/after/a~1b"), parse_pointer("")
+    (('after', 'a/b'), ())
+    """
+    return tuple(name.replace("~1", "/").replace("~0", "~") for name in pointer.split("/")[1:])
+
+
+def to_pointer(path: Sequence[str]) -> str:
+    """The pointer that goes through these names."""
+    return "".join([f"/{name.replace('~', '~0').replace('/', '~1')}" for name in path])
+
+
+def quoted_name(pointer: str) -> str:
+    """The part of a record at this pointer, as messages name it: the last name in quotes."""
+    return f"'{pointer.rpartition('/')[2]}'" if pointer else "the record"
 
 
 def value_at(value: Any, path: Path, pointer: str) -> Any:

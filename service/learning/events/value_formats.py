@@ -1,4 +1,4 @@
-"""The formats of record values, and what each reads from a value. A new format is a new item of `FORMATS`.
+"""The formats of record values, and values in one buffer. A new format is a new item of `FORMATS`.
 
 A record has its format before its value is decoded: `streaming.records.find_formats` looks it up in the headers. In
 JSON a compiled scan finds the members at some paths, counts their values and checks the depth. So the standard library
@@ -9,8 +9,8 @@ a label, lowest byte first.
 
 import struct
 from codecs import BOM_UTF8
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Self, overload
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.events import json_values
-from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, scan
-from service.learning.events.compiled.path_tree import Paths
-from service.learning.events.json_pointer import to_pointer
-from service.learning.events.json_values import MAX_DEPTH, WHITE, Pairs, inner_values
+from service.learning.events.compiled.path_tree import TOO_DEEP, MemberSpan, Paths, scan
+from service.learning.events.json_values import MAX_DEPTH, WHITE, Pairs, inner_values, to_pointer
 from service.learning.events.text_hints import in_brackets
 from service.learning.identity import Identity
 
@@ -200,3 +198,70 @@ MESSAGE_PACK = ValueFormat("msgpack", "application/msgpack", _parse_message_pack
 DOUBLE_VECTOR = ValueFormat("f8", "application/x-perceptron-f8", _parse_vector, _load_vector, "vectors")
 FORMATS = (JSON, MESSAGE_PACK, DOUBLE_VECTOR)
 """A format's number is its index here."""
+
+
+class ValueBuffer(Sequence[bytes | None]):
+    """The values of records in one buffer, for compiled loops.
+
+    Value i is `data[begins[i]:ends[i]]`, or None if `begins[i]` is below 0. The values lie in their order, perhaps with
+    other bytes between them. `format_numbers` has the number of each value's format; None if all values are JSON.
+
+    >>> values = ValueBuffer.from_values([b"{}", None, b"[1]"])
+    >>> list(values), list(values[1:])
+    ([b'{}', None, b'[1]'], [None, b'[1]'])
+    """
+
+    def __init__(
+        self,
+        data: NDArray[np.uint8],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        format_numbers: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.data, self.begins, self.ends = data, begins, ends
+        self.format_numbers = format_numbers if format_numbers is not None and format_numbers.any() else None
+
+    @classmethod
+    def from_values(cls, values: Sequence[bytes | None], formats: Sequence[ValueFormat] = ()) -> Self:
+        """A buffer of these values, with a zero after each; a buffer stays as it is. Without formats they are JSON."""
+        if isinstance(values, cls):
+            return values
+        texts = [value or b"" for value in values]
+        ends = np.cumsum([*map(len, texts)], dtype=np.int64) + np.arange(len(texts))
+        begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+        if None in values:
+            begins[[value is None for value in values]] = -1
+        data = np.frombuffer(b"\0".join([*texts, bytes(8)]), np.uint8)
+        return cls(data, begins, ends, np.array([*map(FORMATS.index, formats)]) if formats else None)
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        data = self.data.data
+        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
+            yield None if begin < 0 else bytes(data[begin:end])
+
+    @overload
+    def __getitem__(self, i: int) -> bytes | None: ...
+    @overload
+    def __getitem__(self, i: slice | list[int]) -> Self: ...
+    def __getitem__(self, i: int | slice | list[int]) -> bytes | Self | None:
+        """Value i, or a buffer of a part of the values."""
+        if not isinstance(i, int):
+            numbers = None if self.format_numbers is None else self.format_numbers[i]
+            return type(self)(self.data, self.begins[i], self.ends[i], numbers)
+        begin, end = self.begins.item(i), self.ends.item(i)
+        return None if begin < 0 else bytes(self.data.data[begin:end])
+
+    def format_at(self, i: int) -> ValueFormat:
+        """The format of value i."""
+        return JSON if self.format_numbers is None else FORMATS[self.format_numbers[i]]
+
+    @property
+    def only_format(self) -> ValueFormat | None:
+        """The format that all values have; None if they have several."""
+        if self.format_numbers is None:
+            return JSON
+        numbers = self.format_numbers[self.begins >= 0]
+        return FORMATS[numbers[0]] if len(numbers) and (numbers == numbers[0]).all() else None

@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from service.errors import DataError
+from service.learning.classifier import initial_weights
 from service.learning.columns.columns import Batch, Columns, columns_for
 from service.learning.evaluation import mistake_bound
 from service.learning.events.event_reader import EventReader
 from service.learning.events.read_events import Reject
 from service.learning.identity import MAX_SQUARED_NORM, Identity
-from service.learning.initial_weights import initial_weights
 from service.learning.kernel import kernel
 from service.learning.kernel.kernel import Learned, Vector, squared_norm
 from service.learning.kernel.scaling import StandardScaler

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.jit.jit import compiled
+from service.learning.jit import compiled
 
 
 @compiled

@@ -10,10 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from service.learning.evaluation.given_answers import NOT_ASKED
+from service.learning.evaluation.prequential import NOT_ASKED
 from service.learning.events.careful_reader import label_signs
 from service.learning.events.read_events import EventIds, ReadEvents
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity
 from service.learning.join import memory
 from service.learning.join.memory import FIRST_LABEL_RANK, FOREVER, NEVER, Memory

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.jit.jit import compiled
+from service.learning.jit import compiled
 from service.learning.join.heaps import comes_before, pop, push
 
 NEVER, FOREVER = -(1 << 60), 1 << 60
@@ -391,13 +391,6 @@ def label_unless_repeated(m: Any, slot: int) -> float:
 
 
 @compiled
-def take_far(m: Any) -> None:
-    """Take the records that were set aside, in order, that stream time has come near enough to."""
-    while m.state[FAR] and m.heaps[FAR, 0].time <= m.state[STREAM_TIME] + m.rules[HORIZON]:
-        take(m, pop(m, FAR))
-
-
-@compiled
 def cut(m: Any) -> bool:
     """Forget items that are too old for a new record to need them, and set-aside records older than all others.
 
@@ -511,7 +504,9 @@ def apply_records(m: Any, records: Any, begin: int, limit: int, slots: Any) -> i
             if not state[REBUILDING]:
                 if not close_windows(m, limit):
                     return i
-                take_far(m)
+                # The records that were set aside and that stream time has come near enough to, in order.
+                while state[FAR] and m.heaps[FAR, 0].time <= state[STREAM_TIME] + m.rules[HORIZON]:
+                    take(m, pop(m, FAR))
             slots[i] = -1
             if kind != OTHER:
                 slot = state[UNUSED]

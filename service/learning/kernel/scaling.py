@@ -22,10 +22,9 @@ from typing import Any, Self
 import numpy as np
 from numba.extending import register_jitable
 
-from service.learning.columns.columns import Batch, ColumnPairs, merge_equal
-from service.learning.columns.hashing import ColumnMerger
+from service.learning.columns.columns import Batch, ColumnMerger, ColumnPairs, merge_equal
 from service.learning.identity import Identity
-from service.learning.jit.jit import compiled
+from service.learning.jit import compiled
 from service.learning.kernel.kernel import Vector
 
 MIN_CLIPPED = 10.0

@@ -23,8 +23,7 @@ from starlette.types import Receive, Scope
 
 from service.errors import BadRecords, DependencyError, NotFound, Rejected, UnknownModel
 from service.learning.classifier import Classifier, largest
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import text_values
+from service.learning.events.value_formats import ValueBuffer, text_values
 from service.learning.identity import Identity, Label, listed
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics

@@ -26,8 +26,7 @@ from service.errors import Rejected, UnknownModel
 from service.learning.classifier import Classifier, largest
 from service.learning.evaluation.last_events import PLANE_COLUMNS
 from service.learning.events.flatten import Flattener
-from service.learning.events.json_pointer import Path
-from service.learning.events.json_values import Pairs
+from service.learning.events.json_values import Pairs, Path
 from service.learning.identity import as_text
 from service.learning.learner import Learner
 from service.serving.model_info import (

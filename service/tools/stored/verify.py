@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from service.errors import ConfigurationError, DataError, LogLost
 from service.learning.best import MAX_COMPARED
 from service.learning.events.event_reader import use_compiled_reader
-from service.learning.initial_weights import FROM_FILE
+from service.learning.identity import FROM_FILE
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import PartitionId, by_text

@@ -12,11 +12,9 @@ import numpy as np
 from service.errors import Rejected
 from service.learning.evaluation.advice import repeated_ids
 from service.learning.events.compiled.time_parsing import FIRST_EPOCH
-from service.learning.events.flatten import MAX_OBJECT_DEPTH, Flattener
-from service.learning.events.json_pointer import Path
-from service.learning.events.json_values import Pairs, number_in, parse, type_name
+from service.learning.events.flatten import MAX_OBJECT_DEPTH, Flattener, typed_ends
+from service.learning.events.json_values import Pairs, Path, number_in, parse, type_name
 from service.learning.events.text_hints import spelling, text_hint
-from service.learning.events.value_types import typed_ends
 from service.learning.identity import MAX_VALUE, Identity
 from service.text import short_json
 from service.tools.files import at

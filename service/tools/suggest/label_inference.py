@@ -5,8 +5,8 @@ import re
 from collections import defaultdict
 
 from service.errors import DataError
-from service.learning.evaluation.label_runs import CURE
-from service.learning.events.json_pointer import Path, parse_pointer
+from service.learning.evaluation.confusion import CURE
+from service.learning.events.json_values import Path, parse_pointer
 from service.learning.events.text_hints import label_meaning, spelling
 from service.learning.identity import MAX_CLASSES, Label, listed
 from service.settings.model import canonical_label

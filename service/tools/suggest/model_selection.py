@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from service.errors import DataError
 from service.learning.evaluation.advice import repeated_ids
 from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
-from service.learning.evaluation.confusion import RARE
-from service.learning.evaluation.label_runs import DEVIATIONS, changes, in_runs, repeated, sorted_note
+from service.learning.evaluation.confusion import DEVIATIONS, RARE, changes, in_runs, repeated, sorted_note
 from service.learning.events.event_reader import EventReader
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.learner import Learner
 from service.learning.records import P0, Records
 from service.learning.rules import RULES

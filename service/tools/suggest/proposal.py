@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from service.errors import DataError
-from service.learning.events.json_pointer import Path, parse_pointer, to_pointer
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.json_values import Path, parse_pointer, to_pointer
+from service.learning.events.value_formats import ValueBuffer
 from service.text import printable, short_json
 from service.tools.files import at
 from service.tools.suggest.field_profile import FieldProfile, leaves, profile_fields

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from service.errors import ConfigurationError
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords

@@ -15,7 +15,7 @@ import typer
 from pydantic import ValidationError
 
 from service.errors import DataError
-from service.learning.evaluation.label_runs import CURE
+from service.learning.evaluation.confusion import CURE
 from service.learning.evaluation.prequential import Ranking
 from service.learning.events.event_reader import EventReader, use_compiled_reader
 from service.learning.identity import Identity, Places

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.learning.classifier import initial_weights
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial_weights
 from service.learning.learner import Learner
 from service.learning.records import Records
 from tests import formulas

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
+from service.learning.classifier import initial_weights
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial_weights
 from service.learning.options import Options
 from service.learning.records import Records
 from tests import formulas

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from service.errors import ConfigurationError
+from service.learning.classifier import initial_weights
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial_weights
 from service.learning.weights_file import read_weights
 from service.settings.model import ModelSettings
 from tests.checks import MODES, RULES, STATEMENTS, Statement, models

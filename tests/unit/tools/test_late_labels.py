@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from service.errors import DataError
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.tools.suggest.proposal import propose_join
 from service.tools.suggest.sample import Sample
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.errors import DataError
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.learner import Learner
 from service.settings.model import ModelSettings
 from service.tools.check import unmatched_settings

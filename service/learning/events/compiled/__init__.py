@@ -1,6 +1,6 @@
 """The compiled reader: a buffer of values to rows of names and numbers. It accepts or declines, and never rejects.
 
-Start with `row_reader`, which drives `json_parser`. The parser reads tokens (`json_tokens`, `float_parsing`,
-`time_parsing`) and finds the members that matter in a `path_tree`. `vector_reader` reads vectors of doubles.
-`json_scan` cuts out the members that the careful reader reads.
+Start with `compiled_readers`: `RowReader` drives `json_parser`, and `VectorReader` reads vectors of doubles. The parser
+reads tokens (`json_tokens`, `time_parsing`) and finds the members that matter in a `path_tree`. A scan with such a tree
+cuts out the members that the careful reader reads.
 """

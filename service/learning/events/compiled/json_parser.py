@@ -17,8 +17,7 @@ from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE, is_n
 from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, PART, WEIGHT, WHERE
 from service.learning.events.compiled.time_parsing import END_EPOCH, FIRST_EPOCH, NO_HOUR, epoch_hour, parse_iso_8601
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
-from service.learning.jit.intrinsics import byte_at
-from service.learning.jit.jit import compiled, inlined
+from service.learning.jit import byte_at, compiled, inlined
 
 MAX_DEPTH = 16
 """Objects and lists within each other."""
@@ -137,7 +136,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
 ) -> None:  # fmt: skip
     """Read values from `state[NEXT]` on, until all are read or one is declined, which changes nothing.
 
-    `rules` are `row_reader.Rules`.
+    `rules` are `compiled_readers.Rules`.
 
     `data` is the address of a buffer that ends with PADDING_BYTES zeros. Offsets of names and ids count from there,
     also of names in `scratch`. `events` is a pair of tables: labels (ABSENT if there is none) and weights; the ends of

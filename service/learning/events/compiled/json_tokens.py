@@ -2,6 +2,11 @@
 
 The functions do not check for the end of the buffer: it ends with zeros, which stop every token. The caller compares
 the end of a token with the end of its value. A result of -1 means that this is not a token, or not certainly one.
+
+A number m·10^q, for a whole m of up to 19 digits, becomes the nearest double. If m and 10^|q| are doubles themselves,
+one multiplication or division rounds correctly (Clinger 1990). Otherwise m is multiplied by 128 bits of 5^q, which
+shows which double is nearest (Lemire, "Number parsing at a gigabyte per second", 2021). If neither is certain, and
+beyond 10^±60, the result is NaN.
 """
 
 import math
@@ -9,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.events.compiled.float_parsing import MAX_DIGITS, POWERS, nearest_double
-from service.learning.jit.intrinsics import byte_at, trailing_zeros, word_at
-from service.learning.jit.jit import compiled, inlined
+from service.learning.jit import byte_at, compiled, inlined, leading_zeros, trailing_zeros, upper_product, word_at
 
 NULL, FALSE, TRUE = range(3)
 
@@ -32,6 +35,14 @@ _PAIRS = np.uint64(0x000000FF000000FF)
 _FOURTH, _SECOND = np.uint64(100 + (1_000_000 << 32)), np.uint64(1 + (10_000 << 32))
 _THREE, _FOUR, _FIVE = np.uint64((1 << 24) - 1), np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
 _NULL_WORD, _TRUE_WORD, _FALSE_WORD, _NAN_WORD = np.array([b"null", b"true", b"false", b"NaN"], "S8").view("<u8")
+_MAX_DIGITS = 19
+"""More digits may not fit in 64 bits."""
+_MAX_POWER = 60
+_MAX_EXACT_POWER = 22
+_MAX_EXACT_INTEGER = np.uint64(1 << 53)
+_LOWEST_TWO = np.uint64(3)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_MASK, _TOP, _LAST = np.uint64(0x1FF), np.uint64(63), np.uint64(9)
 
 
 @compiled
@@ -105,6 +116,51 @@ def _from_digits(word: np.uint64, count: int) -> Any:
     return ((word & _PAIRS) * _FOURTH + ((word >> _SIXTEEN) & _PAIRS) * _SECOND) >> _HALF
 
 
+def _five_to(q: int) -> int:
+    """The first 128 bits of 5^q, of which the first is 1; rounded up from 5^-27 to 5^-1, else down."""
+    power: int = 5 ** abs(q)
+    if q < 0:
+        return (1 << power.bit_length() + 127) // power + (q >= -27)
+    return power << 128 >> power.bit_length()
+
+
+_FIVES = [divmod(_five_to(q), 1 << 64) for q in range(-_MAX_POWER, _MAX_POWER + 1)]
+_HIGH, _LOW = (np.array(half, np.uint64) for half in zip(*_FIVES, strict=True))
+_POWERS = np.array([10.0**q for q in range(_MAX_EXACT_POWER + 1)])
+"""The powers of ten that are doubles."""
+_MIN_TWO = -400
+_TWOS = np.array([2.0**e for e in range(_MIN_TWO, -_MIN_TWO)])
+
+
+@compiled
+def _nearest_double(m: np.uint64, q: int) -> Any:
+    """The double nearest to m·10^q, the even one of two equally near; NaN if that is uncertain."""
+    if m == 0:
+        return 0.0
+    if m <= _MAX_EXACT_INTEGER and -_MAX_EXACT_POWER <= q <= _MAX_EXACT_POWER:
+        return float(m) / _POWERS[-q] if q < 0 else float(m) * _POWERS[q]
+    if not -_MAX_POWER <= q <= _MAX_POWER:
+        return math.nan
+    shift = leading_zeros(m)
+    w = m << np.uint64(shift)
+    power = _HIGH[q + _MAX_POWER]
+    high, low = upper_product(w, power), w * power
+    if high & _MASK == _MASK:  # the lower half may change it
+        more = upper_product(w, _LOW[q + _MAX_POWER])
+        low += more
+        if low < more:
+            high += _ONE
+    if low == _ALL and not -27 <= q <= 55:
+        return math.nan
+    upper = high >> _TOP
+    rounded = high >> (upper + _LAST)
+    exponent = ((217706 * q) >> 16) + 63 + int(upper) - shift - 52
+    if low <= _ONE and -4 <= q <= 23 and rounded & _LOWEST_TWO == _ONE and rounded << (upper + _LAST) == high:
+        rounded -= _ONE  # exactly between two doubles: the even one
+    rounded = (rounded + (rounded & _ONE)) >> _ONE
+    return float(rounded) * _TWOS[exponent - _MIN_TWO]
+
+
 @compiled
 def parse_number(data: int, i: int) -> tuple[float, int]:
     """The number at i and the position after it, or -1 there; NaN if the value is uncertain."""
@@ -125,7 +181,7 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
     ):
         point = np.uint64(8 * before)
         word = (word & ((_ONE << point) - _ONE)) | (word >> (point + _EIGHT)) << point
-        value = float(_from_digits(word, end - 1)) / POWERS[end - 1 - before]
+        value = float(_from_digits(word, end - 1)) / _POWERS[end - 1 - before]
         return (-value if negative else value), i + end
     start, m, q, whole, whole_exponent = i, np.uint64(0), 0, True, True
     d = byte_at(data, i) - _ZERO
@@ -146,7 +202,7 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
             return 0.0, -1
         q = fraction - i
         digits -= q
-        if digits > MAX_DIGITS and byte_at(data, start) == _ZERO:
+        if digits > _MAX_DIGITS and byte_at(data, start) == _ZERO:
             digits -= 1  # leading zeros do not count
             while byte_at(data, fraction) == _ZERO:
                 fraction, digits = fraction + 1, digits - 1
@@ -162,9 +218,9 @@ def parse_number(data: int, i: int) -> tuple[float, int]:
         while 0 <= byte_at(data, i) - _ZERO <= 9:
             i, whole_exponent = i + 1, False
         q += -int(exponent) if minus else int(exponent)
-    if digits > MAX_DIGITS or not whole_exponent or (whole and negative and m == 0):
+    if digits > _MAX_DIGITS or not whole_exponent or (whole and negative and m == 0):
         return math.nan, i
-    value = nearest_double(m, q)
+    value = _nearest_double(m, q)
     return (-value if negative else value), i
 
 

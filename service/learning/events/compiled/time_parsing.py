@@ -6,8 +6,7 @@ integers are used, so no time is beyond the range of a calendar.
 
 from typing import Any
 
-from service.learning.jit.intrinsics import byte_at
-from service.learning.jit.jit import compiled
+from service.learning.jit import byte_at, compiled
 
 NO_HOUR = 24
 FIRST_EPOCH, END_EPOCH = 10**8, 1 << 63

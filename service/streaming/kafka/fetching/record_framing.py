@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.columns.name_table import same_bytes
-from service.learning.jit.intrinsics import byte_at
-from service.learning.jit.jit import compiled
+from service.learning.jit import byte_at, compiled
 
 OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, HEADERS_END, HEADER_COUNT = range(9)
 """Rows of a record table, which has a column for each record. The position of a null key or value is -1."""

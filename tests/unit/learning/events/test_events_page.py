@@ -16,8 +16,7 @@ import pytest
 
 from service.learning.events import flatten, json_values
 from service.learning.events.read_events import REASONS
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueFormat
+from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueBuffer, ValueFormat
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Places, Text
 from service.settings.load import load
 from service.settings.model import EventSettings, ModelSettings

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from service.learning.columns.columns import Batch
+from service.learning.events import value_formats
 from service.learning.events.read_events import ReadEvents
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, MESSAGE_PACK, ValueFormat, encode_vector
+from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, MESSAGE_PACK, ValueBuffer, encode_vector
 from service.learning.identity import Identity, Places
 from tests.checks import decode, learner_of
 
@@ -38,7 +38,7 @@ def assert_same(first: tuple[Batch, ReadEvents], second: tuple[Batch, ReadEvents
     assert (ids, rejects) == (other_ids, other_rejects)
 
 
-def choose(source: random.Random, *records: tuple[Sequence[bytes | None], ValueFormat]) -> ValueBuffer:
+def choose(source: random.Random, *records: tuple[Sequence[bytes | None], value_formats.ValueFormat]) -> ValueBuffer:
     """Each value in one of several formats."""
     chosen = [source.choice(records) for _ in records[0][0]]
     return ValueBuffer.from_values([values[i] for i, (values, _) in enumerate(chosen)], [each for _, each in chosen])

@@ -11,8 +11,7 @@ import pytest
 from service.errors import Rejected
 from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Flattener
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import JSON, MESSAGE_PACK
+from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueBuffer
 from service.learning.identity import Identity, Places
 from service.serving.predictions import V1Request
 from tests.fuzz.events import JOIN

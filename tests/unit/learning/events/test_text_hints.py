@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.learning.events.event_reader import EventReader
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity
 from service.settings.model import ModelSettings
 from service.tools.files import Csv, Events, raise_bad_line

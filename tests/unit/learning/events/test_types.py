@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from service.errors import Rejected
 from service.learning.events.flatten import Flattener
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueFormat
+from service.learning.events.value_formats import JSON, MESSAGE_PACK, ValueBuffer, ValueFormat
 from service.learning.identity import Identity, Places, ValueType
 from service.serving.predictions import V1Request
 from service.tools.files import Events, format_of

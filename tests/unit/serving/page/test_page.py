@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from service.learning.evaluation.last_events import KEPT_EVENTS
-from service.learning.events.value_buffer import ValueBuffer
-from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, MESSAGE_PACK, ValueFormat, encode_vector
+from service.learning.events import value_formats
+from service.learning.events.value_formats import DOUBLE_VECTOR, JSON, MESSAGE_PACK, ValueBuffer, ValueFormat
 from service.learning.identity import Identity, Places
 from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
@@ -134,7 +134,10 @@ async def test_the_form_has_the_members_that_the_model_reads() -> None:
     """A list stays whole, a null might be a value in another event, and an event may have any form."""
     features = {"at": "now", "user": {"id": 7, "age": 3, "from": None}, "tags": ["a", "b"], "odd": [1, 2], "e": [1, 2]}
     large = {f"n{i}": i for i in range(MAX_EVENT_BYTES // 8)}
-    packed, vector = b"\x82\xa8features\x82\xa1a\x03\xa1b\xa1z\xa5label\x01", encode_vector([1.5, 2.0], 1.0)
+    packed, vector = (
+        b"\x82\xa8features\x82\xa1a\x03\xa1b\xa1z\xa5label\x01",
+        value_formats.encode_vector([1.5, 2.0], 1.0),
+    )
     for model, expected in (
         (model_of(vector, value_format=DOUBLE_VECTOR, features="positional", dimension=2), [1.5, 2.0]),
         (model_of(packed, value_format=MESSAGE_PACK), {"a": 3, "b": "z"}),

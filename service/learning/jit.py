@@ -1,9 +1,12 @@
-"""Compiles loops over numbers and bytes, and caches the compiled code on disk.
+"""The compiler of loops over numbers and bytes, and machine instructions for them. Compiled code is cached on disk.
 
 numba checks only a function's own file for changes, but compiles the functions that it calls into it. So the folder of
 compiled code is named by a digest of all sources of `learning` and of the CPU: no stale code runs. The folder is
 in NUMBA_CACHE_DIR, or else next to the sources. If it cannot be written, as in an image on a read-only root, it is
 copied to a private temporary folder, which is then used.
+
+The instructions are loads at an address, counts of bits and products of 128 bits. An address is an array's
+`ctypes.data`. Nothing is checked: the caller makes sure that the bytes are there.
 """
 
 import hashlib
@@ -12,16 +15,18 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable
+from ctypes import c_uint8
 from pathlib import Path
 from typing import Any
 
-from llvmlite import binding
-from numba import njit
+from llvmlite import binding, ir
+from numba import njit, types
 from numba.core import config
+from numba.extending import intrinsic
 
 ENABLED: bool = not config.DISABLE_JIT  # type: ignore[attr-defined]
 """Whether loops are compiled. If not, they run in Python, and the compiled readers of rows and vectors are not used."""
-_SOURCES, _PREFIX = Path(__file__).parents[1], "kernels-"
+_SOURCES, _PREFIX = Path(__file__).parent, "kernels-"
 _DAY = 86_400.0
 
 
@@ -91,3 +96,43 @@ compiled: Callable[[Callable[..., Any]], Any] = njit(nogil=True, error_model="nu
 """The function, compiled on first use; the compiled code is cached for later processes if there is a folder."""
 inlined: Callable[[Callable[..., Any]], Any] = njit(inline="always", error_model="numpy")
 """The function, compiled into its only caller: passing an array to a call costs two atomic counts."""
+
+_BYTE, _WORD, _WIDE = ir.IntType(8), ir.IntType(64), ir.IntType(128)
+
+
+def _word(build: Callable[..., Any], result: Any, *arguments: Any) -> Any:
+    """A function of words that compiles to the instructions that `build` returns for its arguments."""
+
+    def typed(*_: Any) -> Any:
+        return result(*arguments), lambda _context, builder, _signature, values: build(builder, *values)
+
+    # numba counts the parameters after the context.
+    if len(arguments) == 1:
+        return intrinsic(lambda context, a: typed(context, a))  # noqa: PLW0108 - numba needs this many
+    return intrinsic(lambda context, a, b: typed(context, a, b))  # noqa: PLW0108
+
+
+def _load(builder: Any, address: Any, offset: Any, of: Any) -> Any:
+    pointer = builder.inttoptr(builder.add(address, offset), of.as_pointer())
+    return builder.load(pointer, align=1)
+
+
+_NO = ir.Constant(ir.IntType(1), 0)
+
+byte_at: Any = (
+    _word(lambda b, a, i: b.zext(_load(b, a, i, _BYTE), _WORD), types.int64, types.int64, types.int64)
+    if ENABLED
+    else lambda address, offset: c_uint8.from_address(int(address + offset)).value
+)
+"""The byte at an offset from an address. Unlike the others it can be called from Python if nothing is compiled."""
+word_at: Any = _word(lambda b, a, i: _load(b, a, i, _WORD), types.uint64, types.int64, types.int64)
+"""The eight bytes from there on, the first byte lowest."""
+double_at: Any = _word(lambda b, a, i: _load(b, a, i, ir.DoubleType()), types.float64, types.int64, types.int64)
+"""The same eight bytes as a double."""
+trailing_zeros: Any = _word(lambda b, x: b.cttz(x, _NO), types.int64, types.uint64)
+leading_zeros: Any = _word(lambda b, x: b.ctlz(x, _NO), types.int64, types.uint64)
+upper_product: Any = _word(
+    lambda b, x, y: b.trunc(b.lshr(b.mul(b.zext(x, _WIDE), b.zext(y, _WIDE)), ir.Constant(_WIDE, 64)), _WORD),
+    types.uint64, types.uint64, types.uint64,
+)  # fmt: skip
+"""The upper half of the product of two words."""

@@ -1,6 +1,6 @@
-"""The row reader drives the compiled parser over a buffer of values.
+"""The compiled readers of a buffer of values: JSON, and vectors of doubles (positional features, then a label).
 
-If the parser declines a value, the careful reader reads it, and the pass goes on after it.
+If a reader declines a value, the careful reader reads it, and the pass goes on after it.
 """
 
 import math
@@ -17,11 +17,13 @@ from service.learning.columns.name_table import PADDING_BYTES, SEED, NameTable
 from service.learning.events.careful_reader import CarefulReader
 from service.learning.events.compiled import json_parser, path_tree
 from service.learning.events.compiled.json_parser import IGNORED, KINDS, NULL_LABEL, NULLABLE, OPTIONAL, REQUIRED
-from service.learning.events.compiled.path_tree import FEATURES, LABEL, WHERE, Codes, UnsupportedError
+from service.learning.events.compiled.path_tree import FEATURES, LABEL, WHERE, Codes, Paths, UnsupportedError
 from service.learning.events.flatten import Flattener
-from service.learning.events.json_pointer import Path
+from service.learning.events.json_values import Path
 from service.learning.events.read_events import Event, EventIds, FeatureRows, ReadEvents, TimeBudget
-from service.learning.events.value_buffer import ValueBuffer
+from service.learning.events.value_formats import ValueBuffer
+from service.learning.identity import MAX_VALUE, Identity
+from service.learning.jit import compiled, double_at
 
 MAX_KEPT_FEATURES = 600_000
 """Buffers for at most this many features are kept for the next slice. An event of 1 MiB needs 524,416."""
@@ -44,7 +46,7 @@ class RowReader:
     """Reads the events or the instances of one model; raises UnsupportedError if only the careful reader can."""
 
     def __init__(
-        self, flattener: Flattener, paths: Sequence[Path | None], expected: list[Codes], max_bytes: int, label: float,
+        self, flattener: Flattener, paths: Paths, expected: list[Codes], max_bytes: int, label: float,
         rules: Rules = (True, False, False, False),
     ) -> None:  # fmt: skip
         """`paths` lead to the parts of a value, from FEATURES on; `expected` has the values allowed at each part.
@@ -86,7 +88,7 @@ class RowReader:
     @classmethod
     def for_instances(cls, flattener: Flattener, path: Path, max_bytes: int) -> Self:
         """A reader of instances with features at `path`. Label, weight and id in them are not features."""
-        paths = [path, *((*path, *part) for part in flattener.excluded)]
+        paths = path, *((*path, *part) for part in flattener.excluded)
         return cls(flattener, paths, [{}] * WHERE, max_bytes, IGNORED)
 
     def read(
@@ -195,3 +197,53 @@ def _with_padding(values: ValueBuffer) -> tuple[NDArray[np.uint8], NDArray[np.in
     first = max(int(begins.min(initial=end)), 0)
     data = np.concatenate([data[first:end], np.zeros(PADDING_BYTES, np.uint8)])
     return data, np.where(begins < 0, -1, begins - first), ends - first
+
+
+class VectorReader:
+    """Reads the vectors of one model, whose labels have these signs."""
+
+    def __init__(self, identity: Identity, signs: Codes) -> None:
+        self._skips, self._dimension = bool(identity.event.where), identity.dimension or 0
+        numbers = sorted((float(x), sign) for (is_bool, x), sign in signs.items() if not is_bool and _is_double(x))
+        self._labels, self._signs = np.array(numbers or [(math.nan, math.nan)]).T.copy()
+
+    def read(self, values: ValueBuffer, read_carefully: ReadCarefully, *_: Any) -> ReadEvents:
+        """The events of a slice of vectors. `read_carefully` reads the other values, which are bad or skipped."""
+        # A vector has nothing that `where` could match.
+        count, width = 0 if self._skips else len(values), self._dimension
+        features, labels, records = np.empty((count, width)), np.empty(count), np.empty(count, np.int64)
+        address, begins, ends = values.data.ctypes.data, values.begins, values.ends
+        count = _read_vectors(address, begins, ends, self._labels, self._signs, features, labels, records)
+        for i in np.delete(np.arange(len(values)), records[:count]).tolist():
+            read_carefully(i)
+        starts, no_names = np.arange(count + 1, dtype=np.uint64) * np.uint64(width), np.empty((0, 2), np.int64)
+        values_, is_number = features[:count].ravel(), np.ones(count * width, np.bool_)
+        rows = FeatureRows(0, (), no_names, np.empty(0, np.uint64), values_, is_number, starts)
+        return ReadEvents(rows, labels[:count], np.ones(count), [None] * count, records[:count].tolist(), [], [])
+
+
+def _is_double(label: Any) -> bool:
+    return isinstance(label, float) or (isinstance(label, int) and abs(label) < MAX_VALUE and float(label) == label)
+
+
+@compiled
+def _read_vectors(
+    data: int, begins: Any, ends: Any, labels: Any, signs: Any, features: Any, truth: Any, records: Any
+) -> int:
+    """Fill in the features, the label's sign and the index of each good event; returns how many there are."""
+    count, width = 0, features.shape[1]
+    for i in range(len(records)):
+        begin = begins[i]
+        if begin < 0 or ends[i] - begin != 8 * (width + 1):
+            continue
+        good = True
+        for j in range(width):
+            value = double_at(data, begin + 8 * j)
+            features[count, j] = value
+            good &= abs(value) <= MAX_VALUE
+        label = double_at(data, begin + 8 * width)
+        k = min(np.searchsorted(labels, label), len(labels) - 1)
+        if good and labels[k] == label:
+            truth[count], records[count] = signs[k], i
+            count += 1
+    return count
