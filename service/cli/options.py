@@ -21,7 +21,7 @@ Group = Annotated[str | None, typer.Option("-g", "--group", help="Consumer group
 RedisUrl = Annotated[str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost/0.")]
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The service (default: as the settings say).")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only records with this reason.")]
-Format = Annotated[Literal["jsonl", "csv"] | None, typer.Option("--format", help="Default: CSV for .csv, else jsonl.")]
+Format = Annotated[Literal["jsonl", "csv"] | None, typer.Option("--format", help="Default: CSV for .csv and .tsv.")]
 LabelColumn = Annotated[
     str | None, typer.Option("--label", metavar="COLUMN", help="Of CSV: the label (default: label).")
 ]

@@ -13,10 +13,11 @@ import json
 import math
 import os
 import pathlib
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -36,6 +37,19 @@ LARGE_FILE_BYTES = 1 << 20
 _Item = TypeVar("_Item")
 EMPTY_CELLS = ("", "nan", "-nan")
 """The content of empty cells, in lower case."""
+FIRST_BYTES = 4096
+"""The bytes of a file by which another format is recognised."""
+OTHER_FORMATS = {
+    rb"PAR1": (
+        "a Parquet file",
+        """python -c 'import pandas; pandas.read_parquet("FILE").to_csv("NEW.csv", index=False)'""",
+    ),
+    rb"\xff\xfe|([^\0]\0){2}": ("text in UTF-16", "iconv -f UTF-16LE -t UTF-8 FILE > NEW"),
+    rb"\xfe\xff|(\0[^\0]){2}": ("text in UTF-16", "iconv -f UTF-16BE -t UTF-8 FILE > NEW"),
+    rb"\s*\[\s*\{": ("one JSON array, not a record a line", "jq -c '.[]' FILE > NEW"),
+    rb"\s*\{([^\n]*[,:{[])?\s*\n": ("JSON with records over several lines", "jq -c . FILE > NEW"),
+}
+"""How a file of another format begins, what it is, and the command that makes CSV or JSON lines of it."""
 
 
 class BadLine(Exception):
@@ -71,7 +85,9 @@ class JsonLines:
 
 
 class Csv:
-    """Rows of a CSV with a header. The columns of the label and the key are not features.
+    """Rows of a CSV with a header, separated by commas, semicolons or tabs.
+
+    The columns of the label and the key are not features.
 
     Without a label a row is an object of all its columns.
 
@@ -92,7 +108,11 @@ class Csv:
             if plain.peek(1)[:1] == b"{":  # its first row is data, which no message shows
                 raise BadLine("expected a header, got JSON; the file is read as CSV")
             with io.TextIOWrapper(plain, "utf-8", newline="") as text:
-                reader = csv.reader(text, strict=True)
+                first = text.readline()
+                unquoted = re.sub(r'"[^"]*"?', "", first)
+                # The most frequent one: in a file with semicolons, names may have commas.
+                separator = max(",;\t", key=unquoted.count)
+                reader = csv.reader(chain([first], text), delimiter=separator, strict=True)
                 for row in reader:
                     if not self._header:
                         self._header = self._checked([name.strip() for name in row])
@@ -103,8 +123,8 @@ class Csv:
             raise BadLine(f"line {begin}: {error}") from None
 
     def _checked(self, header: list[str]) -> list[str]:
-        if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
-            raise BadLine(f"the header is one column: cells are separated by commas, not by {json.dumps(other)}")
+        if len(header) == 1 and "|" in header[0]:
+            raise BadLine('the header is one column: cells are separated by commas, semicolons or tabs, not by "|"')
         for name in (self.label, self._key):
             if name is not None and name not in header:
                 hint = "; --label COLUMN says which is the label" if name == "label" else ""
@@ -278,6 +298,9 @@ class Events:
                 plain: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
                 if plain.peek(3)[:3] == codecs.BOM_UTF8:
                     plain.read(3)
+                head = plain.peek(FIRST_BYTES)[:FIRST_BYTES]
+                for what, command in (names for start, names in OTHER_FORMATS.items() if re.match(start, head)):
+                    raise DataError(f"{self.name} is {what}: convert it with {command}")
                 for rows in in_batches(self._form.rows(plain), BATCH_LINES if self.size else 1):
                     for (number, row), event in zip(rows, self._events(rows), strict=True):
                         try:
@@ -366,7 +389,8 @@ def writer(identity: Identity, value_format: ValueFormat) -> Callable[[bytes], b
 
 def format_name(file: str, name: FormatName | None) -> FormatName:
     """The named format, or the one that the file's suffix says."""
-    return name or ("csv" if pathlib.Path(file.removesuffix(".gz")).suffix.lower() == ".csv" else "jsonl")
+    suffix = pathlib.Path(file.removesuffix(".gz")).suffix.lower()
+    return name or ("csv" if suffix in (".csv", ".tsv") else "jsonl")
 
 
 def format_of(file: str, identity: Identity, *, name: FormatName | None, label: str | None, key: str | None) -> Format:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -47,7 +48,7 @@ def events(lines: list[Line]) -> list[Any]:
         ('{"features":{},"label":1,"id":""}\n', NAMED, {"key": "id"}, "line 1: --key id: the value is empty"),
         ('{"features":{},"label":1}\n', NAMED, {"key": "id"}, "line 1: --key id: the event has no member"),
         ('{"features":{},"label":1}\n', NAMED, {"key": "features"}, "line 1: --key features: expected a string or a"),
-        ("{\n", NAMED, {"key": "id", "check": False}, "line 1: --key id: the line is not JSON"),
+        ("{x\n", NAMED, {"key": "id", "check": False}, "line 1: --key id: the line is not JSON"),
         ("a,y\n1,2\n", NAMED, CSV, "line 2: unknown-label: column 'y' must be one of -1, 0, false, 1, true"),
         ("a,y\n1,1\n2\n", NAMED, CSV, "line 3: 1 cells, the header has 2"),
         ("a,b,y\n1,two,1\n", STRICT, CSV, "line 2: column 'b': expected a number, got 'two'"),
@@ -71,7 +72,7 @@ def test_a_bad_line_is_named_with_what_was_expected(
         ('a,y\n"1,0\n2,1\n3,1\n', CSV, "line 2: unexpected end of data"),
         ('a,y\n\n"x\ny"z,0\n', CSV, "line 3: ',' expected after '\"'"),
         ('{"secret": 1}\n', {"name": "csv"}, "line 1: expected a header, got JSON; the file is read as CSV"),
-        ("a;y\n1;0\n", CSV, 'line 1: the header is one column: cells are separated by commas, not by ";"'),
+        ("a|y\n1|0\n", CSV, "line 1: the header is one column: cells are separated by commas, semicolons or tabs"),
     ],
 )
 def test_an_unreadable_file_is_an_error(tmp_path: Path, text: str, options: dict[str, Any], message: str) -> None:
@@ -79,6 +80,37 @@ def test_an_unreadable_file_is_an_error(tmp_path: Path, text: str, options: dict
         read(tmp_path, text, NAMED, **options)
     assert str(raised.value).startswith(f"{tmp_path}/file, {message}")
     assert "secret" not in str(raised.value)
+
+
+RECORDS = [{"features": {"a": 1.5, "b": [2]}, "label": 1}, {"features": {}, "label": 0}]
+LINES = "".join(f"{json.dumps(one)}\n" for one in RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (LINES.encode("utf-16"), "iconv -f UTF-16LE "), (LINES.encode("utf-16-be"), "iconv -f UTF-16BE "),
+        ("a,y\n1,0\n".encode("utf-16"), "iconv"), (b"PAR1\x15\x04" + bytes(99) + b"PAR1", "read_parquet"),
+        (json.dumps(RECORDS), "jq -c '.[]'"), (json.dumps(RECORDS, indent=4), "jq -c '.[]'"),
+        (json.dumps(RECORDS[0], indent=4), "jq -c ."), ('{"label": 1,\n "features": {"a": 1}}\n', "jq -c ."),
+        (gzip.compress(b"\xef\xbb\xbf" + json.dumps(RECORDS).encode(), mtime=0), "jq -c '.[]'"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("options", [{}, CSV])
+def test_another_format_is_named_with_the_way_out(
+    tmp_path: Path, raw: str | bytes, words: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(DataError, match=re.escape(words)) as raised:
+        read(tmp_path, raw, NAMED, **options)
+    assert str(raised.value).startswith(f"{tmp_path}/file is ")
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+@pytest.mark.parametrize("file", ["x.csv", "x.tsv"])
+def test_the_header_says_what_separates_cells(tmp_path: Path, mark: str, file: str) -> None:
+    """A comma in a name or in a number is text then."""
+    lines, bad = read(tmp_path, "a;label;price, EUR;b\n1.5;1;0,5;\n".replace(";", mark), NAMED, file=file)
+    assert (events(lines), bad) == ([{"features": {"a": 1.5, "price, EUR": "0,5"}, "label": 1}], [])
 
 
 @pytest.mark.parametrize(
