@@ -31,7 +31,7 @@ def run(
     create_topics: Annotated[bool | None, typer.Option("--create-topics", help="Create missing topics.")] = None,
     fail_fast: Annotated[bool | None, typer.Option("--fail-fast", help="Exit 3 if Kafka or Redis is missing.")] = None,
     start_at: Annotated[
-        str | None, typer.Option(metavar="earliest|latest|P:OFFSET,…", help="Where a new model begins.")
+        str | None, typer.Option(metavar="earliest|latest|TIME|AGE|P:OFFSET,…", help="Where a new model begins.")
     ] = None,
 ) -> None:
     """Learn the topics and serve predictions, until SIGTERM."""

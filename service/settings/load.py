@@ -7,8 +7,10 @@ everything else takes plain arguments.
 import contextlib
 import os
 import re
+import time
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
@@ -18,7 +20,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from service.errors import ConfigurationError, os_cause
 from service.learning.records import PartitionId
 from service.settings.connections import HttpSettings, KafkaSettings, RedisSettings
-from service.settings.model import TOPIC_NAME, ModelSettings, is_topic
+from service.settings.model import DURATION, TOPIC_NAME, ModelSettings, is_topic, milliseconds
 from service.settings.section import Section, Texts, comma_separated
 from service.text import did_you_mean, format_error, join_expected
 
@@ -118,8 +120,8 @@ class Settings(BaseSettings):
     """Whether to create topics that are missing, the dead letters' topics too."""
     fail_fast: bool = False
     """Whether to exit with 3 if Kafka or Redis is missing at the start."""
-    start_at: Annotated[str | None, AfterValidator(lambda text: parse_start_at(text) and text)] = None
-    """Where a new model begins: `earliest`, `latest` or `P:OFFSET,…`."""
+    start_at: Annotated[str | None, AfterValidator(lambda text: (parse_start_at(text), text)[1])] = None
+    """Where a new model begins: `earliest`, `latest`, `P:OFFSET,…`, a time in ISO 8601, or an age such as `7d`."""
     log: Literal["text", "json"] = "text"
     """The format of the log's lines."""
     kafka: KafkaSettings = KafkaSettings()
@@ -348,11 +350,21 @@ def _table_of(section: type[BaseModel], name: str) -> type[BaseModel] | None:
     return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
 
 
-def parse_start_at(text: str | None) -> str | dict[PartitionId, int] | None:
-    """`earliest`, `latest`, or `P:OFFSET,…` as {partition: offset}; raises ValueError."""
+def parse_start_at(text: str | None) -> str | int | dict[PartitionId, int] | None:
+    """`earliest`, `latest`, `P:OFFSET,…` as {partition: offset}, or the milliseconds since 1970 of a time or an age.
+
+    Raises ValueError.
+    """
     if text is None or text in {"earliest", "latest"}:
         return text
     pairs = [_START.fullmatch(part) for part in text.split(",")]
-    if not all(pairs):
-        raise ValueError(f"expected earliest, latest or PARTITION:OFFSET,…, got '{text[:40]}'")
-    return {PartitionId.from_text(pair[1]): int(pair[2]) for pair in pairs if pair}
+    if all(pairs):
+        return {PartitionId.from_text(pair[1]): int(pair[2]) for pair in pairs if pair}
+    if DURATION.fullmatch(text):
+        return max(0, int(time.time() * 1000) - milliseconds(text))
+    try:
+        start = datetime.fromisoformat(text)
+    except ValueError:
+        accepted = "earliest, latest, a time such as 2026-11-01T00:00:00Z, an age such as 7d, or PARTITION:OFFSET,…"
+        raise ValueError(f"expected {accepted}, got '{text[:40]}'") from None
+    return max(0, int((start if start.tzinfo else start.replace(tzinfo=UTC)).timestamp() * 1000))

@@ -29,7 +29,7 @@ TOPIC_NAME = "topic name (at most 236 of A-Z a-z 0-9 . _ -)"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _RANDOM_START = re.compile("random:[0-9]{1,19}")
 _POINTER = re.compile("(/([^~\0]|~[01])*)?")
-_DURATION = re.compile("([0-9]{1,9})([smhd])")
+DURATION = re.compile("([0-9]{1,9})([smhd])")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -52,7 +52,7 @@ def _pointer(text: str) -> str:
 
 
 def _duration(text: str) -> str:
-    if not (match := _DURATION.fullmatch(text)) or not int(match[1]):
+    if not (match := DURATION.fullmatch(text)) or not int(match[1]):
         raise ValueError(f'expected a number with s, m, h or d, such as "10m", got {short_json(text)}')
     return text
 

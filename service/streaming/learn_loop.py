@@ -56,8 +56,10 @@ DAY_MS = 86_400_000
 UNREADABLE_ERRORS = errors.SnapshotDamaged, errors.SnapshotForeign
 """Errors of a stored head that somebody may repair."""
 
-StartAt = str | Mapping[PartitionId, int] | None
-"""The start of a model without a snapshot: "earliest", "latest", offsets by partition; None requires a log from 0."""
+StartAt = str | int | Mapping[PartitionId, int] | None
+"""The start of a model without a snapshot: "earliest", "latest", a time in milliseconds, or offsets by partition.
+
+None requires a log from 0."""
 
 
 @dataclass
@@ -248,7 +250,12 @@ class LearnLoop:
         if began:
             self.observer.snapshot_lost()
         # `start_at` is meant for new models. A model that was lost is learned again from offset 0, or not at all.
-        learner.begin(self._starts(bounds, None if began else self.start_at))
+        start_at = None if began else self.start_at
+        if isinstance(start_at, int):
+            bounds, start_at = await self.log.bounds(start_at), "earliest"
+            if not self.log.held:  # the bounds may lack partitions
+                return None
+        learner.begin(self._starts(bounds, start_at))
         if (saved := await self.keeper.save(learner, {}, source)) is None:
             return None
         self.observer.saved(saved)
@@ -268,12 +275,13 @@ class LearnLoop:
             raise errors.Diverged(self.log.model, learner.main.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
-        learner.begin(self._starts(added, None if self.start_at == "latest" else self.start_at))
+        start_at = self.start_at
+        learner.begin(self._starts(added, None if isinstance(start_at, int) or start_at == "latest" else start_at))
         began, dropped = learner.reconcile()
         if began or dropped:
             self.observer.reconciled(began, dropped, learner.next)
 
-    def _starts(self, bounds: Bounds, start_at: StartAt) -> dict[PartitionId, int]:
+    def _starts(self, bounds: Bounds, start_at: str | Mapping[PartitionId, int] | None) -> dict[PartitionId, int]:
         """The offset where each partition of a new model, or each new partition, begins."""
         if isinstance(start_at, str):
             return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}

@@ -44,8 +44,12 @@ class Log(Protocol):
     async def source(self) -> TopicIdentity:
         """The identity of the topics. A topic that was deleted and created again has another, whatever its offsets."""
 
-    async def bounds(self) -> Bounds:
-        """The first offset and the end of each partition."""
+    async def bounds(self, since: int = 0) -> Bounds:
+        """The first offset and the end of each partition.
+
+        With a time, in milliseconds since 1970, the first offset is that of the first record of this time or later,
+        else the end.
+        """
 
     def positions(self) -> Mapping[PartitionId, int]:
         """The offset where the next poll starts, by partition: after all polled offsets, with or without records."""

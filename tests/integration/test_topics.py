@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -104,3 +106,20 @@ async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOK
     await create_topic(kafka, names["absent"])
     await producer.send_and_wait(names["absent"], good[0])
     await wait_until_learned(service, names["absent"], good[:1])
+
+
+@pytest.mark.parametrize("is_age", [True, False])
+async def test_a_model_begins_at_a_time(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, is_age: bool
+) -> None:
+    """Each partition begins at its first record since then, or at its end if all are older."""
+    await create_topic(kafka, topic, 2)
+    now = time.time()
+    for partition, hours in ((0, (5, 4, 2, 1)), (1, (5, 4))):
+        for age in hours:
+            milliseconds = int((now - age * 3600) * 1000)
+            await producer.send_and_wait(topic, event({"a": 1}, 1), partition=partition, timestamp_ms=milliseconds)
+    start = "3h" if is_age else datetime.fromtimestamp(now - 3 * 3600, UTC).isoformat()
+    service = await asyncio.to_thread(run("", "--start-at", start).up)
+    model = await asyncio.to_thread(service.wait_for, 4)
+    assert (model["events"], model["covered"]) == (2, {"0": [[2, 4]], "1": [[2, 2]]})

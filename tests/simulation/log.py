@@ -96,12 +96,16 @@ class SimulatedLog:
         known = TopicIdentity("cluster", str(self._world.topics.index(topic)))
         return TopicIdentity("elsewhere", "0") if self._foreign else known
 
-    async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
+    async def bounds(self, since: int = 0) -> dict[PartitionId, tuple[int, int]]:
         partitions = self.partitions
         if not partitions:
             return {}
         topic = await self._ask("bounds")
-        bounds = {p: (part.begin, part.end) for p in partitions for part in [topic.partitions[number_of(p)]]}
+        bounds = {}
+        for p in partitions:
+            part = topic.partitions[number_of(p)]
+            newer = [o for o, record in part.records.items() if o >= part.begin and record.timestamp >= since]
+            bounds[p] = (min(newer, default=part.end) if since else part.begin), part.end
         await Step("bounds done")
         return bounds
 

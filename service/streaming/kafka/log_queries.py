@@ -16,6 +16,8 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16,
 EARLIEST, LATEST = -2, -1
 """The timestamps that ListOffsets uses for the first offset of a log and for its last stable offset."""
 READ_COMMITTED = 1
+NO_OFFSET = -1
+"""The answer of ListOffsets if no record has the time or a later one."""
 CONSUMER = -1
 """The replica id of a client that is not a replica."""
 FETCH_BYTES = 4 << 20
@@ -138,7 +140,10 @@ async def find_leaders(client: AIOKafkaClient, partitions: Partitions) -> dict[i
 async def list_offsets(
     client: AIOKafkaClient, partitions: Partitions, time: int
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
-    """The first offsets (EARLIEST) or last stable offsets (LATEST), and the errors of partitions without an answer."""
+    """The first offsets (EARLIEST), the last stable ones (LATEST), or those of the first records since a time.
+
+    Also the errors of partitions without an answer.
+    """
     offsets, errors = dict[TopicPartition, int](), dict[TopicPartition, KafkaError]()
     by_leader = await find_leaders(client, partitions)
     for tp in by_leader.pop(None, ()):
@@ -166,13 +171,19 @@ async def list_offsets(
     return offsets, errors
 
 
-async def log_bounds(client: AIOKafkaClient, partitions: Partitions) -> dict[TopicPartition, tuple[int, int]]:
-    """The first and the last stable offset of partitions; raises KafkaError if one is unknown."""
-    begins, errors = await list_offsets(client, partitions, EARLIEST)
-    ends, more_errors = await list_offsets(client, partitions, LATEST)
+async def log_bounds(
+    client: AIOKafkaClient, partitions: Partitions, since: int = 0
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The first and the last stable offset of partitions; raises KafkaError if one is unknown.
+
+    With a time in milliseconds, the first offset is that of the first record of this time or later, else the last one.
+    """
+    # The ends first: a record that is written meanwhile is not left out.
+    ends, errors = await list_offsets(client, partitions, LATEST)
+    begins, more_errors = await list_offsets(client, partitions, since or EARLIEST)
     for error in (errors | more_errors).values():
         raise error
-    return {tp: (begins[tp], ends[tp]) for tp in partitions}
+    return {tp: (ends[tp] if begins[tp] == NO_OFFSET else begins[tp], ends[tp]) for tp in partitions}
 
 
 async def topic_id(client: AIOKafkaClient, topic: str) -> str:

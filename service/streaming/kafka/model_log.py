@@ -105,9 +105,9 @@ class ModelLog:
             ids = [await topic_id(self.clients.query_client, topic) for topic in self.topics]
         return TopicIdentity(self.clients.cluster_id, " ".join(ids))
 
-    async def bounds(self) -> dict[PartitionId, tuple[int, int]]:
+    async def bounds(self, since: int = 0) -> dict[PartitionId, tuple[int, int]]:
         async with self.clients.cluster.errors():
-            bounds = await log_bounds(self.clients.query_client, [each.tp for each in self.assigned.values()])
+            bounds = await log_bounds(self.clients.query_client, [each.tp for each in self.assigned.values()], since)
         return {partition: bounds[each.tp] for partition, each in self.assigned.items() if each.tp in bounds}
 
     def positions(self) -> dict[PartitionId, int]:

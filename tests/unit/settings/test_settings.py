@@ -57,7 +57,7 @@ def error_of(text: str) -> str:
         ('[models.a]\ntopic = "b c"', "models.a.topic: 'b c' is not a topic name"),
         ("topic = 1", "topic: there is no such setting: perhaps topics"),
         ('learn = "perhaps"', 'learn: expected true or false, got "perhaps"'),
-        ('start_at = "begin"', "start_at: expected earliest, latest or PARTITION:OFFSET,…, got 'begin'"),
+        ('start_at = "7w"', "start_at: expected earliest, latest, a time such as 2026-11-01T00:00:00Z, an age such as"),
         ("[kafka]\ngroupid = 1", "kafka.groupid: there is no such setting: perhaps group_id"),
         ('[kafka]\ngroup_id = ""', "kafka.group_id: expected at least 1 character"),
         ('[kafka]\nbootstrap_servers = "localhost"', "kafka.bootstrap_servers"),
@@ -220,6 +220,8 @@ def test_a_byte_order_mark_is_not_part_of_the_file(tmp_path: Path) -> None:
 def test_start_at() -> None:
     assert [parse_start_at(text) for text in (None, "earliest", "latest")] == [None, "earliest", "latest"]
     assert parse_start_at("0:5,clicks-2:7") == {P0: 5, PartitionId(2, "clicks"): 7}
+    times = "2026-11-01T01:00:00.5+01:00", "2026-11-01", "1969-12-31T23:59:59Z"
+    assert [parse_start_at(text) for text in times] == [1_793_491_200_500, 1_793_491_200_000, 0]
 
 
 def test_an_identity_sees_labels_that_python_takes_for_equal() -> None:
