@@ -18,7 +18,6 @@ import onnxruntime
 import pytest
 from aiokafka import AIOKafkaProducer
 from sklearn.feature_extraction import FeatureHasher
-from sklearn.linear_model import Perceptron
 from sklearn.pipeline import Pipeline
 
 from service.embedded import servers
@@ -39,28 +38,47 @@ bits = 6
 [models.empty]
 [models.scaled]
 scale = "standard"
+serve = "double"
+[models.scaled.candidates.double]
+eta = 1.0
+tie = "positive"
+[models.scaled-words]
+scale = "standard"
+clip = 2
+average = "recent"
+serve = "average"
+labels = ["z", "a", "é"]
 [models.scaled-rows]
 features = "positional"
 dimension = 8
 scale = "standard"
-[models.clipped]
-features = "positional"
-dimension = 8
+clip = 3
+[models.scaled-hashed]
+features = "hashed"
+bits = 6
 scale = "standard"
-clip = 6
 """
-LABELS: dict[str, tuple[Any, ...]] = {"words": ("z", "a", "é")}
-MODELS = ["scaled-rows", "words", "raw", "raw-hashed", "empty", "scaled", "clipped"]
+LABELS: dict[str, tuple[Any, ...]] = {"words": ("z", "a", "é"), "scaled-words": ("z", "a", "é")}
+MODELS = ["scaled-rows", "words", "raw", "raw-hashed", "scaled", "scaled-words", "empty", "scaled-hashed"]
 ROWS = "scaled-rows"
 RAW = ("raw", "raw-hashed")
+TABLES = ("scaled", "scaled-words")
+"""Models whose columns have NaN for a feature that is absent."""
 NAMES = [f"n{i}" for i in range(8)]
 
 
 def instance(r: random.Random, model: str) -> Any:
-    """Eight values, as sparse names unless the model is positional; `raw` models also have every other JSON value."""
+    """Eight values, as sparse names unless the model is positional; `raw` models also have every other JSON value.
+
+    Scaled models have numbers around 100, some of them wild; or none, so that scores of 0 occur.
+    """
     x = [r.gauss(0, 1) * 10 ** r.randint(-3, 3) for _ in NAMES]
     if model == ROWS:
         return x
+    if model in TABLES:
+        values = {"vip": r.random() < 0.5, "country": r.choice(["NL", "été"])}
+        numbers = {name: 100 + value for name, value in zip(NAMES, x, strict=True)} if r.random() < 0.7 else {}
+        return {n: v for n, v in (numbers | values).items() if r.random() < 0.7}
     features: dict[str, Any] = dict(zip(NAMES, x, strict=True))
     if model in RAW:
         features |= {
@@ -79,7 +97,10 @@ def events_of(model: str) -> list[bytes]:
     """Random events for a model."""
     r = random.Random(model)
     labels = LABELS.get(model, (-1, 1))
-    return [event(instance(r, model), r.choice(labels)) for _ in range(300 if model not in ("empty", "clipped") else 0)]
+    return [
+        event(instance(r, model), r.choice(labels))
+        for _ in range(300 if model not in ("empty", "scaled-hashed") else 0)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +136,8 @@ async def _produce(kafka: Server) -> None:
 
 
 def export(service: Running, model: str, *arguments: str, cwd: Path) -> Any:
-    return perceptron("export", "-t", model, "--redis", service.redis_url, *arguments, cwd=cwd)
+    flags = "-c", str(service.config), "export", "-m", model, "--redis", service.redis_url
+    return perceptron(*flags, *arguments, cwd=cwd)
 
 
 def matrix(spec: Any, instances: list[Any]) -> Any:
@@ -128,10 +150,12 @@ def matrix(spec: Any, instances: list[Any]) -> Any:
         return FeatureHasher(**spec["features"]["feature_hasher"]).transform(instances)
     if spec["features"]["mode"] == "positional":
         return np.array(instances)
-    return np.array([[x.get(name, 0.0) for name in spec["names"]] for x in instances])
+    absent = 0.0 if spec["scale"] == "none" else np.nan
+    return np.array([[x.get(name, absent) for name in spec["names"]] for x in instances])
 
 
-@pytest.mark.parametrize("model", MODELS[:-3])
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+@pytest.mark.parametrize("model", MODELS[:-2])
 def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, model: str) -> None:
     """scikit-learn and ONNX agree with the service on 1,000 random instances and the empty one, labels exactly."""
     files = [("-o", "m.json"), ("--sklearn", "m.skops"), ("--onnx", "m.onnx")]
@@ -142,9 +166,11 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     spec = json.loads((tmp_path / "m.json").read_text())
     import skops.io  # it loads all of scikit-learn and SciPy, in this worker only
 
-    assert skops.io.get_untrusted_types(file=tmp_path / "m.skops") == []
-    estimator = skops.io.load(tmp_path / "m.skops", trusted=[])
-    assert type(estimator) is (Perceptron if model == ROWS else Pipeline)
+    trusted = ["numpy.clip"] * ("clip" in spec) + ["numpy.nan_to_num"] * (model in TABLES)
+    assert skops.io.get_untrusted_types(file=tmp_path / "m.skops") == trusted
+    estimator = skops.io.load(tmp_path / "m.skops", trusted=trusted)
+    assert type(estimator) is Pipeline
+    assert model not in TABLES or estimator.feature_names_in_.tolist() == spec["names"]
 
     r = random.Random(7)
     instances = [instance(r, model) for _ in range(1000)] + [[0.0] * 8 if model == ROWS else {}]
@@ -157,7 +183,8 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     assert set(labels) == set(LABELS.get(model, (-1, 1)))
     x = matrix(spec, instances)
     limits: Any = {"rtol": 1e-9, "atol": 1e-12}
-    rows = x if model == ROWS else [dict(_page()["flat"](features)) for features in instances]
+    rows = x if model in (ROWS, *TABLES) else [dict(_page()["flat"](features)) for features in instances]
+    assert 0.0 in scores or model != "scaled"
     several = len(spec["classes"]) > 2
 
     def top_score(all_scores: Any) -> Any:
@@ -168,7 +195,10 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     assert estimator.predict(rows).tolist() == labels
     scaled = x
     if spec["scale"] == "standard":
-        scaled = (x - np.array(spec["mean"])) / np.sqrt(np.array(spec["m2"]) / np.array(spec["count"]))
+        n, mean, m2 = (np.array(spec[part]) for part in ("count", "mean", "m2"))
+        clip, is_number = spec.get("clip", np.inf), n > 0
+        scaled = ((x - mean) / np.sqrt(np.where(is_number, m2 / np.maximum(n, 1), 1))).clip(-clip, clip)
+        scaled = np.nan_to_num(np.where(is_number, scaled, x))
     np.testing.assert_allclose(top_score(scaled @ np.array(spec["coef"]).T + spec["intercept"]), scores, **limits)
     onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
@@ -187,13 +217,9 @@ def test_a_failed_export_is_one_line_and_leaves_no_file(service: Running, tmp_pa
     result = export(service, "none", cwd=tmp_path)
     assert (result.returncode, "model none has no snapshot in Redis" in one_line(result.stderr)) == (1, True)
     assert list(tmp_path.iterdir()) == []
-    result = export(service, "scaled", "--onnx", "m", "-o", "m.json", cwd=tmp_path)
-    assert result.returncode == 1
-    assert 'model scaled has scale = "standard": the columns that scikit-learn and ONNX take' in result.stderr
+    result = export(service, "scaled-hashed", "--onnx", "m", "-o", "m.json", cwd=tmp_path)
+    assert (result.returncode, "a column does not tell" in result.stderr) == (1, True)
     assert [file.name for file in tmp_path.iterdir()] == ["m.json"], "the form that can be written is written"
-    result = export(service, "clipped", "--sklearn", "m.skops", "-o", "m.json", cwd=tmp_path)
-    assert (result.returncode, "model clipped clips, which scikit-learn and ONNX cannot" in result.stderr) == (1, True)
-    assert {"clip", "m2"} < json.loads((tmp_path / "m.json").read_text()).keys()
 
 
 def _blocks() -> list[str]:
@@ -211,19 +237,29 @@ def _page() -> dict[str, Any]:
 
 
 def test_the_page_s_export_runs(service: Running, tmp_path: Path) -> None:
-    """The page's commands and Python run on our model, and print the label that the service gives."""
-    shell, python = _blocks()
+    """The page's commands and Python run on our models, and print the labels that the service gives."""
+    shell, python, scaled = _blocks()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = clean_environment(PERCEPTRON_REDIS__URL=service.redis_url, PATH=path)
-    subprocess.run(["bash", "-ec", shell.replace("-m churn", "-m raw")], check=True, cwd=tmp_path, env=environment)
+    environment = clean_environment(
+        PERCEPTRON_CONFIG=str(service.config), PERCEPTRON_REDIS__URL=service.redis_url, PATH=path
+    )
+    for name in ("churn", "scaled"):
+        command = shell.replace("-m churn", f"-m {name.replace('churn', 'raw')}").replace("churn", name)
+        subprocess.run(["bash", "-ec", command], check=True, cwd=tmp_path, env=environment)
     code = python.replace("age", "n0").replace("logins", "n1").replace('"country": "NL"', '"tier": "x"')
+    code += scaled.replace("columns =", 'events = [{"n0": 99.5, "country": "NL", "none": 3}]\ncolumns =')
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
     body = {"features": {"n0": 0.1, "n1": 3, "user": {"tier": "x"}}}
     answer = service.http.post("/v1/models/raw/predict", json=body).json()
-    sklearn, onnx_output = result.stdout.splitlines()
+    sklearn, onnx_output, *of_scaled = result.stdout.splitlines()
     assert answer["unknown_features"] == 0
     assert sklearn == f"[{answer['label']}]"
     assert f"array([{answer['label']}]" in onnx_output
     assert f"{answer['score']:.8g}"[:8] in onnx_output
+    body = {"features": {"n0": 99.5, "country": "NL", "none": 3}}
+    answer = service.http.post("/v1/models/scaled/predict", json=body).json()
+    assert answer["unknown_features"] == 1
+    assert of_scaled[0] == f"[{answer['label']}]"
+    assert f"{answer['score']:.8g}"[:8] in of_scaled[1]

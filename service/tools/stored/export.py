@@ -1,20 +1,24 @@
 """`perceptron export`: a model's newest snapshot as JSON, as a fitted scikit-learn pipeline, as ONNX.
 
-All three answer as the service does, except at s = 0 if `tie` is positive. With two classes, s = coef · x + intercept,
-and s > 0 means the second class. With three or more, coef has a row for each, and the first with the largest s wins.
-JSON and ONNX take columns. scikit-learn's pipeline takes what the model takes: flat events by name, or rows.
+All three answer as the service does. With two classes, s = coef · x + intercept, and s > 0 means the second class, as
+does s = 0 if `tie` is positive. With three or more, coef has a row for each, and the first with the largest s wins.
+JSON and ONNX take columns. scikit-learn's pipeline takes flat events by name, or rows. If the model scales named
+features, it takes columns too, with NaN for an absent feature: a DictVectorizer cannot tell absent from 0.
 """
 
 import zipfile
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, DataError
 from service.learning import weights_file
 from service.learning.identity import listed
+from service.learning.kernel.kernel import Vector
+from service.learning.kernel.scaling import MIN_CLIPPED
 from service.serving.model_info import Version
 from service.serving.models import ServedModel
 from service.settings.load import Settings
@@ -58,80 +62,121 @@ def export_json(name: str, served: ServedModel) -> dict[str, Any]:
     )
 
 
-def _fitted(name: str, served: ServedModel) -> Any:
-    """A scikit-learn Perceptron with the weights that answer; its `partial_fit` knows only the plain perceptron rule.
+class _LinearModel(NamedTuple):
+    """The weights that answer: the scores of a row of columns are coef · x + intercept."""
 
-    With three classes and more it learns each class against the rest. Raises DataError if scikit-learn and ONNX have
-    no such model.
-    """
-    learner, classifier = served.learner, served.learner.serving
+    labels: NDArray[Any]
+    coef: Vector
+    """A row for the second of two labels, or one for each of three and more."""
+    intercept: Vector
+    tie_is_positive: bool
+    """Whether a score of 0 means the second of two labels."""
+    scaling: tuple[Vector, Vector, Vector] | None
+    """Means, deviations and limits: x is (value - mean) / deviation, within ±limit, and 0 for NaN."""
+
+
+def _linear_model(name: str, served: ServedModel) -> _LinearModel:
+    """The model as arrays; raises DataError if scikit-learn and ONNX have no such model."""
+    learner, classifier, scaling = served.learner, served.learner.serving, None
     labels, weights = list(learner.identity.labels or (-1, 1)), classifier.served
     if len(weights) == 1:
-        raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without features")
-    if learner.scaler and learner.identity.features != "positional":
-        why = "the columns that scikit-learn and ONNX take have 0 for a feature that is absent"
+        raise DataError(f"model {name} knows no feature yet, and scikit-learn and ONNX have no model without features")
+    if learner.scaler and learner.identity.features == "hashed":
+        why = "a column does not tell which of its names are absent, and they are not scaled"
         cure = "the JSON (-o FILE) has weights, count, mean and m2 of each column"
-        number = "and scaling has to tell it from the number 0"
-        raise DataError(f'model {name} has scale = "standard": {why}, {number}; {cure}')
-    if learner.identity.clip:
-        raise DataError(f"model {name} clips, which scikit-learn and ONNX cannot; the JSON (-o FILE) has what it takes")
-    from sklearn.linear_model import Perceptron
-
-    fitted = Perceptron(eta0=classifier.identity.eta, shuffle=False)
-    rows = np.atleast_2d(weights.T)
-    intercept, coef = rows[:, 0].copy(), rows[:, 1:].copy()
+        raise DataError(f'model {name} has hashed features and scale = "standard": {why}; {cure}')
     if learner.scaler:
-        # w·(x - mean)/σ is (w/σ)·x less w·mean/σ, since positional features are never absent.
-        n, mean, m2 = (array[1:] for array in learner.scaler.arrays(len(learner.columns)).values())
+        n, mean, m2, *_ = (array[1:] for array in learner.scaler.arrays(len(weights)).values())
         deviation = np.sqrt(m2 / np.maximum(n, 1.0))
-        coef = np.divide(coef, deviation, out=np.zeros_like(coef), where=deviation > 0.0)
-        intercept -= coef @ mean
-    intercept -= classifier.observations.options.positive_above or 0.0  # an answer is positive if s > 0 there
-    fitted.coef_, fitted.intercept_ = coef, intercept
+        deviation[deviation == 0.0] = np.inf  # a number is 0 if its column has no variance
+        deviation[n == 0.0] = 1.0  # booleans and categories are not scaled
+        scaling = mean, deviation, np.where(n < MIN_CLIPPED, np.inf, learner.identity.clip or np.inf)
+    rows, above = np.atleast_2d(weights.T), classifier.observations.options.positive_above
     # np.array alone would convert labels of two types to one type.
-    fitted.classes_ = np.array(labels, None if len(set(map(type, labels))) == 1 else object)
-    fitted.n_features_in_ = fitted.coef_.shape[1]
-    fitted.n_iter_, fitted.t_ = 1, 1.0 + classifier.counts.events
-    return fitted
+    classes = np.array(labels, None if len({*map(type, labels)}) == 1 else object)
+    tie_is_positive = len(rows) == 1 and above is None and classifier.identity.tie == "positive"
+    return _LinearModel(classes, rows[:, 1:], rows[:, 0] - (above or 0.0), tie_is_positive, scaling)
 
 
 def _skops(name: str, served: ServedModel) -> bytes:
-    """A pipeline from flat events to labels; with positional features, the classifier alone."""
-    steps = [_fitted(name, served)]
+    """A Perceptron with the weights that answer, after the steps that make its input, if it needs any.
+
+    Its `partial_fit` knows only the plain perceptron rule, and learns each of three classes against the rest.
+    """
+    model, learner = _linear_model(name, served), served.learner
     from sklearn.feature_extraction import DictVectorizer, FeatureHasher
+    from sklearn.linear_model import Perceptron
+    from sklearn.model_selection import FixedThresholdClassifier
     from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, StandardScaler
     from skops.io import dumps
 
-    if served.learner.identity.features == "hashed":
-        steps.insert(0, FeatureHasher(steps[0].n_features_in_))
-    elif served.learner.identity.features == "named":
+    fitted = Perceptron(eta0=learner.serving.identity.eta, shuffle=False)
+    fitted.coef_, fitted.intercept_, fitted.classes_ = model.coef, model.intercept, model.labels
+    fitted.n_features_in_ = model.coef.shape[1]
+    fitted.n_iter_, fitted.t_ = 1, 1.0 + learner.serving.counts.events
+    steps: list[Any] = [fitted]
+    if model.tie_is_positive:  # a Perceptron answers 0 with the first label, a threshold with the second
+        steps = [FixedThresholdClassifier(fitted, threshold=0.0, response_method="decision_function")]
+        steps[0].estimator_ = fitted
+    named = learner.identity.features == "named"
+    if model.scaling:
+        scaler = StandardScaler()
+        scaler.mean_, scaler.scale_, limit = model.scaling
+        scaler.n_features_in_ = fitted.n_features_in_
+        if named:
+            scaler.feature_names_in_ = np.array(learner.columns.names, object)
+            steps.insert(0, FunctionTransformer(np.nan_to_num))
+        if learner.identity.clip:
+            steps.insert(0, FunctionTransformer(np.clip, kw_args={"a_min": -limit, "a_max": limit}))
+        steps.insert(0, scaler)
+    elif named:
         vectorizer = DictVectorizer(sort=False)
-        vectorizer.feature_names_ = [*served.learner.columns.names]
+        vectorizer.feature_names_ = [*learner.columns.names]
         vectorizer.vocabulary_ = {feature: column for column, feature in enumerate(vectorizer.feature_names_)}
         steps.insert(0, vectorizer)
+    elif learner.identity.features == "hashed":
+        steps.insert(0, FeatureHasher(fitted.n_features_in_))
     # Each name is written twice, with much around it.
     return bytes(dumps(make_pipeline(*steps) if steps[1:] else steps[0], compression=zipfile.ZIP_DEFLATED))
 
 
 def _onnx(name: str, served: ServedModel) -> bytes:
     """Input `features`, float64 rows; outputs `label`, and `scores`: -s and s of two classes, else one for each."""
-    fitted = _fitted(name, served)
-    labels = fitted.classes_.tolist()
-    if not (all(isinstance(x, int) for x in labels) or all(isinstance(x, str) for x in labels)):
-        raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not {listed(labels)}")
-    from skl2onnx import convert_sklearn
-    from skl2onnx.common.data_types import DoubleTensorType
+    model, columns, nodes = _linear_model(name, served), "features", list[Any]()
+    if model.labels.dtype == object:
+        raise DataError(f"model {name}: ONNX takes labels of one type, not {listed(model.labels.tolist())}")
+    from onnx import TensorProto, helper, numpy_helper
 
-    model = convert_sklearn(
-        fitted,
-        name=name,
-        # Doubles: with its default, single precision, labels near s = 0 would differ.
-        initial_types=[("features", DoubleTensorType([None, fitted.n_features_in_]))],
-        final_types=[("label", None), ("scores", None)],
-        options={"zipmap": False, "raw_scores": True},
-    )
+    node, value = helper.make_node, helper.make_tensor_value_info
+    two = len(model.coef) == 1
+    coef, intercept = (np.concatenate([-a, a]) if two else a for a in (model.coef, model.intercept))
+    constants = {"coef": coef, "intercept": intercept, "labels": model.labels}
+    if model.scaling:
+        mean, deviation, limit = model.scaling
+        constants |= {"mean": mean, "deviation": deviation, "lowest": -limit, "highest": limit}
+        columns = "clipped"
+        nodes = [
+            node("IsNaN", ["features"], ["absent"]),
+            node("Where", ["absent", "mean", "features"], ["present"]),  # the mean becomes 0
+            node("Sub", ["present", "mean"], ["distance"]),
+            node("Div", ["distance", "deviation"], ["scaled"]),
+            node("Max", ["scaled", "lowest"], ["raised"]),
+            node("Min", ["raised", "highest"], ["clipped"]),
+        ]
+    nodes += [
+        node("Gemm", [columns, "coef", "intercept"], ["scores"], transB=1),
+        node("ArgMax", ["scores"], ["index"], axis=1, keepdims=0, select_last_index=int(model.tie_is_positive)),
+        node("Gather", ["labels", "index"], ["label"]),
+    ]
+    tensors = [numpy_helper.from_array(array, constant) for constant, array in constants.items()]
+    inputs = [value("features", TensorProto.DOUBLE, [None, coef.shape[1]])]
+    outputs = [value("label", tensors[2].data_type, [None]), value("scores", TensorProto.DOUBLE, [None, len(coef)])]
+    graph = helper.make_graph(nodes, name, inputs, outputs, tensors)
+    # Versions of 2020, so that older runtimes read it too.
+    exported = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
     about = export_json(name, served)
     for part in ("version", "state_digest", "features", "names"):
         text = about[part] if isinstance(about[part], str) else msgspec.json.encode(about[part]).decode()
-        model.metadata_props.add(key=part, value=text)
-    return bytes(model.SerializeToString())
+        exported.metadata_props.add(key=part, value=text)
+    return bytes(exported.SerializeToString())
