@@ -279,7 +279,7 @@ class Learner:
             ranges = self.covered.get(partition)
             if ranges is None or first < ranges[-1][1]:
                 raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
-        events, labels, consumed = self._read(records, enough)
+        events, labels, consumed = self.read(records, enough)
         due, learned = events, 0
         codes = self.answers.codes(len(records), answers) if answers else None
         if self.join is None:
@@ -315,10 +315,10 @@ class Learner:
         for start, end in self.covered[records.partitions[0]]:
             own = slice(records.find(start), records.find(end))
             part = records[own]
-            events, labels, _ = self._read(part)
+            events, labels, _ = self.read(part)
             self.join.rebuild(part, events, labels, None if codes is None else codes[own])
 
-    def _read(self, records: Records, enough: Callable[[], bool] | None = None) -> tuple[ReadEvents, ReadEvents, int]:
+    def read(self, records: Records, enough: Callable[[], bool] | None = None) -> tuple[ReadEvents, ReadEvents, int]:
         """The events and the label records among these records, and how many records were read."""
         values, join, before = records.values, self.join, NONE_BEFORE
         if self.lists_since and any(

@@ -6,13 +6,17 @@ better than losing it.
 """
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import typer
 
 from service.errors import ConfigurationError, DataError
-from service.learning.events.read_events import REASONS
+from service.learning.events.read_events import REASONS, Reject
+from service.learning.events.value_formats import ValueBuffer, ValueFormat
+from service.learning.learner import Learner
+from service.learning.records import PartitionId, Records
 from service.settings.load import Settings
 from service.streaming.dead_letters import RETRIED_HEADER, TRUNCATION_HEADERS, dead_letter_topic, own_headers
 from service.streaming.kafka.cluster import MAX_MESSAGE_BYTES
@@ -28,6 +32,7 @@ class Letter(NamedTuple):
     about: dict[str, str]
     record_key: bytes | None
     value: bytes | None
+    value_format: ValueFormat
     headers: list[tuple[str, bytes | None]]
     retried: str | None = None
 
@@ -70,12 +75,16 @@ async def show_one(settings: Settings, model: str, key: str) -> None:
 
 
 async def retry(settings: Settings, model: str, keys: list[str], every: bool, reason: str | None) -> None:
-    """Send letters again: those with these keys, or all (with this reason) that were not sent again yet."""
+    """Send letters again: those with these keys, or all (with this reason) that were not sent again yet.
+
+    Without keys, the model's settings first read each letter: one that they reject is left alone.
+    """
     if bool(keys) == (every or reason is not None):
         raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason, but not both")
     letters = await _read(settings, model, reason)
     letters = _with_keys(letters, keys) if keys else letters
-    cluster, sent = settings.kafka.cluster, 0
+    cluster, own, sent, failures = settings.kafka.cluster, settings.model_settings(model), 0, Counter[str]()
+    learner = None if keys else Learner(own.identity(), options=own.options(), start=own.start_weights)
     producer = cluster.producer(enable_idempotence=True, max_request_size=MAX_MESSAGE_BYTES)
     async with cluster.errors(right="Write"), cluster.open_clients(producer):
         for letter in letters:
@@ -85,6 +94,9 @@ async def retry(settings: Settings, model: str, keys: list[str], every: bool, re
                 typer.echo(f"{letter.key}  left alone: sent before, as {letter.retried}")
             elif letter.truncated:
                 typer.echo(f"{letter.key}  left alone: it is not whole ({letter.truncated})")
+            elif learner and (reject := _read_again(learner, letter)):
+                typer.echo(f"{letter.key}  left alone: it would fail again ({reject.reason}: {reject.detail})")
+                failures[reject.reason] += 1
             else:
                 topic, time = letter.about["topic"], letter.time  # its record's, by which `once` knows it
                 record = await producer.send_and_wait(topic, value, letter.record_key, None, time, letter.headers)
@@ -94,7 +106,15 @@ async def retry(settings: Settings, model: str, keys: list[str], every: bool, re
                 typer.echo(f"{letter.key}  sent as {place}")
                 sent += 1
     topics = sorted({letter.about["topic"] for letter in letters}) or [model]
-    typer.echo(f"{sent} of {len(letters)} sent again to {', '.join(topics)}", err=True)
+    left = "".join(f"; {count} would fail again: {reason}" for reason, count in failures.items())
+    typer.echo(f"{sent} of {len(letters)} sent again to {', '.join(topics)}{left}", err=True)
+
+
+def _read_again(learner: Learner, letter: Letter) -> Reject | None:
+    """Why this learner would reject the letter's record, if it would."""
+    value = ValueBuffer.from_values([letter.value], [letter.value_format])
+    events, labels, _ = learner.read(Records.from_values(0, value, PartitionId(0, letter.about["topic"])))
+    return next(iter([*events.rejects, *labels.rejects]), None)
 
 
 def _with_keys(letters: list[Letter], keys: list[str]) -> list[Letter]:
@@ -113,7 +133,7 @@ async def _read(settings: Settings, model: str, reason: str | None = None) -> li
     letters: dict[str, Letter] = {}
     retried: dict[str, str] = {}
     async for _, records in settings.kafka.cluster.read_whole(name, missing):
-        for record in records:
+        for i, record in enumerate(records):
             key = (record.key or b"").decode(errors="replace")
             if len(record.headers) == 1 and record.headers[0][0] == RETRIED_HEADER:
                 retried[key] = (record.headers[0][1] or b"").decode()
@@ -123,6 +143,7 @@ async def _read(settings: Settings, model: str, reason: str | None = None) -> li
             record_key = ours.pop("key", None)
             about = {name: content.decode(errors="replace") for name, content in ours.items() if name != "headers"}
             if "reason" in about:
-                letters.setdefault(key, Letter(key, record.timestamp, about, record_key, record.value, list(own)))
+                content = record.value, records.values.format_at(i)
+                letters.setdefault(key, Letter(key, record.timestamp, about, record_key, *content, list(own)))
     chosen = (x._replace(retried=retried.get(x.key)) for x in letters.values() if reason in (None, x.about["reason"]))
     return sorted(chosen, key=lambda letter: letter.time)

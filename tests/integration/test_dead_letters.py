@@ -73,7 +73,7 @@ async def test_a_limit_that_is_lowered_and_raised_is_learned_from_the_refusal(
     options = ("-t", topic, "-b", kafka.address)
     output = perceptron("dead-letters", "show", f"{topic}-0-1", *options).stdout
     assert "cut: the value was 100000 bytes" in output
-    retry = perceptron("dead-letters", "retry", "--all", *options)
+    retry = perceptron("dead-letters", "retry", *(f"{topic}-0-{i}" for i in range(3)), *options)
     assert f"{topic}-0-1  left alone: it is not whole (the value was 100000 bytes)" in retry.stdout
     assert retry.stderr == f"2 of 3 sent again to {topic}\n"
 

@@ -157,14 +157,15 @@ async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
 
     await needs_exactly("produce", ["produce", str(events)], "sent")
     async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
-        await producer.send_and_wait(topic, b"no event")
+        await producer.send_and_wait(topic, event({"a": 1}, "yes"))
         end = (await producer.send_and_wait(topic, event({"a": 1}, 1))).offset + 1
-    assert service.wait_for(end)["rejected"] == {"not-json": 1}
+    assert service.wait_for(end)["rejected"] == {"unknown-label": 1}
     await needs_exactly("run", ["check"])
     await needs_exactly("inspect", ["inspect"], " lag 0 ", failure=0)
     await needs_exactly("verify, fit, suggest", ["verify"], "equal, bit for bit")
     await needs_exactly("verify, fit, suggest", ["fit", "--topic", topic])
     await needs_exactly("dead-letters list, show", ["dead-letters", "list"], f"{topic}-0-{end - 2}")
+    config.write_text(f'model.labels = ["no", "yes"]\n{config.read_text()}')  # so that letters are sent
     await needs_exactly("dead-letters retry", ["dead-letters", "retry", "--all"])
     version = service.http.get(f"/v1/models/{topic}/versions").json()["versions"][-1]
     target = ["--to", str(version["version"]), "--resume-at", f"0:{version['next']['0']}", "--yes"]

@@ -50,7 +50,8 @@ async def test_models_on_one_topic_have_their_own_offsets_snapshots_and_dead_let
     # Without settings of the model any learner begins it again.
     assert perceptron("reset", "-m", v2, "--yes", "--redis", service.redis_url).returncode == 0
     await asyncio.to_thread(wait_until_learned, service, v2)
-    options = ("-c", str(service.config), "dead-letters", "retry", "--all", "-m", v2, "-b", kafka.address)
+    letter = f"{topic}-0-{EVENTS - 1}"
+    options = ("-c", str(service.config), "dead-letters", "retry", letter, "-m", v2, "-b", kafka.address)
     refused: Any = perceptron(*options)
     assert (refused.returncode, f"model {topic} would learn" in refused.stderr) == (2, True)
     assert perceptron(*options, "--yes").stderr == f"1 of 1 sent again to {topic}\n"

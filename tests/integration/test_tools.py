@@ -81,10 +81,11 @@ def test_check_prints_a_line_for_each_check(kafka: Server, redis: Server, topic:
 async def test_dead_letters_are_listed_shown_and_sent_again_once(
     run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
-    """A model with labels 0 and 1 is reset to words; the letters that this mends are sent again unchanged."""
+    """A model with labels 0 and 1 is reset to words; only the letters that this mends are sent again, unchanged."""
 
-    def call(command: str, *arguments: str) -> Any:
-        return perceptron("dead-letters", command, *arguments, "-t", topic, "-b", kafka.address, cwd=tmp_path)
+    def call(command: str, *arguments: str, config: Path = Path("/dev/null")) -> Any:
+        flags = "-t", topic, "-b", kafka.address
+        return perceptron("-c", str(config), "dead-letters", command, *arguments, *flags, cwd=tmp_path)
 
     answer = call("list")
     assert answer.returncode == 1
@@ -110,9 +111,13 @@ async def test_dead_letters_are_listed_shown_and_sent_again_once(
     url = f"redis://{redis.address}/0"
     assert perceptron("reset", "-t", topic, "--redis", url, "--yes", cwd=tmp_path).returncode == 0
     second = await asyncio.to_thread(run('[model]\nlabels = ["no", "yes"]\n', "--start-at", "latest").up)
-    retry = call("retry", "--reason", "unknown-label")
-    assert retry.stdout == f"{topic}-0-0  sent as {topic}-0-3\n{topic}-0-2  sent as {topic}-0-4\n"
-    assert retry.stderr == f"2 of 2 sent again to {topic}\n"
+    early = call("retry", "--reason", "unknown-label")  # with the old settings
+    assert early.stderr == f"0 of 2 sent again to {topic}; 2 would fail again: unknown-label\n"
+    retry = call("retry", "--all", config=second.config)
+    sent, left, sent_too = retry.stdout.splitlines()
+    assert (sent, sent_too) == (f"{topic}-0-0  sent as {topic}-0-3", f"{topic}-0-2  sent as {topic}-0-4")
+    assert left.startswith(f"{topic}-0-1  left alone: it would fail again (not-json: ")
+    assert retry.stderr == f"2 of 3 sent again to {topic}; 1 would fail again: not-json\n"
     repeat = call("retry", f"{topic}-0-0")
     assert f"left alone: sent before, as {topic}-0-3" in repeat.stdout
     assert repeat.stderr == f"0 of 1 sent again to {topic}\n"
