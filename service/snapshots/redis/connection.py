@@ -1,4 +1,4 @@
-"""How to reach the Redis that takes saves: its address or its sentinels, with credentials and TLS.
+"""How to reach the Redis that takes saves: its address, its cluster or its sentinels, with credentials and TLS.
 
 It also says why Redis or a sentinel does not answer, and checks a Redis at the start.
 """
@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis, SSLConnection
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis, RedisCluster, SSLConnection
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from service.credentials import Tls
+from service.credentials import Reloaded, Tls
 from service.errors import ConfigurationError, causes, os_cause
 
 MAX_CONNECTIONS = 16
@@ -33,7 +34,8 @@ WAYS_OUT = {
     "SSL": "look at redis.ssl_cafile, redis.ssl_certfile and redis.ssl_check_hostname; redis:// is without TLS",
     "Authentication": "look at redis.{login}username and redis.{login}password",
     "NoPermission": "give the user this right (docs/security.md lists what is needed)",
-    "Ask|Moved|CrossSlot|ClusterDown": "it is a node of a Redis Cluster: name one Redis that runs without cluster mode",
+    "Ask|Moved|CrossSlot": "it is a node of a Redis Cluster: set redis.cluster = true",
+    "cluster support disabled": "it is not a node of a Redis Cluster: take redis.cluster out",
     "WRONGTYPE": "perceptron:models is not a set: rename or delete it, so that new models can begin",
     REPLICA: "it is a replica, which takes no saves: name its primary, or its sentinels (redis.sentinels)",
     "ConnectionReset|InvalidResponse|closed by": "if it speaks TLS, use rediss://; if it is not Redis, name another",
@@ -50,45 +52,61 @@ first write of a script for memory. No other client sees the key, since a script
 _REFUSED = re.compile("permission|can't run this|unknown (redis )?command", re.IGNORECASE)
 
 
+class Login(CredentialProvider):
+    """A user, if there is one, and a password, whose file is read again for each new connection if it has changed."""
+
+    def __init__(self, username: str | None, password: Reloaded[str]) -> None:
+        self._user, self._password = (username,) if username else (), password
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """What redis-py sends with AUTH."""
+        return *self._user, self._password.now
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """How to reach Redis.
 
     With `sentinels`, each "host:port", this is the primary of their `service`, and `url` has only scheme and database.
-    `tls` is used with `rediss://`, for the sentinels too. A login has `username` and `password`. It is empty if the url
-    has the login, or if Redis needs none.
+    With `cluster` the url names a node of a Redis Cluster. `tls` is used with `rediss://`, for the sentinels too. A
+    login is None if the url has the login, or if Redis needs none.
     """
 
     url: str
-    login: Mapping[str, str | None] = field(default_factory=dict, repr=False)
+    login: Login | None = None
     tls: Tls = field(default_factory=Tls)
     sentinels: tuple[str, ...] = ()
     service: str = "perceptron"
-    sentinel_login: Mapping[str, str | None] = field(default_factory=dict, repr=False)
+    sentinel_login: Login | None = None
+    cluster: bool = False
 
-    def pool(self, timeout: float) -> BlockingConnectionPool:
-        """A pool of connections, on which each command fails after `timeout` seconds without an answer.
+    def client(self, timeout: float) -> Redis | RedisCluster:
+        """A client, each command of which fails after `timeout` seconds without an answer.
 
         Raises ConfigurationError if certificates cannot be read.
         """
-        secured = self.url.startswith("rediss://")
-        tls: dict[str, Any] = {"connection_class": _Secured, "context": self.tls.load()} if secured else {}
-        options: dict[str, Any] = {
-            **parse_url(self.url),
-            **tls,
-            **self.login,
+        common: dict[str, Any] = {
+            "credential_provider": self.login,
             "max_connections": MAX_CONNECTIONS,
-            "timeout": timeout,
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
             # The client may send a command twice, which does no harm with any command here.
             "retry": Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
             "protocol": PROTOCOL,
         }
+        if not self.cluster:
+            return Redis.from_pool(self._pool(common | {"timeout": timeout}))
+        files = {"ssl_ca_certs": self.tls.cafile, "ssl_certfile": self.tls.certfile, "ssl_keyfile": self.tls.keyfile}
+        return RedisCluster.from_url(self.url, **common, **files, ssl_check_hostname=self.tls.check_hostname)
+
+    def _pool(self, common: Mapping[str, Any]) -> BlockingConnectionPool:
+        secured = self.url.startswith("rediss://")
+        tls: dict[str, Any] = {"connection_class": _Secured, "context": self.tls.load()} if secured else {}
+        options: dict[str, Any] = {**parse_url(self.url), **tls, **common}
         if not self.sentinels:
             return BlockingConnectionPool(**options)
         options["service_name"] = self.service
-        options["sentinel_manager"] = Sentinels(self.sentinels, {**tls, **self.sentinel_login})
+        options["sentinel_manager"] = Sentinels(self.sentinels, {**tls, "credential_provider": self.sentinel_login})
         options["connection_class"] = _SecuredPrimary if secured else SentinelManagedConnection
         return _Primaries(**options)
 
@@ -153,7 +171,7 @@ def redis_failure(error: Exception, login: str = "") -> str:
     `login` is the prefix of the settings of its login.
     """
     chain = list(causes(error))
-    kinds = NoPrimary, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError
+    kinds = NoPrimary, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError, ResponseError
     cause = next((e for kind in kinds for e in chain if isinstance(e, kind)), error)
     name = type(cause).__name__
     if isinstance(cause, NoPrimary):  # its text says what to do about each sentinel's error
@@ -175,7 +193,7 @@ def is_not_primary(error: Exception) -> bool:
     return re.search(f"{REPLICA}|NOREPLICAS", f"{type(error).__name__}: {error}") is not None
 
 
-async def check_server(redis: Redis, where: str, learn: bool) -> list[str]:
+async def check_server(redis: Redis | RedisCluster, where: str, learn: bool) -> list[str]:
     """Refuse a Redis that would lose snapshots or refuses our commands; return warnings, a line each.
 
     `where` names the Redis in each line. Raises ConfigurationError, and what the client raises.
@@ -189,8 +207,8 @@ async def check_server(redis: Redis, where: str, learn: bool) -> list[str]:
         warnings.append(f"{where} does not show its settings (INFO): {error}")
     version, policy = str(info.get("redis_version", "")), info.get("maxmemory_policy", "noeviction")
     numbers = tuple(map(int, re.findall(r"\d+", version)))[:2]
-    if info.get("cluster_enabled"):
-        raise ConfigurationError(f"{where} is a node of a Redis Cluster: name one Redis that runs without cluster mode")
+    if info.get("cluster_enabled") and not isinstance(redis, RedisCluster):
+        raise ConfigurationError(f"{where} is a node of a Redis Cluster: set redis.cluster = true")
     if numbers and numbers < MIN_VERSION:
         raise ConfigurationError(f"{where} is version {version}: use at least {'.'.join(map(str, MIN_VERSION))}")
     if policy.startswith("allkeys"):

@@ -1,29 +1,31 @@
 """Snapshots in Redis: every key name, every command. `commit.lua` is a save, `look.lua` reads digests.
 
-perceptron:{m}      one hash a model (the braces keep it in one Cluster slot):
+perceptron:{m}      one hash a model (the braces keep it in one slot of a Redis Cluster):
                     head, digest, v:<version> (kept heads), b:<digest> (blobs);
                     after a reset under other settings instead: identity
 perceptron:models   the set of model names
 perceptron:aliases  a hash: alias to model
+
+In a Redis Cluster no command reads or writes keys of several slots at one moment. There `look` asks for each model by a
+command of its own, and a reset or a change of an alias that fails may be half done.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from importlib.resources import files
 from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import convert
-from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from service.errors import DependencyError, PerceptronError
+from service.errors import DependencyError, PerceptronError, SnapshotDamaged
 from service.snapshots.head import damaged
 from service.snapshots.ports import Commit, Store, Verdict, before_reset
-from service.snapshots.redis.connection import Endpoint, check_server, is_not_primary, redis_failure
+from service.snapshots.redis.connection import MAX_CONNECTIONS, Endpoint, check_server, is_not_primary, redis_failure
 
 MODELS, ALIASES = "perceptron:models", "perceptron:aliases"
 MAX_COMMAND_BYTES = 1 << 20
@@ -47,7 +49,9 @@ class RedisStore(Store):
         self.missing_since, self.failure = 0.0, "Redis has not answered yet"
         self._endpoint = Endpoint(where) if isinstance(where, str) else where
         # Typed as Any: redis-py's stubs answer str or bytes. Without decode_responses it is bytes.
-        self._redis: Any = Redis.from_pool(self._endpoint.pool(timeout))
+        self._redis: Any = self._endpoint.client(timeout)
+        # At its limit of connections the client of a cluster fails, where a pool waits.
+        self._turn = asyncio.Semaphore(MAX_CONNECTIONS) if self._endpoint.cluster else nullcontext()
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
         self._look = self._redis.register_script(files(__package__).joinpath("look.lua").read_text())
 
@@ -60,29 +64,45 @@ class RedisStore(Store):
         url = urlsplit(self._endpoint.url)
         return url.path if url.scheme == "unix" else f"{url.hostname or 'localhost'}:{url.port or 6379}{url.path}"
 
+    def _key(self, model: str) -> str:
+        """The key of a model. In a cluster a reset renames it, so both names are in one slot."""
+        suffix = before_reset("") if self._endpoint.cluster and model.endswith(before_reset("")) else ""
+        return key(model.removesuffix(suffix)) + suffix
+
     async def check(self, learn: bool = True) -> list[str]:
         async with self._translated_errors():
             return await check_server(self._redis, f"Redis at {self.address}", learn)
 
     async def digest(self, model: str) -> str:
         async with self._translated_errors(model):
-            digest = convert(await self._redis.hget(key(model), "digest"), bytes | None)
+            digest = convert(await self._redis.hget(self._key(model), "digest"), bytes | None)
         if digest:
             return _text(digest)
         head = await self.head(model)
         return head[0] if head else ""
 
     async def look(self, models: Sequence[str]) -> tuple[list[str | None], dict[str, str]]:
+        if self._endpoint.cluster:
+            async with self._translated_errors():
+                found = convert(await self._redis.hgetall(ALIASES), dict[bytes, bytes])
+            digests = await asyncio.gather(*map(self._digest_unless_damaged, models))
+            return digests, {_text(alias): _text(model) for alias, model in found.items()}
         async with self._translated_errors():
-            reply = await self._look(keys=[ALIASES, *map(key, models)])
+            reply = await self._look(keys=[ALIASES, *map(self._key, models)])
             names, values = convert(reply, tuple[list[bytes], list[Any]])
             aliases = dict(zip(map(_text, names[::2]), map(_text, names[1::2]), strict=True))
             digests = [_text(raw) if isinstance(raw, bytes) else None for _, raw in zip(models, values, strict=True)]
         return digests, aliases
 
+    async def _digest_unless_damaged(self, model: str) -> str | None:
+        try:
+            return await self.digest(model)
+        except SnapshotDamaged:
+            return None
+
     async def head(self, model: str) -> tuple[str, bytes] | None:
         async with self._translated_errors(model):
-            reply = await self._redis.hmget(key(model), ["digest", "head"])
+            reply = await self._redis.hmget(self._key(model), ["digest", "head"])
             digest, head = convert(reply, tuple[bytes | None, bytes | None])
         if bool(digest) != bool(head):
             raise damaged(model, f"Redis has its {'digest and no head' if digest else 'head and no digest'}")
@@ -99,7 +119,7 @@ class RedisStore(Store):
                 while blobs and size < MAX_COMMAND_BYTES:
                     digest, blob = blobs.popitem()
                     part[f"b:{digest}"], size = blob, size + len(blob)
-                await self._redis.hset(key(model), mapping=part)
+                await self._redis.hset(self._key(model), mapping=part)
 
     async def commit(self, model: str, new: Commit) -> Verdict:
         if not new.parent:
@@ -108,12 +128,12 @@ class RedisStore(Store):
         blobs = chain.from_iterable(new.blobs.items())
         args: list[Any] = [new.parent, new.digest, new.head, new.keep, new.evict, len(new.refs), *new.refs, *blobs]
         async with self._translated_errors(model):
-            verdict: Verdict = convert(str(await self._commit(keys=[key(model)], args=args), "ascii"), Verdict)
+            verdict: Verdict = convert(str(await self._commit(keys=[self._key(model)], args=args), "ascii"), Verdict)
             return verdict
 
     async def required_identity(self, model: str) -> bytes | None:
         async with self._translated_errors(model):
-            return convert(await self._redis.hget(key(model), "identity"), bytes | None)
+            return convert(await self._redis.hget(self._key(model), "identity"), bytes | None)
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
         return [*(await self._fields(model, [f"v:{version}" for version in versions])).values()]
@@ -128,18 +148,18 @@ class RedisStore(Store):
                 transaction.hdel(ALIASES, alias)
             else:
                 transaction.hset(ALIASES, alias, model)
-            transaction.delete(key(before_reset(alias)))
+            transaction.delete(self._key(before_reset(alias)))
             await transaction.execute()
 
     async def reset(self, model: str, identity: bytes, keep: bool) -> None:
         async with self._translated_errors(), self._redis.pipeline() as transaction:
             if keep:
-                transaction.rename(key(model), key(before_reset(model)))
+                transaction.execute_command("RENAME", self._key(model), self._key(before_reset(model)))
                 transaction.hset(ALIASES, model, before_reset(model))
-            transaction.delete(key(model))
+            transaction.delete(self._key(model))
             transaction.srem(MODELS, model)
             if identity:
-                transaction.hset(key(model), "identity", identity)
+                transaction.hset(self._key(model), "identity", identity)
             await transaction.execute()
 
     async def __aexit__(self, *_: object) -> None:
@@ -151,7 +171,7 @@ class RedisStore(Store):
         for i in range(0, len(names), 16):
             part = names[i : i + 16]
             async with self._translated_errors(model):
-                values = convert(await self._redis.hmget(key(model), part), list[bytes | None])
+                values = convert(await self._redis.hmget(self._key(model), part), list[bytes | None])
                 fields |= {name: value for name, value in zip(part, values, strict=True) if value is not None}
         return fields
 
@@ -159,14 +179,16 @@ class RedisStore(Store):
     async def _translated_errors(self, model: str = "") -> AsyncIterator[None]:
         """Raise Redis' errors as ours. A key of another type is damage of this model."""
         try:
-            yield
+            async with self._turn:
+                yield
         except PerceptronError:
             raise
         except Exception as error:  # also of the client, if a reply is of another kind than it expects
             if model and "WRONGTYPE" in str(error):
                 self.missing_since = 0.0  # Redis answered
-                raise damaged(model, f"its key {key(model)} in Redis is not a hash") from error
-            if is_not_primary(error):  # new connections go to the server that is the primary then
+                raise damaged(model, f"its key {self._key(model)} in Redis is not a hash") from error
+            # New connections go to the server that is the primary then. The client of a cluster finds it by itself.
+            if is_not_primary(error) and not self._endpoint.cluster:
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # that is an answer
                 self.missing_since = self.missing_since or time.time()
