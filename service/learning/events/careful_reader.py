@@ -11,7 +11,7 @@ from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, WEIG
 from service.learning.events.flatten import Features, Flattener
 from service.learning.events.json_values import parse_pointer, quoted_name, wrong_type
 from service.learning.events.read_events import Event
-from service.learning.events.text_hints import label_hint
+from service.learning.events.text_hints import encoding_hint, label_hint
 from service.learning.events.value_formats import JSON, ParsedValues, ValueFormat
 from service.learning.identity import MAX_WEIGHT, Identity, listed
 
@@ -64,6 +64,8 @@ class CarefulReader:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self.identity.max_record_bytes}")
         if self._as_before and value_format is JSON and raw.startswith(BOM_UTF8):
             raise Rejected("not-json", "it begins with a byte order mark")
+        if value_format is JSON and (hint := encoding_hint(raw)):
+            raise Rejected("not-json", hint)
         values, event = value_format.parse(raw, self.paths, self.identity), None
         is_ours = all(any(same_value(values.scalar(i), v) for v in allowed) for i, allowed in self._where)
         if is_ours and not self._skips(values):

@@ -3,6 +3,7 @@
 import json
 import re
 import unicodedata
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,15 @@ def text_hint(text: Any) -> str:
     """
     text = text.strip() if isinstance(text, str) and len(text) <= MAX_CHARACTERS else ""
     return next((hint for match, hint in _MATCHES if match(text)), "")
+
+
+def encoding_hint(raw: bytes) -> str:
+    """What bytes are that cannot be JSON in UTF-8, by the first four of them, and what to do; "" if it is not known."""
+    if raw.startswith(b"\x1f\x8b"):
+        return "the value is compressed by gzip: send the JSON itself, and let the producer compress batches"
+    if raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or (raw[:4:2] == b"\0\0") != (raw[1:4:2] == b"\0\0"):
+        return "the value is UTF-16: send JSON in UTF-8"
+    return ""
 
 
 def in_brackets(text: Any) -> str:

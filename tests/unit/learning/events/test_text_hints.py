@@ -1,5 +1,6 @@
 """What a rejection says about a text that stands where it cannot be read; and labels in several spellings."""
 
+import gzip
 import json
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.checks import learner_of
 
 SPELLED: list[Any] = [["f", False, 0, "no"], ["t", True, 1]]
 NUMBER = {"event": {"types": {"a": "number"}}}
+EVENT = '{"features": {"a": 1}, "label": 1}'
 
 
 def rejection(record: bytes, settings: dict[str, Any]) -> tuple[str, str]:
@@ -36,10 +38,12 @@ def rejection(record: bytes, settings: dict[str, Any]) -> tuple[str, str]:
         ({"features": {"a": "AxA="}, "label": 1}, NUMBER, "wrong-type", "set decimal.handling.mode"),
         ({"features": {}, "label": "true"}, {}, "unknown-label", 'set labels, such as ["false", "true"]'),
         ({"features": {}, "label": "Kept "}, {"labels": ["kept", "lost"]}, "unknown-label", "another spelling"),
+        (gzip.compress(EVENT.encode()), {}, "not-json", "compressed by gzip: send the JSON itself"),
+        *((EVENT.encode(f"utf-16{form}"), {}, "not-json", "UTF-16: send JSON in UTF-8") for form in ("", "-le", "-be")),
     ],
 )
 def test_a_rejection_says_what_a_text_is_and_the_cure(record: Any, settings: Any, reason: str, hint: str) -> None:
-    raw = (record if isinstance(record, str) else json.dumps(record)).encode()
+    raw = record if isinstance(record, bytes) else (record if isinstance(record, str) else json.dumps(record)).encode()
     assert rejection(raw, settings)[0] == reason
     assert hint in rejection(raw, settings)[1]
     assert "\n" not in rejection(raw, settings)[1]
