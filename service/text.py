@@ -57,6 +57,15 @@ def printable(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)
 
 
+def host_and_port(host: str, port: object) -> str:
+    """An address as URLs write it.
+
+    >>> host_and_port("::1", 80)
+    '[::1]:80'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def quantity(count: int, noun: str) -> str:
     """A number of things.
 

@@ -60,7 +60,10 @@ class KafkaSettings(TlsSection):
     def _validate(self) -> Self:
         """Check addresses, TLS settings without use, and that exactly the mechanism's settings are set."""
         expected = "bootstrap_servers: expected HOST:PORT, or several with commas between them"
-        check_addresses(self.bootstrap_servers.split(","), expected)
+        scheme = f"{self.security_protocol}://"  # brokers' own settings begin with it
+        addresses = [part.strip().removeprefix(scheme) for part in self.bootstrap_servers.split(",")]
+        check_addresses(addresses, expected)
+        self.bootstrap_servers = ",".join(addresses)
         token_url = urlsplit(self.oauth_token_url or "https://none")
         local = token_url.scheme == "http" and loopback(token_url.hostname or "")
         if not (token_url.scheme == "https" or local) or "@" in token_url.netloc:
@@ -140,7 +143,9 @@ class RedisSettings(TlsSection):
         except ValueError:
             good = False
         if not good or parts.query or parts.fragment:  # the url is not shown: any part of it may be the password
-            raise ValueError("url: expected redis://[user:password@]host:port/number, rediss:// or unix://path")
+            expected = "url: expected redis://[user:password@]host:port/number, rediss:// or unix://path"
+            quoted = "; in a password write %23 for #, %2F for /, %3F for ? and %40 for @, or set redis.password"
+            raise ValueError(expected + (quoted if "@" in self.url else ""))
         self.check_tls(parts.scheme == "rediss", "is of no use without TLS: set a url that begins with rediss://")
         for login in ("", "sentinel_"):
             if getattr(self, f"{login}username") is not None and self.secret(f"{login}password") is None:

@@ -68,6 +68,17 @@ def test_unused_settings_are_warned_of(kafka: Server, redis: Server, tmp_path: P
         assert run.stderr.count(warning) == 1
 
 
+def test_an_advertised_listener_that_cannot_be_resolved_is_named(tmp_path: Path) -> None:
+    """Addresses may have the scheme of a listener, and spaces after commas."""
+    advertised = "advertised.listeners=PLAINTEXT://"
+    properties = servers.PROPERTIES.replace(f"{advertised}127.0.0.1", f"{advertised}nowhere.invalid")
+    with servers.start_kafka(tmp_path, properties=properties) as kafka:
+        addresses = f"PLAINTEXT://{kafka.address}, {kafka.address}"
+        result = perceptron("check", "-t", "x", "-b", addresses, "--redis", f"redis://{NOWHERE}/0", cwd=tmp_path)
+    assert f"broker at nowhere.invalid:{kafka.port}: " in result.stdout
+    assert "this advertised listener cannot be resolved here" in result.stdout
+
+
 def test_fail_fast_exits_3_and_names_what_is_missing(kafka: Server, redis: Server, tmp_path: Path) -> None:
     port = str(free_port())
     for b, r, part in (

@@ -38,9 +38,9 @@ WAYS_OUT = {
     "cluster support disabled": "it is not a node of a Redis Cluster: take redis.cluster out",
     "WRONGTYPE": "perceptron:models is not a set: rename or delete it, so that new models can begin",
     REPLICA: "it is a replica, which takes no saves: name its primary, or its sentinels (redis.sentinels)",
-    "ConnectionReset|InvalidResponse|closed by": "if it speaks TLS, use rediss://; if it is not Redis, name another",
+    "ConnectionReset|InvalidResponse|closed by|handshake": "if it {tls}; if it is another server, as Kafka, name Redis",
 }
-"""Advice by a pattern over an error's class and text. `{login}` is the prefix of the settings of a login."""
+"""Advice by a pattern over an error's class and text; see `redis_failure`."""
 MIN_VERSION = 5, 0
 PROBE_KEY = "perceptron:{!tried}"
 """No model can have this key."""
@@ -99,15 +99,19 @@ class Endpoint:
         files = {"ssl_ca_certs": self.tls.cafile, "ssl_certfile": self.tls.certfile, "ssl_keyfile": self.tls.keyfile}
         return RedisCluster.from_url(self.url, **common, **files, ssl_check_hostname=self.tls.check_hostname)
 
+    @property
+    def secured(self) -> bool:
+        """Whether TLS is used."""
+        return self.url.startswith("rediss://")
+
     def _pool(self, common: Mapping[str, Any]) -> BlockingConnectionPool:
-        secured = self.url.startswith("rediss://")
-        tls: dict[str, Any] = {"connection_class": _Secured, "context": self.tls.load()} if secured else {}
+        tls: dict[str, Any] = {"connection_class": _Secured, "context": self.tls.load()} if self.secured else {}
         options: dict[str, Any] = {**parse_url(self.url), **tls, **common}
         if not self.sentinels:
             return BlockingConnectionPool(**options)
         options["service_name"] = self.service
         options["sentinel_manager"] = Sentinels(self.sentinels, {**tls, "credential_provider": self.sentinel_login})
-        options["connection_class"] = _SecuredPrimary if secured else SentinelManagedConnection
+        options["connection_class"] = _SecuredPrimary if self.secured else SentinelManagedConnection
         return _Primaries(**options)
 
 
@@ -165,11 +169,12 @@ class NoPrimary(RedisConnectionError):
     """No sentinel names a primary."""
 
 
-def redis_failure(error: Exception, login: str = "") -> str:
+def redis_failure(error: Exception, login: str = "", secured: bool = False) -> str:
     """Why the client failed, without the words that the client wraps the cause in, and what to do.
 
-    `login` is the prefix of the settings of its login.
+    `login` is the prefix of the settings of its login, `secured` whether it uses TLS.
     """
+    places = {"login": login, "tls": "does not speak TLS, use redis://" if secured else "speaks TLS, use rediss://"}
     chain = list(causes(error))
     kinds = NoPrimary, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError, ResponseError
     cause = next((e for kind in kinds for e in chain if isinstance(e, kind)), error)
@@ -177,14 +182,14 @@ def redis_failure(error: Exception, login: str = "") -> str:
     if isinstance(cause, NoPrimary):  # its text says what to do about each sentinel's error
         return str(cause)
     if isinstance(cause, TimeoutError | RedisTimeoutError):
-        text = "no answer in time"
+        text = "no answer in time" + (" to the TLS handshake" if secured and "connecting" in str(cause) else "")
     elif isinstance(cause, RuntimeError):
         text = "the connection broke"
     elif not isinstance(cause, RedisError | OSError):
         text = "its reply is not one of Redis to this command"
     else:
         text = (os_cause(cause) if isinstance(cause, OSError) else str(cause)).rstrip(".") or name
-    ways = (way.format(login=login) for pattern, way in WAYS_OUT.items() if re.search(pattern, f"{name}: {text}"))
+    ways = (way.format(**places) for pattern, way in WAYS_OUT.items() if re.search(pattern, f"{name}: {text}"))
     return ": ".join([text, *ways])
 
 

@@ -26,6 +26,7 @@ from service.errors import DependencyError, PerceptronError, SnapshotDamaged
 from service.snapshots.head import damaged
 from service.snapshots.ports import Commit, Store, Verdict, before_reset
 from service.snapshots.redis.connection import MAX_CONNECTIONS, Endpoint, check_server, is_not_primary, redis_failure
+from service.text import host_and_port
 
 MODELS, ALIASES = "perceptron:models", "perceptron:aliases"
 MAX_COMMAND_BYTES = 1 << 20
@@ -60,9 +61,10 @@ class RedisStore(Store):
         """The address of Redis; with sentinels, of the primary that they named last."""
         if self._endpoint.sentinels:
             primary = self._redis.connection_pool.master_address
-            return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"
+            return f"{host_and_port(*primary) if primary else self._endpoint.service} (by Sentinel)"
         url = urlsplit(self._endpoint.url)
-        return url.path if url.scheme == "unix" else f"{url.hostname or 'localhost'}:{url.port or 6379}{url.path}"
+        address = host_and_port(url.hostname or "localhost", url.port or 6379)
+        return url.path if url.scheme == "unix" else f"{address}{url.path}"
 
     def _key(self, model: str) -> str:
         """The key of a model. In a cluster a reset renames it, so both names are in one slot."""
@@ -192,7 +194,7 @@ class RedisStore(Store):
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # that is an answer
                 self.missing_since = self.missing_since or time.time()
-            self.failure = f"Redis at {self.address}: {redis_failure(error)}"
+            self.failure = f"Redis at {self.address}: {redis_failure(error, secured=self._endpoint.secured)}"
             raise DependencyError(self.failure, "redis") from error
         self.missing_since, self.failure = 0.0, ""
         # redis-py can swallow a cancellation that arrives while it connects. The task must end nevertheless.

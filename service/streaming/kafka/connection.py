@@ -9,6 +9,7 @@ connection fails. `create_conn` raises the error.
 import asyncio
 import base64
 import http.client
+import socket
 import ssl
 import struct
 import time
@@ -27,6 +28,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from service.credentials import Tls, failure_reason, opener
 from service.errors import causes, os_cause
+from service.text import host_and_port
 
 TOKEN_SECONDS = 10.0
 """The limit for the whole answer of the endpoint."""
@@ -202,7 +204,10 @@ class Security:
                     raise errors.SaslAuthenticationFailed("the listener refuses the token")
                 brokers.update((host, port) for _, host, port, *_ in answer.brokers)
             except Exception as error:  # anything may listen there
-                failures["{}:{}".format(*address)] = self._cause(error)
+                cause = self._cause(error)
+                if address in brokers and isinstance(error, socket.gaierror):
+                    cause += ": this advertised listener cannot be resolved here: set advertised.listeners"
+                failures[host_and_port(*address)] = cause
 
         await asyncio.gather(*map(ask, addresses))
         if len(failures) < len(addresses):  # one of them answers: check the brokers that it names

@@ -68,6 +68,7 @@ def error_of(text: str) -> str:
         ('[redis]\nusername = "u"', "redis.username: needs password, or password_file"),
         ('[redis]\nurl = "redis://u:p@h/0"\npassword = "x"', "redis.password: url has credentials too"),
         ('[redis]\nurl = "redis://h/0?password=p"', "redis.url: expected redis://"),
+        ('[redis]\nurl = "redis://:a/b#@h/0"', "in a password write %23 for #, %2F for /, %3F for ? and %40 for @"),
         ('[redis]\npassword_file = "/nowhere"', "redis.password_file: /nowhere: No such file or directory"),
         ('[redis]\nssl_cafile = "/nowhere"', "redis.ssl_cafile: is of no use without TLS"),
         ('[redis]\nurl = "rediss://h/0"\nssl_cafile = "/nowhere"', "redis.ssl_cafile: /nowhere: No such file"),
