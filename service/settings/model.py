@@ -121,6 +121,8 @@ class EventSettings(Section):
         for outer in parts[1:]:
             if sum(f"{part}/".startswith(f"{outer}/") for part in parts) > 1:  # it is one of them itself
                 raise ValueError(f"{outer} is the place of two parts of the event, or contains another")
+        if "*" in self.without or (self.only and set(self.only) <= set(self.without)):
+            raise ValueError("without: it leaves out every feature: name those that do not matter")
         return self
 
     def places(self) -> Places:
@@ -290,6 +292,25 @@ class ModelSettings(LearningSettings):
             raise ValueError(f'{name}: features = "positional" takes numbers alone: take it out, or name the features')
         if self.features == "positional" and (self.dimension or 0) > self.max_features:
             raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
+        return self
+
+    @model_validator(mode="after")
+    def _where_can_match(self) -> "ModelSettings":
+        """Refuse a place of `where` that has no single value in any record that can be learned."""
+        event, join = self.event, self.join
+        parts: list[tuple[str, str | bool]] = [
+            (place, part) for place in event.where for part in (event.label, event.weight, event.id)
+        ]
+        if join:
+            label = join.label_value is None and (join.label or event.label)
+            parts += [(place, part) for place in join.where for part in (label, join.id or event.id)]
+        for place, part in parts:
+            if part and place.startswith(f"{part}/"):
+                raise ValueError(f"{place} of where is inside {part}, which must be a single value")
+        required = (f"{event.features}/", "" if join else event.label)
+        for place in event.where:
+            if any(part.startswith(f"{place}/") for part in required):
+                raise ValueError(f"{place} of where is not a single value: the features or the label are in it")
         return self
 
     @model_validator(mode="after")

@@ -131,10 +131,33 @@ POSITIONAL = '[models.a]\nfeatures = "positional"\ndimension = 3\n'
         ("candidates.c.etha = 2", "model.candidates.c.etha: there is no such setting: perhaps eta"),
         ('candidates.c = { rule = "half-step", eta = 2 }', 'model.candidates.c: rule = "half-step" needs 0 < eta < 1'),
         ('candidates.c.rule = "threshold-unit"', "model.candidates: a threshold-unit never learns"),
+        (
+            'event.where = { "/label/kind" = "sale" }',
+            "/label/kind of where is inside /label, which must be",
+        ),
+        ('event.where = { "/weight/unit" = "kg" }', "/weight/unit of where is inside /weight"),
+        ('event.where = { "/features" = 1 }', "/features of where is not a single value"),
+        ('event.label = "/a/y"\nevent.where = { "/a" = 1 }', "/a of where is not a single value"),
+        ('join = { window = "1h", where = { "/id/x" = 1 } }', "/id/x of where is inside /id"),
+        ('event.without = ["*"]', "event: without: it leaves out every feature"),
+        ('event.only = ["a*"]\nevent.without = ["b", "a*"]', "event: without: it leaves out every feature"),
+        (
+            '[models."a.dead-letters"]\ntopic = "a.dead-letters"',
+            "topic 'a.dead-letters', which has dead letters of 'a'",
+        ),
     ],
 )
 def test_an_error_in_a_model_is_one_line_that_names_the_setting(text: str, part: str) -> None:
     assert part in error_of(f'topics = ["a"]\n[model]\n{text}\n')
+
+
+def test_places_and_patterns_that_can_match_are_accepted() -> None:
+    Path("perceptron.toml").write_text(
+        'topics = ["a", "b", "c.dead-letters"]\n[models.a.event]\nonly = ["a*"]\nwithout = ["a1"]\nweight = false\n'
+        'where = { "/label" = [0, 1], "/features/kind" = "sale", "/weight/unit" = "kg" }\n'
+        '[models.b]\njoin.window = "1h"\nevent = { label = "/a/y", where = { "/a" = 1 } }\n'
+    )
+    assert [*load(None, {}).model_topics] == ["a", "b", "c.dead-letters"]
 
 
 def test_each_error_is_reported_once() -> None:
