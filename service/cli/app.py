@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -87,6 +88,8 @@ def _open_standard_streams() -> None:
         except OSError:
             null = os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number, which is this one
             setattr(sys, name, open(null, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115 - for good
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # its encoding may lack characters of the data
 
 
 def _check_encoding() -> None:

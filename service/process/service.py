@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import cache, partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -52,6 +52,7 @@ from service.streaming.kafka.model_log import ModelLog
 from service.streaming.learn_loop import LearnLoop
 from service.streaming.records import find_formats
 from service.streaming.supervision import SupervisedTasks
+from service.text import host_and_port
 
 T = TypeVar("T")
 
@@ -94,6 +95,8 @@ class Process:
             self._models.add(static_model(name, learner, self._clock.time()))
         self._saves = SaveBudget(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
+        self._background: list[asyncio.Task[None]] = []
+        self._is_compiling = False
         self._connections = AsyncExitStack()
         """Closes the store and, once they are connected, the Kafka clients and the group member."""
         self._connections.push_async_exit(self._store)
@@ -108,7 +111,7 @@ class Process:
         return self._models.ready and not self._stop.is_set()
 
     async def run(self) -> int:
-        """Serve and learn until SIGTERM or SIGINT, and return that signal's number.
+        """Serve and learn until SIGTERM or SIGINT, and return the exit code.
 
         Raises PerceptronError when the process cannot go on.
         """
@@ -123,21 +126,21 @@ class Process:
         history = History(self._models, lambda model: None if self._missing().get("kafka") else self._lag(model))
         server = self._server(history)
         host, port = listening.getsockname()[:2]
-        self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
+        self._log.info("listening", url=f"{settings.http.scheme}://{host_and_port(host, port)}", release=__version__)
         try:
             async with self._connections, SupervisedTasks() as tasks:
                 self._topics.run = tasks.create_task
                 serving = tasks.create_task(server.serve(sockets=[listening]))
-                background = [*map(tasks.create_task, (self._measure_loop(), history.run(), self._work(tasks)))]
+                self._background += map(tasks.create_task, (self._measure_loop(), history.run(), self._work(tasks)))
                 await self._stop.wait()
                 await asyncio.sleep(DRAIN_SECONDS)
                 if self._learners:
                     _, late = await asyncio.wait(self._learners, timeout=STOP_SECONDS)
                     if late:
                         self._log.warning("the last save is late; its records are learned again at the next start")
-                    background += late
+                    self._background += late
                 server.stop()
-                for task in background:
+                for task in self._background:
                     task.cancel()
                 await asyncio.wait([serving])  # it answers the last requests
                 if not await self._topics.end():
@@ -145,8 +148,11 @@ class Process:
         except BaseExceptionGroup as errors:
             _, others = errors.split(PerceptronError)
             raise others or _first(errors) from None
+        code = 130 if self._signal == signal.SIGINT else 0
         self._log.info("stopped")
-        return self._signal
+        if self._is_compiling:  # the thread cannot be stopped, and the interpreter would wait for it
+            os._exit(code)
+        return code
 
     def _server(self, history: History) -> HttpServer:
         """The HTTP server. When it stops, it waits for requests in flight."""
@@ -169,12 +175,12 @@ class Process:
         if CACHE_IS_EMPTY:
             self._log.info("compiling, once: 10 to 20 seconds")
         joins = any(model.join or model.event.once for model in settings.models.values())
-        await asyncio.to_thread(warm_up, kinds, joins)
+        await self._compile(warm_up, kinds, joins)
         _settle()
         gc.set_threshold(*GC_THRESHOLD)
         gc.enable()  # the command began with the collector off
         asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
-        tasks.create_task(asyncio.to_thread(use_compiled_reader, True))
+        self._background.append(tasks.create_task(self._compile(use_compiled_reader, True)))
         if not (settings.model_topics or settings.patterns):
             return
         warn_once = cache(self._log.warning)
@@ -202,6 +208,11 @@ class Process:
                 await self._member.run(learn)
             elif settings.patterns:
                 await self._find_stored(add_model)
+
+    async def _compile(self, function: Callable[..., None], *arguments: Any) -> None:
+        self._is_compiling = True
+        await asyncio.to_thread(function, *arguments)
+        self._is_compiling = False
 
     def _wake(self, model: str) -> None:
         """Wake the idle local learner of a model, so that it checks its head."""
@@ -405,7 +416,7 @@ def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:
         both = family == socket.AF_INET6  # "::" stands for IPv4 too
         return socket.create_server(address, family=family, reuse_port=reuse_port, dualstack_ipv6=both)
     except OSError as error:
-        raise ConfigurationError(f"http: cannot listen on {host}:{port}: {os_cause(error)}") from None
+        raise ConfigurationError(f"http: cannot listen on {host_and_port(host, port)}: {os_cause(error)}") from None
 
 
 def _freeze_heap() -> None:
@@ -429,5 +440,4 @@ def run_service(settings: Settings) -> int:
     settings.check_work()
     sys.setswitchinterval(SWITCH_SECONDS)
     _freeze_heap()
-    number = uvloop.run(Process(settings).run())
-    return 130 if number == signal.SIGINT else 0
+    return uvloop.run(Process(settings).run())

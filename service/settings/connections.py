@@ -198,7 +198,7 @@ TokenFile = Annotated[str, AfterValidator(lambda file: BearerTokens(file) and fi
 class HttpSettings(Section):
     """`[http]`: the address, access and limits of the HTTP server."""
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, AfterValidator(lambda host: host.strip("[]"))] = "127.0.0.1"
     """The address to listen on."""
     port: int = Field(8000, ge=0, le=65535)
     """The port to listen on; 0 takes a free one."""
@@ -234,6 +234,8 @@ class HttpSettings(Section):
     """The prefix under which a proxy serves it, such as `/perceptron`."""
     allowed_origins: list[str] = Field([])
     """Sites whose pages may send requests, such as `https://example.com`; `*` allows all."""
+    cors_headers: list[str] = Field([])
+    """Headers that these pages may send besides content-type, content-encoding and authorization: `traceparent`."""
 
     @model_validator(mode="after")
     def _validate(self) -> Self:

@@ -16,7 +16,7 @@ from service.credentials import failure_reason, opener, trust_only
 from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, Rejected
 from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
-from service.text import printable, quantity
+from service.text import host_and_port, printable, quantity
 from service.tools.files import Events, JsonLines, in_batches, raise_bad_line
 
 TIMEOUT = 30.0
@@ -31,8 +31,8 @@ def _service_url(settings: Settings, url: str | None) -> str:
         if "@" in url or not full.startswith(("http://", "https://")):  # errors show it, so it may have no password
             raise ConfigurationError("--url: expected http://HOST:PORT or https://HOST:PORT, without a login")
         return full.rstrip("/")
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)  # noqa: S104
-    return f"{settings.http.scheme}://{host}:{settings.http.port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.http.host, settings.http.host)  # noqa: S104
+    return f"{settings.http.scheme}://{host_and_port(host, settings.http.port)}"
 
 
 def request_json(settings: Settings, address: str | None, path: str, body: Any = None) -> Any:

@@ -23,6 +23,7 @@ NOWHERE = "127.0.0.1:1"
     [
         (["run"], "topics: name at least one"),
         (["run", "-t", "x", "-b", "localhost"], "kafka.bootstrap_servers: expected HOST:PORT"),
+        (["run", "-t", "x", "-p", "0", "--host", "[::2]"], "http: cannot listen on [::2]:0: "),
         (["inspect"], "model: name one with -m MODEL"),
         (["learn"], "No such command 'learn'; see perceptron --help"),
         (["run", "-p", "http"], "Invalid value for '-p' / '--port': "),

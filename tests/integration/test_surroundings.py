@@ -57,6 +57,12 @@ def test_text_that_is_not_utf_8_is_one_line(where: str, tmp_path: Path) -> None:
     assert "expected text in UTF-8" in one_line(result.stderr.decode())
 
 
+def test_a_character_that_the_output_lacks_is_escaped(tmp_path: Path) -> None:
+    env = clean_environment(PYTHONIOENCODING="latin-1", PERCEPTRON_KAFKA__GROUP_ID="größe→")
+    result = command("config", stdout=subprocess.PIPE, cwd=tmp_path, env=env, encoding="latin-1")
+    assert (result.returncode, result.stderr, "größe\\u2192" in result.stdout) == (0, "", True)
+
+
 @pytest.fixture
 def start(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Start `perceptron run`; returns the process and a client of it."""
@@ -135,6 +141,16 @@ def test_a_signal_while_modules_are_imported_ends_the_process(number: int, code:
             process.send_signal(number)
             rest = [line for line in process.stderr if not line.startswith("import time:")]
             assert (process.wait(DEADLINE), rest) == (code, [])
+
+
+def test_a_signal_while_kernels_are_compiled_ends_the_process(tmp_path: Path) -> None:
+    env = clean_environment(NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    with subprocess.Popen([*COMMAND, "run", "-t", "t", "-p", "0"], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+                          env=env) as process:  # fmt: skip
+        assert process.stderr
+        next(line for line in process.stderr if "compiling" in line)
+        process.terminate()
+        assert process.wait(5) == 0
 
 
 @pytest.mark.parametrize(("limit", "size"), [(resource.RLIMIT_NOFILE, 20), (resource.RLIMIT_AS, 600 << 20)])

@@ -102,7 +102,7 @@ class Application:
         self.api.openapi_schema = openapi.with_schemas(self.api.openapi(), vars(problems) | vars(v1) | globals())
         self._entry: ASGIApp = self._answer
         if http.allowed_origins:
-            headers = ("authorization", "content-type", "content-encoding")
+            headers = ("authorization", "content-type", "content-encoding", *http.cors_headers)
             self._entry = CORSMiddleware(self._answer, http.allowed_origins, ("GET", "HEAD", "POST"), headers)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -116,8 +116,11 @@ async def test_a_bomb_holds_neither_the_loop_nor_memory() -> None:
 async def test_pages_of_listed_origins_may_send_requests() -> None:
     """CORS: preflight requests need no token, and predictions follow the same rule as other requests."""
     origin, other_origin = "origin: https://a.example\r\n", "origin: https://b.example\r\n"
-    preflight = "access-control-request-method: POST\r\naccess-control-request-headers: authorization,content-type\r\n"
-    settings = (HttpSettings(allowed_origins=origins) for origins in (["https://a.example"], [], ["*"]))
+    preflight = "access-control-request-method: POST\r\naccess-control-request-headers: authorization,traceparent\r\n"
+    settings = (
+        HttpSettings(allowed_origins=origins, cors_headers=["traceparent"])
+        for origins in (["https://a.example"], [], ["*"])
+    )
     one_origin, no_origin, any_origin = map(LocalServer, settings)
     async with one_origin.running(), no_origin.running(), any_origin.running():
         answer = await one_origin.ask(get(PREDICT, origin + preflight, "OPTIONS"))
