@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.credentials import CredentialProvider
-from redis.exceptions import AuthenticationError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -185,7 +185,7 @@ def redis_failure(error: Exception, login: str = "", secured: bool = False) -> s
         text = "no answer in time" + (" to the TLS handshake" if secured and "connecting" in str(cause) else "")
     elif isinstance(cause, RuntimeError):
         text = "the connection broke"
-    elif not isinstance(cause, RedisError | OSError):
+    elif not isinstance(cause, RedisError | RedisClusterException | OSError):
         text = "its reply is not one of Redis to this command"
     else:
         text = (os_cause(cause) if isinstance(cause, OSError) else str(cause)).rstrip(".") or name
