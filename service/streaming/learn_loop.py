@@ -267,10 +267,11 @@ class LearnLoop:
         assert head is not None  # noqa: S101 - the learner was restored from it
         recreated = head.source.recreated(model.source)
         resume_check.same_settings(self.log.model, head, self.identity, model.source)
-        resume_check.check_offsets(self.log, recreated, learner.next, bounds)
+        log = self.log.model, self.log.topic_of
+        resume_check.check_offsets(*log, head, learner.next, bounds, recreated)
         await resume_check.check_last_records(self.log, head, recreated, self.observer)
         if learner.join and learner.join.stored:
-            resume_check.check_held(self.log, learner.join.stored.rebuild, bounds)
+            resume_check.check_held(*log, learner.join.stored.rebuild, bounds)
         if learner.main.diverged:
             raise errors.Diverged(self.log.model, learner.main.diverged)
         # All records of an added partition are newer than the model.

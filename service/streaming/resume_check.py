@@ -1,7 +1,7 @@
 """Whether this process may continue a stored model: it needs the same cluster, settings and log."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from service.errors import AnotherCluster, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import AMENDABLE, OF_A_CANDIDATE, Identity
@@ -42,35 +42,52 @@ def settings_of_reset(model: str, required: Identity | None, identity: Identity)
         )
 
 
-def check_held(log: Log, rebuild: Mapping[PartitionId, int], bounds: Bounds) -> None:
+def check_held(
+    model: str, topic_of: Callable[[PartitionId], str], rebuild: Mapping[PartitionId, int], bounds: Bounds
+) -> None:
     """Raise LogLost if the log no longer has the records that a join remembers."""
     for partition, offset in sorted(rebuild.items()):
         begin, _ = bounds.get(partition, (offset, offset))
         if begin > offset:
             raise LogLost(
-                f"topic {log.topic_of(partition)}: partition {partition.number} begins at offset {begin}, and the join "
+                f"topic {topic_of(partition)}: partition {partition.number} begins at offset {begin}, and the join "
                 f"remembers records from {offset} on, so their events cannot be held again: `perceptron join drop -m "
-                f"{log.model} --yes` leaves them out"
+                f"{model} --yes` leaves them out"
             )
 
 
-def check_offsets(log: Log, recreated: bool, following: Mapping[PartitionId, int], bounds: Bounds) -> None:
+def check_offsets(
+    model: str,
+    topic_of: Callable[[PartitionId], str],
+    head: Head,
+    following: Mapping[PartitionId, int],
+    bounds: Bounds,
+    recreated: bool = False,
+) -> None:
     """Check that each partition of a log with these bounds still has the next offset to learn, or ends there.
 
     `following` has this offset by partition; it may be after the head's. `recreated` says whether the topic was
     created again. Raises LogLost and DependencyError.
     """
     for partition, offset in sorted(following.items()):
-        where = f"topic {log.topic_of(partition)}: partition {partition.number}"
+        where = f"topic {topic_of(partition)}: partition {partition.number}"
         if partition not in bounds and not recreated:
             # A topic never loses partitions: the group's leader does not know yet that one was added.
             raise DependencyError(f"{where}, which was learned, is not assigned to us yet", "kafka")
         begin, end = bounds.get(partition, (0, 0))
         if not begin <= offset <= end:
+            cure = f"`perceptron reset -m {model} --yes` forgets the model, so that it starts from scratch"
+            if head.kept and begin > offset and not recreated:
+                resume_at = [
+                    f"{p}:{first}" for p, (first, _) in sorted(bounds.items()) if first > following.get(p, first)
+                ]
+                cure = (
+                    f"`perceptron rollback -m {model} --to {head.kept[-1].version} --resume-at {','.join(resume_at)} "
+                    f"--yes` goes on without the records that are gone, and {cure}"
+                )
             raise LogLost(
                 f"{where} holds offsets {begin} to {end}, but the snapshot continues at {offset}: the log was trimmed "
-                f"or the topic recreated. `perceptron reset -m {log.model} --yes` forgets "
-                "the model, so that it starts from scratch"
+                f"or the topic recreated: {cure}"
             )
 
 

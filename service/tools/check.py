@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
@@ -24,7 +24,7 @@ from service.snapshots.head import Head, TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.connection import missing_right
 from service.streaming.kafka.health import find_coordinator
-from service.streaming.resume_check import same_settings
+from service.streaming.resume_check import check_held, check_offsets, same_settings
 from service.text import printable, quantity
 from service.tools.files import at
 from service.tools.suggest.field_profile import member_notes, profile_fields
@@ -94,7 +94,11 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     learned = {model: own for model, own in settings.model_topics.items() if topics.issuperset(own)}
     learned |= {topic: [topic] for topic in topics if settings.requests_topic(topic)}
     if reached:
-        await _check_stored(report, settings, sorted(learned))
+        async with settings.redis.store() as store:
+            for model, own in sorted(learned.items()):
+                with report.failing():
+                    if stored := await store.head(model):
+                        await _check_stored(report, settings, model, own, *stored)
     for model, own in sorted(learned.items()):
         for topic in own:
             with report.failing():
@@ -119,15 +123,19 @@ async def _check_topic(report: _Report, settings: Settings, name: str, right: st
     return report.say("warn", *(f"{cluster}: {missing_right(each, f'topic {name}')}" for each in lacking))
 
 
-async def _check_stored(report: _Report, settings: Settings, models: Iterable[str]) -> None:
-    """A line for each stored model: whether it goes on here, under these settings."""
-    async with settings.redis.store() as store:
-        for model in models:
-            with report.failing():
-                if stored := await store.head(model):
-                    head, here = Head.decode_current(model, *stored), TopicIdentity(await settings.kafka.cluster.id())
-                    same_settings(model, head, settings.model_settings(model).identity(), here)
-                    report.say("ok", f"model {model}: goes on with version {head.version}")
+async def _check_stored(
+    report: _Report, settings: Settings, model: str, topics: Sequence[str], digest: str, data: bytes
+) -> None:
+    """Print whether a stored model goes on here, with these topics, under these settings; raises PerceptronError."""
+    head, cluster = Head.decode_current(model, digest, data), settings.kafka.cluster
+    same_settings(model, head, settings.model_settings(model).identity(), TopicIdentity(await cluster.id()))
+    following = {partition: position.offset for partition, position in head.next.items()}
+    log = model, lambda partition: partition.topic or topics[0]
+    async with cluster.reader(model, topics, DataError(f"model {model}: its topic is gone")) as reader:
+        check_offsets(*log, head, following, reader.bounds)
+        if head.join:
+            check_held(*log, head.join.rebuild, reader.bounds)
+    report.say("ok", f"model {model}: goes on with version {head.version}")
 
 
 async def _check_records(report: _Report, settings: Settings, model: str, topic: str, labels: bool) -> None:

@@ -1,6 +1,7 @@
 """Rollback to a kept version, with and without a hole, under a running learner."""
 
 import asyncio
+import re
 import signal
 
 import pytest
@@ -83,6 +84,29 @@ async def test_records_in_a_gap_are_never_learned(run: Run, tool: Tool, producer
     assert_model_is_fold(Fold().fold(events), restarted.model(), restarted.weights())
     result = await tool("verify")
     assert (result.returncode, "equal, bit for bit" in result.stdout) == (0, True)
+
+
+async def test_a_model_outlives_records_that_retention_deleted_while_it_was_down(
+    run: Run, tool: Tool, producer: AIOKafkaProducer, kafka: Server, topic: str
+) -> None:
+    """The same sentence in `check` and in a running process names the rollback first, which works as it stands."""
+    service = await asyncio.to_thread(run().up)
+    events = random_events(300)
+    await send(producer, topic, events[:100])
+    await asyncio.to_thread(service.wait_for, 100)
+    assert await asyncio.to_thread(service.stop) == 0
+    await send(producer, topic, events[100:])
+    await trim(kafka, topic, 150)
+    checked = await tool("check")
+    service = await asyncio.to_thread(run().up)
+    reason = await asyncio.to_thread(wait, lambda: service.model()["stopped"], "it stops learning")
+    assert (checked.returncode, f"\nfail  {reason}\n" in checked.stdout) == (1, True), checked.stdout
+    rollback, reset = re.findall("`perceptron (.+?)`", reason)
+    assert (reset, "--resume-at 0:150 " in rollback) == (f"reset -m {topic} --yes", True)
+    result = await tool(*rollback.replace(f"-m {topic} ", "").split())  # the tool names the model
+    assert result.returncode == 0, result.stderr
+    await asyncio.to_thread(wait_for_covered, service, [0, 100], [150, 300])
+    assert_model_is_fold(Fold().fold([*events[:100], *events[150:]]), service.model(), service.weights())
 
 
 async def test_a_record_that_ruins_a_scale_is_named_and_can_be_left_out(
