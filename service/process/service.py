@@ -284,7 +284,7 @@ class Process:
         status = ModelStatus(
             lambda: self._store.failure,
             lambda: learns and (self._member is None or self._member.awaits_assignment(topic)),
-            lambda: self._member.missing_resource(topic) if learns and self._member else "",
+            lambda: self._member.missing_topic(topic) if learns and self._member else "",
         )
         own = self._settings.model_settings(alias if topic == before_reset(alias) else topic)
         model, options = Model(topic, status), own.options()

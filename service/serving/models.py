@@ -82,8 +82,8 @@ class ModelStatus:
     """Returns why the store could not be read last; or ''."""
     awaits_assignment: Callable[[], bool] = bool
     """Returns True while the group has not yet assigned this model's topic."""
-    missing_resource: Callable[[], str] = str
-    """Returns what somebody must make before this process can learn the model, such as its topic; or ''."""
+    missing_topic: Callable[[], str] = str
+    """Returns a topic of the model that does not exist; or ''."""
     stopped: str | None = None
     """Why learning stopped, here or in the process that saved the newest snapshot."""
     unusable: str | None = None
@@ -100,8 +100,9 @@ class ModelStatus:
             return f"the model cannot answer: {why}"
         if failure := self.store_failure():
             return f"no snapshot could be read yet: {failure}"
-        missing = self.missing_resource()
-        return f"the model has no snapshot yet{': ' * bool(missing)}{missing}"
+        missing = self.missing_topic()
+        why = f": topic {missing} does not exist; create it, or run with --create-topics" if missing else ""
+        return f"the model has no snapshot yet{why}"
 
 
 class Model:

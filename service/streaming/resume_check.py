@@ -42,6 +42,14 @@ def settings_of_reset(model: str, required: Identity | None, identity: Identity)
         )
 
 
+def topic_lost(model: str, topic: str) -> str:
+    """The sentence about a stored model whose topic does not exist."""
+    return (
+        f"topic {topic} does not exist, so model {model} learns nothing: restore the topic with its records, or forget "
+        f"the model with `perceptron reset -m {model} --yes`"
+    )
+
+
 def check_held(
     model: str, topic_of: Callable[[PartitionId], str], rebuild: Mapping[PartitionId, int], bounds: Bounds
 ) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from service.errors import DataError, PerceptronError, Unauthorised
+from service.errors import DataError, LogLost, PerceptronError, Unauthorised
 from service.learning.columns.columns import columns_for
 from service.learning.evaluation.advice import repeated_ids
 from service.learning.events.event_reader import EventReader
@@ -24,7 +24,7 @@ from service.snapshots.head import Head, TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.connection import missing_right
 from service.streaming.kafka.health import find_coordinator
-from service.streaming.resume_check import check_held, check_offsets, same_settings
+from service.streaming.resume_check import check_held, check_offsets, same_settings, topic_lost
 from service.text import printable, quantity
 from service.tools.files import at
 from service.tools.suggest.field_profile import member_notes, profile_fields
@@ -85,21 +85,25 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     with report.failing():
         broker, _ = await find_coordinator(cluster, group, settings.kafka.session_timeout)
         report.say("ok", f"group {group}: broker {broker} coordinates it")
+    learned = {topic: [topic] for topic in topics if settings.requests_topic(topic)} | settings.model_topics
+    heads = dict[str, tuple[str, bytes]]()
+    if reached:
+        async with settings.redis.store() as store:
+            for model in learned:
+                with report.failing():
+                    if head := await store.head(model):
+                        heads[model] = head
     for model, own in settings.model_topics.items():
         log = settings.model_settings(model).predictions
         written = [dead_letter_topic(model), *([log.topic] if log else [])]
         for name, right in (*((topic, "Read") for topic in own), *((topic, "Write") for topic in written)):
             with report.failing():
-                await _check_topic(report, settings, name, right, name in topics)
-    learned = {model: own for model, own in settings.model_topics.items() if topics.issuperset(own)}
-    learned |= {topic: [topic] for topic in topics if settings.requests_topic(topic)}
-    if reached:
-        async with settings.redis.store() as store:
-            for model, own in sorted(learned.items()):
-                with report.failing():
-                    if stored := await store.head(model):
-                        await _check_stored(report, settings, model, own, *stored)
-    for model, own in sorted(learned.items()):
+                await _check_topic(report, settings, name, right, name in topics, model if model in heads else "")
+    learned = {model: own for model, own in sorted(learned.items()) if topics.issuperset(own)}
+    for model in filter(heads.get, learned):
+        with report.failing():
+            await _check_stored(report, settings, model, learned[model], *heads[model])
+    for model, own in learned.items():
         for topic in own:
             with report.failing():
                 await _check_records(report, settings, model, topic, topic != own[0])
@@ -109,10 +113,15 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     return report.failed
 
 
-async def _check_topic(report: _Report, settings: Settings, name: str, right: str, listed: bool) -> None:
-    """Print whether a topic exists and this user may use it; raises PerceptronError."""
+async def _check_topic(report: _Report, settings: Settings, name: str, right: str, listed: bool, stored: str) -> None:
+    """Print whether a topic exists and this user may use it; raises PerceptronError.
+
+    `stored` is the model that learns it if the store has that model, or ''.
+    """
     cluster = settings.kafka.cluster
     if not (listed or await cluster.partitions(name, right)):
+        if stored and right == "Read":
+            raise LogLost(topic_lost(stored, name))
         if not settings.create_topics:
             raise PerceptronError(f"topic {name} does not exist: create it, or run with --create-topics")
         return report.say("ok", f"topic {name} will be created")
@@ -131,7 +140,7 @@ async def _check_stored(
     same_settings(model, head, settings.model_settings(model).identity(), TopicIdentity(await cluster.id()))
     following = {partition: position.offset for partition, position in head.next.items()}
     log = model, lambda partition: partition.topic or topics[0]
-    async with cluster.reader(model, topics, DataError(f"model {model}: its topic is gone")) as reader:
+    async with cluster.reader(model, topics, LogLost(topic_lost(model, topics[0]))) as reader:
         check_offsets(*log, head, following, reader.bounds)
         if head.join:
             check_held(*log, head.join.rebuild, reader.bounds)

@@ -11,7 +11,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Run, Running, create_topic, event, send, trim, wait
+from tests.conftest import Run, Running, create_topic, delete_topic, event, send, trim, wait
+from tests.integration.kept import Tool
 from tests.oracle import Fold
 
 pytestmark = pytest.mark.nightly
@@ -66,6 +67,28 @@ async def test_topics_that_match_a_pattern_are_learned_once_they_exist(
     assert sorted(names) == [f"{topic}-1", f"{topic}-2"]
     assert service.log.read_text().count("topic found") == 2
     assert not _is_logged(service, "no topic matches a pattern")
+
+
+async def test_a_topic_that_is_deleted_stops_its_model(
+    run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """The log, the model and `check` say so, and nothing creates it again. Another topic of the name is recognised."""
+    service = await asyncio.to_thread(run("create_topics = true").up)
+    await send(producer, topic, [event({"a": i}, i % 2) for i in range(20)])
+    await asyncio.to_thread(service.wait_for, 20)
+    await delete_topic(kafka, topic)
+    reason = await asyncio.to_thread(wait, lambda: service.model()["stopped"], "it stops", 30)
+    assert f"topic {topic} does not exist" in reason
+    assert (service.is_ok("/readyz"), service.predict({"features": {"a": 1}}).status_code) == (True, 200)
+    learning = f'perceptron_learning{{model="{topic}"}}'
+    await asyncio.to_thread(wait, lambda: service.metrics()[learning] == 0, "it does not learn", 30)
+    [line] = [line for line in service.log.read_text().splitlines() if reason in line]
+    assert "[warning  ]" in line
+    checked = await tool("check", settings=service.config)
+    assert (checked.returncode, f"\nfail  {reason}\n" in checked.stdout) == (1, True), checked.stdout
+    await create_topic(kafka, topic)
+    other = "holds offsets 0 to 0, but the snapshot continues at 20"
+    await asyncio.to_thread(wait, lambda: other in str(service.model()["stopped"]), "the new topic is recognised")
 
 
 @pytest.mark.long

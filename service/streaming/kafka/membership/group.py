@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Unauthorised
 from service.streaming.dead_letters import dead_letter_topic
@@ -23,6 +24,7 @@ from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.health import Health
 from service.streaming.kafka.membership.assignor import whole_topics
 from service.streaming.kafka.model_log import ModelLog
+from service.streaming.resume_check import topic_lost
 from service.streaming.supervision import SupervisedTasks
 
 COMMIT_SECONDS, LEAVE_SECONDS = 1.0, 2.0
@@ -30,7 +32,7 @@ COMMIT_SECONDS, LEAVE_SECONDS = 1.0, 2.0
 POLL_SECONDS = 1.0
 """The pause between two polls of the consumer, and the limit of a poll."""
 METADATA_SECONDS = 10
-"""How often the consumer looks for new partitions, and this process for new topics that a pattern matches."""
+"""How often the consumer looks for new partitions, and this process for new topics and deleted ones."""
 TOPIC_SECONDS = 1.0
 """How often this process looks for topics that do not exist yet."""
 _NO_MATCH = "no topic matches a pattern in topics yet: create one, or correct the pattern"
@@ -63,7 +65,6 @@ class GroupMember(ConsumerRebalanceListener):
         clients, cluster, session = self.clients, self.clients.cluster, int(self.session_timeout * 1000)
         self._requested = dict(self.models)
         """The topics of each model. Models whose topics match are added."""
-        self._listed = self._topics
         self._existing, self._absent, self._reported = set[str](), set[str](), set[str]()
         self._assignor: Any = whole_topics(self._requested)
         self._new_consumer = partial(
@@ -94,9 +95,9 @@ class GroupMember(ConsumerRebalanceListener):
         """Whether a model is ours or may become ours: the group has not assigned it to another member."""
         return not self.health.joined or bool(self.logs[model].assigned)
 
-    def missing_resource(self, model: str) -> str:
-        """A sentence that says what is missing before this model can be learned; "" if nothing is."""
-        return "" if self._absent.isdisjoint(self._requested[model]) else _NOT_THERE
+    def missing_topic(self, model: str) -> str:
+        """The first topic of this model that does not exist; "" if all do."""
+        return next((topic for topic in self._requested[model] if topic in self._absent), "")
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Self]:
@@ -143,10 +144,10 @@ class GroupMember(ConsumerRebalanceListener):
             log.wake()
 
     async def _subscribe(self, add: Callable[[ModelLog], None]) -> None:
-        """Subscribe to the requested topics as they come to exist."""
+        """Subscribe to the requested topics as they come to exist, and report those that do not, or no longer."""
         subscribed = self.health.subscribed
-        while self.matches or subscribed < self._topics:
-            pause = TOPIC_SECONDS if subscribed < self._topics else METADATA_SECONDS
+        while True:
+            pause = TOPIC_SECONDS if self._absent or subscribed < self._topics else METADATA_SECONDS
             try:
                 async with self.clients.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
                     existing = await self._find_topics()
@@ -160,7 +161,8 @@ class GroupMember(ConsumerRebalanceListener):
                     if await self._provide_missing():
                         pause = 0.1
             except DependencyError as error:
-                self._warn_once(str(error))
+                if self.matches or subscribed < self._topics:  # else `health` reports the outage
+                    self._warn_once(str(error))
             await asyncio.sleep(pause)
 
     @property
@@ -170,7 +172,10 @@ class GroupMember(ConsumerRebalanceListener):
 
     async def _find_topics(self) -> set[str]:
         """The topics of the models that exist; adds a model for each other topic that is requested by `matches`."""
-        self._existing = set((await self.clients.query_client.fetch_all_metadata()).topics())
+        client, letters = self.clients.query_client, map(dead_letter_topic, self._requested)
+        request = MetadataRequest(None if self.matches else [*self._topics, *letters], False)
+        answer = await client.send(client.get_random_node(), request)
+        self._existing = {name for code, name, *_ in answer.topics if not code}
         self._absent -= self._existing
         if self.matches:
             matching = sorted(filter(self.matches, self._existing))
@@ -184,23 +189,28 @@ class GroupMember(ConsumerRebalanceListener):
 
         Returns whether topics were created.
         """
-        requested = self._topics
+        requested, subscribed = self._topics, self.health.subscribed
         letters = map(dead_letter_topic, self._requested)
         missing = [name for name in (*sorted(requested), *letters) if name not in self._existing]
-        if self.create:
-            # A topic that a pattern matched, and that is gone, was deleted by somebody: do not create it again.
-            ours = [name for name in missing if name in self._listed or name not in requested]
-            if ours:
-                await self.clients.cluster.create_topics(ours)
-                self.logger.info("topics created", topics=ours)
-            return bool(ours)
+        # A topic that was there was deleted by somebody: do not create it again.
+        if self.create and (new := [name for name in missing if name not in subscribed]):
+            await self.clients.cluster.create_topics(new)
+            self.logger.info("topics created", topics=new)
+            return True
+        self._reported.intersection_update(missing)
         for name in missing:
             if name not in self._reported:
                 is_read = name in requested
                 try:
-                    await self.clients.cluster.partitions(name, "Read" if is_read else "Write")
-                    self._absent.add(name)
-                    self.logger.warning(_NOT_THERE if is_read else _NO_LETTERS, topic=name)
+                    if await self.clients.cluster.partitions(name, "Read" if is_read else "Write"):
+                        continue  # it is there now
+                    if is_read:
+                        self._absent.add(name)
+                    if name not in subscribed:
+                        self.logger.warning(_NOT_THERE if is_read else _NO_LETTERS, topic=name)
+                    for model in self._requested if name in subscribed else ():
+                        if name in self._requested[model]:
+                            self.logger.warning(topic_lost(model, name))
                 except Unauthorised as error:  # the topic may exist
                     self.logger.warning(str(error))
                 self._reported.add(name)
