@@ -99,7 +99,8 @@ file, the default. The file is `perceptron.toml` in the working folder, or `-c F
 
 In the environment two underscores go one level down: `PERCEPTRON_KAFKA__GROUP_ID` is `group_id` in the table `[kafka]`.
 Lists and tables are JSON there, but for `topics` and `redis.sentinels`, which take commas. A model's own settings are
-`PERCEPTRON_MODELS__NAME__…`, where its name is in small letters.
+`PERCEPTRON_MODELS__NAME__…`, where its name is in small letters. Names with capitals or dots need JSON:
+`PERCEPTRON_MODELS='{{"Offers.v2": {{"eta": 2.0}}}}'`.
 
 What is set and is no setting is refused, in the file as in a variable with `__` in its name. Another variable that
 begins with `PERCEPTRON_` may be somebody else's, as those that Kubernetes gives a pod: it is warned of if its name is

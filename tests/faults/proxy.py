@@ -150,6 +150,8 @@ class KafkaProxy(Proxy):
         """Connections are numbered; requests are held back on those up to `_last_held`."""
         self.max_idle_seconds = float("inf")
         """After a longer pause a connection stays open but forwards nothing, as if a load balancer had dropped it."""
+        self.reply_seconds: Mapping[int, float] = {}
+        """By how many seconds the replies to requests with these API keys are delayed."""
 
     def hold(self, requests: Mapping[int, bytes], *, old: bool = False) -> None:
         """Hold back requests with these API keys and bytes; if `old`, only on connections that are open now."""
@@ -159,7 +161,7 @@ class KafkaProxy(Proxy):
 
     def heal(self) -> None:
         """End every fault, and forward the requests that were held back."""
-        self._held = {}
+        self._held, self.reply_seconds = {}, {}
         self._call(self._healed.set)
         super().heal()
 
@@ -189,4 +191,5 @@ class KafkaProxy(Proxy):
                 reply = await answers.readexactly(int.from_bytes(await answers.readexactly(4)))
                 request = sent.popleft()
                 reply = self.alter(*request, reply) if self.alter else reply
+                await asyncio.sleep(self.reply_seconds.get(request[0], 0.0))
                 yield len(reply).to_bytes(4) + reply

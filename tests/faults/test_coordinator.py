@@ -18,23 +18,25 @@ from service.streaming.kafka.cluster import Cluster, connected_clients
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.kafka.membership.assignor import whole_topics
 from service.streaming.kafka.membership.group import GroupMember
-from tests.conftest import DEADLINE, Running, create_both_topics, perceptron, until, wait
+from tests.conftest import DEADLINE, Run, Running, create_both_topics, event, perceptron, send, until, wait
 from tests.faults.proxy import KafkaProxy
 
 pytestmark = pytest.mark.nightly
 
 SESSION_SECONDS = 6.0
-FETCH, LIST_OFFSETS, FIND_COORDINATOR, JOIN_GROUP = 1, 2, 10, 11
+FETCH, LIST_OFFSETS, FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP = 1, 2, 10, 11, 14
 
 
 class Member:
     """A member of a group without the rest of a process, which keeps its reports."""
 
-    def __init__(self, address: str, group: str, topics: list[str], watchdog: float = 60.0) -> None:
+    def __init__(
+        self, address: str, group: str, topics: list[str], watchdog: float = 60.0, session: float = SESSION_SECONDS
+    ) -> None:
         self._address, self._stopping, self._logger = address, asyncio.Event(), CapturingLogger()
         self._new_member = partial(
             GroupMember, group=group, models={topic: [topic] for topic in topics}, logger=self._logger,
-            stopping=self._stopping, session_timeout=SESSION_SECONDS, watchdog=watchdog,
+            stopping=self._stopping, session_timeout=session, watchdog=watchdog,
         )  # fmt: skip
 
     @property
@@ -134,7 +136,7 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, proxy: KafkaPro
         checks = [find_coordinator(Cluster(proxy.address), f"{name}-{topic}", SESSION_SECONDS) for name in members]
         for error in await asyncio.gather(*checks, return_exceptions=True):
             assert isinstance(error, DependencyError)
-            assert str(error).endswith("no answer in time")
+            assert "no answer in time" in str(error)
         proxy.heal()
         for name, member in members.items():
             await until(member.is_well, f"{name}: it is in its group")
@@ -199,6 +201,73 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
     finally:
         go_on.set()
         await slow.stop()
+
+
+async def test_a_coordinator_slower_than_the_session(kafka: Server, proxy: KafkaProxy, topic: str) -> None:
+    """No member stays in the group. The log names the setting, and a member that has it longer joins."""
+    await create_both_topics(kafka, topic)
+    proxy.reply_seconds = dict.fromkeys((JOIN_GROUP, SYNC_GROUP), SESSION_SECONDS + 2)
+    cure = "takes longer than kafka.session_timeout (6 s), raise that"
+    member = Member(proxy.address, f"g-{topic}", [topic])
+    async with member.running():
+        await until(partial(member.reports_with, cure), "the log names the setting")
+        patient = Member(proxy.address, f"h-{topic}", [topic], session=3 * SESSION_SECONDS)
+        async with patient.running():
+            await until(patient.is_well, "it is in its group")
+            await asyncio.sleep(SESSION_SECONDS)
+            assert (patient.is_well(), member.holds) == (True, 0)
+            proxy.heal()
+            await until(member.is_well, "the other one is in its group too")
+
+
+async def heartbeat(kafka: Server, group: str, topic: str, epoch: int) -> None:
+    """ConsumerGroupHeartbeat of a member in the newer protocol (KIP-848): join with epoch 0, leave with -1."""
+
+    def compact(text: str) -> bytes:
+        return bytes([len(text) + 1]) + text.encode()
+
+    member = compact(group) + compact("new") + epoch.to_bytes(4, signed=True) + bytes(2) + (60_000).to_bytes(4)
+    request = b"\x00\x44" + bytes(6) + b"\xff\xff\x00" + member + b"\x02" + compact(topic) + b"\x00\x01\x00"
+    reader, writer = await asyncio.open_connection("127.0.0.1", kafka.port)
+    writer.write(len(request).to_bytes(4) + request)
+    reply = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+    writer.close()
+    assert reply[9:11] == bytes(2), reply
+
+
+@contextlib.asynccontextmanager
+async def member_of_another_protocol(kafka: Server, group: str, topic: str, newer: bool) -> AsyncIterator[None]:
+    if newer:
+        await heartbeat(kafka, group, topic, 0)
+        yield
+        await heartbeat(kafka, group, topic, -1)
+    else:
+        async with AIOKafkaConsumer(topic, bootstrap_servers=kafka.address, group_id=group):
+            yield
+
+
+@pytest.mark.parametrize("newer", [False, True], ids=["classic", "kip-848"])
+async def test_another_member_of_the_group_has_another_protocol(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, newer: bool
+) -> None:
+    """One line says so and names the cure. Predictions go on, and learning starts when that member is gone."""
+    service = await asyncio.to_thread(run().up)
+    await send(producer, topic, [event({"a": 1}, 1)] * 10)
+    await asyncio.to_thread(service.wait_for, 10)
+    assert await asyncio.to_thread(service.stop) == 0
+    async with member_of_another_protocol(kafka, f"g-{topic}", topic, newer):
+        await send(producer, topic, [event({"a": 1}, 1)] * 10)
+        service = await asyncio.to_thread(run().up)
+        cure = "uses another protocol, as a console consumer does: stop it, or set another kafka.group_id"
+        await asyncio.to_thread(wait, lambda: cure in service.log.read_text(), "the log names the cause")
+        await asyncio.sleep(2 * SESSION_SECONDS)  # longer than it would wait for a member that is slow
+        assert service.predict({"features": {"a": 1}}).status_code == 200
+        assert service.model()["events"] == 10
+        warnings = [line for line in service.log.read_text().splitlines() if "[warning" in line or "[error" in line]
+        assert len(warnings) == 1, warnings
+        assert newer or run_check(service)[0] == 3
+    await asyncio.to_thread(service.wait_for, 20)
+    assert "Kafka answers again" not in service.log.read_text()
 
 
 async def test_connections_that_are_silent_are_replaced(kafka: Server, proxy: KafkaProxy, topic: str) -> None:

@@ -147,6 +147,11 @@ def kafka_failure(error: Exception, right: str = "Read") -> str:
         return missing_right(right, f"topic {topics if isinstance(topics, str) else ', '.join(sorted(topics))}".strip())
     if isinstance(error, errors.GroupAuthorizationFailedError):
         return missing_right("Read", "the group (kafka.group_id)")
+    if isinstance(error, errors.InconsistentGroupProtocolError):
+        return (
+            "another member of this consumer group uses another protocol, as a console consumer does: stop it, or set "
+            "another kafka.group_id"
+        )
     if isinstance(error, errors.InvalidSessionTimeoutError):
         return "kafka.session_timeout is outside the broker's limits (group.min.session.timeout.ms, 6 s by default)"
     if isinstance(error, errors.GroupCoordinatorNotAvailableError):

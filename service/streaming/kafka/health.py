@@ -19,7 +19,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocol
-from aiokafka.errors import KafkaError, NoError, UnknownMemberIdError, for_code
+from aiokafka.errors import InconsistentGroupProtocolError, KafkaError, NoError, UnknownMemberIdError, for_code
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
@@ -67,12 +67,13 @@ class Health:
         """Whether the group has told us which topics are ours, even if none, and has not revoked them."""
         self._warn_once = cache(self.logger.warning)
         """Logs a text only once until all is well."""
+        self._inform_once = cache(self.logger.info)
         self._silent_since: float | None = None
         """Since when our own requests fail although requests of fresh clients succeed."""
 
     async def run(self, logs: Mapping[str, ModelLog]) -> None:
         """Check for as long as the process runs; raises Stuck."""
-        outside = time.monotonic()
+        self._outside_since = time.monotonic()
         while True:
             assigned = [each for log in logs.values() for each in log.assigned.values()]
             partitions = sorted({each.tp for each in assigned})
@@ -92,8 +93,8 @@ class Health:
             if inside and not missing:
                 self._warn_once.cache_clear()
             if inside or missing or not self.subscribed:
-                outside = time.monotonic()
-            elif (seconds := time.monotonic() - outside) > OUTSIDE_SECONDS:
+                self._outside_since = time.monotonic()
+            elif (seconds := time.monotonic() - self._outside_since) > OUTSIDE_SECONDS:
                 missing = await self._why_outside(seconds)
             if self.missing_since and not missing:
                 self.logger.warning("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
@@ -127,13 +128,20 @@ class Health:
         try:
             broker, state = await find_coordinator(self.clients.cluster, self.group, self.session_timeout)
         except DependencyError as error:
-            self._note_missing(error)
-            return error
+            if not isinstance(error.__cause__, InconsistentGroupProtocolError):
+                self._note_missing(error)
+                return error
+            self._warn_once(str(error))
+            self._outside_since = time.monotonic()  # no other member is slow
+            return None
         if seconds > 1.5 * self.session_timeout:  # the group waits as long for a member that was killed
             self._warn_once(
                 f"group {self.group} has not let this process in yet, though its coordinator, broker {broker}, "
-                f"answers: it is {state}, in Kafka's words, so another member is slow to join again"
+                f"answers: it is {state}, in Kafka's words, so another member is slow to join again; "
+                f"{_cure_of_slow_answers(self.session_timeout)}"
             )
+        else:
+            self._inform_once("waiting for the group: a member that left is waited for up to kafka.session_timeout")
         return None
 
     async def _watch_silence(self, partitions: Sequence[TopicPartition]) -> None:
@@ -181,6 +189,10 @@ def _stuck(what: str, seconds: float) -> Stuck:
     return Stuck(f"{what} {seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one continues")
 
 
+def _cure_of_slow_answers(session_timeout: float) -> str:
+    return f"if JoinGroup or SyncGroup takes longer than kafka.session_timeout ({session_timeout:g} s), raise that"
+
+
 async def find_coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
     """Find a group's coordinator and ask to join; raises DependencyError with the likely cause.
 
@@ -192,11 +204,11 @@ async def find_coordinator(cluster: Cluster, group: str, session_timeout: float)
     join = JoinGroupRequest(group, session, session, PROBE_MEMBER, None, ConsumerProtocol.PROTOCOL_TYPE, [(NAME, b"")])
     async with cluster.connected() as client:
         while True:
-            where = f"{cluster}: group {group} cannot be joined"
+            where, cure = f"{cluster}: group {group} cannot be joined", ""
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
                     broker = await client.coordinator_lookup(CoordinationType.GROUP, group)
-                    where = f"{where} at broker {broker}"
+                    where, cure = f"{where} at broker {broker}", f"; {_cure_of_slow_answers(session_timeout)}"
                     error = for_code((await client.send(broker, join)).error_code)
                     if error not in (NoError, UnknownMemberIdError):
                         raise error(group)
@@ -205,5 +217,6 @@ async def find_coordinator(cluster: Cluster, group: str, session_timeout: float)
             except (KafkaError, TimeoutError) as error:
                 # The first group of a new broker waits a moment for the topic __consumer_offsets.
                 if isinstance(error, TimeoutError) or not error.retriable or time.monotonic() > deadline:
-                    raise DependencyError(f"{where}: {kafka_failure(error)}", "kafka") from error
+                    slow = cure if isinstance(error, TimeoutError) else ""
+                    raise DependencyError(f"{where}: {kafka_failure(error)}{slow}", "kafka") from error
             await asyncio.sleep(RETRY_SECONDS)

@@ -283,6 +283,15 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, v
         load(None, {"topics": ["a"]})
 
 
+def test_a_variable_as_json_names_models_with_dots_and_capitals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file's settings of the same model stay."""
+    Path("perceptron.toml").write_text("[models.'Offers.v2']\nwindow = 7\n")
+    monkeypatch.setenv("PERCEPTRON_MODELS", '{"Offers.v2": {"topic": "Offers", "eta": 2.0}}')
+    settings = load(None, {})
+    own = settings.model_settings("Offers.v2")
+    assert (settings.model_topics, own.eta, own.window) == ({"Offers.v2": ["Offers"]}, 2.0, 7)
+
+
 @pytest.mark.parametrize("name", ["PERCEPTRON_FOO__BAR", "PERCEPTRON_TOPICS__A", "PERCEPTRON_KAFKA__FOO"])
 def test_a_variable_within_a_table_is_refused_as_in_the_file(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A variable outside all tables may be another program's: a warning follows only if it resembles a setting."""

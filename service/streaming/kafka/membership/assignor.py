@@ -103,6 +103,8 @@ def whole_topics(models: Mapping[str, Iterable[str]]) -> type[AbstractPartitionA
         claim = Claim()
         lacking: Collection[str] = ()
         """Models that other members learn from a topic of this member, which its settings lack."""
+        is_foreign = False
+        """Whether another assignor made the last assignment, such as a broker's for a group of the newer protocol."""
 
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> Any:
@@ -147,6 +149,7 @@ def whole_topics(models: Mapping[str, Iterable[str]]) -> type[AbstractPartitionA
         @classmethod
         def on_assignment(cls, assignment: Any) -> None:
             """Remember what this member holds, for the next rebalance, and which models it lacks."""
+            cls.is_foreign = assignment.user_data is None
             cls.claim = Claim(time.time(), frozenset(topic for topic, _ in assignment.assignment))
             cls.lacking = (assignment.user_data or b"").decode().split()
 

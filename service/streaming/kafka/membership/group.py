@@ -13,13 +13,13 @@ from functools import cache, partial
 from typing import Any, Self
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import InconsistentGroupProtocolError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Unauthorised
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.cluster import ANSWER_SECONDS, KafkaClients, close_clients
-from service.streaming.kafka.connection import MALFORMED
+from service.streaming.kafka.connection import MALFORMED, UNAUTHORISED, kafka_failure
 from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.health import Health
 from service.streaming.kafka.membership.assignor import whole_topics
@@ -88,7 +88,8 @@ class GroupMember(ConsumerRebalanceListener):
         self._new_log = partial(ModelLog, clients, self._fetcher, self.stopping, self.predictions_wait)
         self.logs = {model: self._new_log(model, topics) for model, topics in self.models.items()}
         self._committed: dict[TopicPartition, int] = {}
-        self._warn_once, self._inform_once = cache(self.logger.warning), cache(self.logger.info)
+        self._was_foreign = False
+        self._warn_once = cache(self.logger.warning)
         self.health = Health(clients, self._fetcher, self.group, self.logger, self.session_timeout, self.watchdog)
 
     def awaits_assignment(self, model: str) -> bool:
@@ -232,6 +233,12 @@ class GroupMember(ConsumerRebalanceListener):
         for tp in assigned:
             self._consumer.seek(tp, 0)
         self._consumer.pause(*assigned)
+        if self._assignor.is_foreign:
+            assigned = []
+            if not self._was_foreign:
+                why = kafka_failure(InconsistentGroupProtocolError())
+                self.logger.warning(f"group {self.group} gives its members parts of models: {why}")
+        self._was_foreign = self._assignor.is_foreign
         self.health.joined = True
         for log in self.logs.values():
             log.assign(assigned)
@@ -256,14 +263,12 @@ class GroupMember(ConsumerRebalanceListener):
                             await self._consumer.getmany(timeout_ms=0)
             except DependencyError as error:
                 replace = True
-                if not isinstance(error, Unauthorised):  # `health` reports a missing right
+                if not isinstance(error.__cause__, (*UNAUTHORISED, InconsistentGroupProtocolError)):  # `health` does
                     self._warn_once(f"{error}; joining again")
             else:
                 with suppress(KafkaError, OSError, *MALFORMED):
                     await self._commit()
             await asyncio.sleep(POLL_SECONDS)
-            if self.health.subscribed and not self.health.joined:
-                self._inform_once("waiting for the group: a member that left is waited for up to kafka.session_timeout")
 
     async def _replace_consumer(self) -> None:
         """Leave the group once the logs are released, and join it with a new consumer."""
