@@ -85,7 +85,7 @@ JOIN_COUNTERS = {
     "expired_events": ("expired", "Events whose window ended without a label, or before they came."),
     "repeated_events": ("repeated", "Events whose id was there already."),
     "dropped_events": ("dropped", "Events that were dropped for want of room."),
-    "future_records": ("set_aside", "Records whose timestamp was far ahead of the others when they came."),
+    "set_aside_records": ("set_aside", "Records whose timestamp was far ahead of the others when they came."),
 }
 """Counters of models with a join, by the outcome that they count."""
 CANDIDATE_GAUGES = {
@@ -145,7 +145,9 @@ class Metrics(Collector):
         self.requests = timer("http_request_duration_seconds", "Requests, by route.", ["route", "method", "code"])
         self.saving = timer("snapshot_duration_seconds", "Accepted saves.", ["model"], buckets=SAVE_BUCKETS)
         self.slices = timer("slice_duration_seconds", "Slices: records learned in one turn.", ["model"])
-        delay = "From the timestamp to learning, for the last record of each slice."
+        text = "Records whose timestamp was more than a minute ahead of the process's clock."
+        self.future_records = counter("future_records", text, ["model"])
+        delay = "From the timestamp to learning, for the last record of each slice, unless not set or in the future."
         self.delays = timer("event_delay_seconds", delay, ["model"], buckets=DELAY_BUCKETS)
         self.loop_lag = gauge("event_loop_lag_seconds", "How late the event loop last woke up.")
         gauge("build_info", "The running release.", ["version"]).labels(version).set(1)

@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from msgspec.structs import asdict
+from numpy.typing import NDArray
 
 from service.errors import DataError, DependencyError, LogGap
 from service.learning.evaluation.advice import advice
@@ -28,6 +30,8 @@ REWINDS = {
 """Why state is dropped, by the metric's label."""
 LOGGED_ADVICE = "columns", "accuracy", "recall", "kind of "
 """The advice that the log has too, once."""
+MAX_SKEW_SECONDS = 60.0
+"""A record whose timestamp is further ahead of this process's clock is from the future."""
 LARGE_SAVE_BYTES, LARGE_RECORD_SECONDS = 4 << 20, 0.002
 """Bytes of a save, and seconds of learning a record, from which freed memory goes back to the system."""
 
@@ -55,7 +59,8 @@ class ModelObserver:
             metrics.snapshots.labels(model.name, result)
         for cause in REWINDS:
             metrics.rewinds.labels(model.name, cause)
-        metrics.gaps.labels(model.name)
+        for counter in (metrics.gaps, metrics.future_records):
+            counter.labels(model.name)
         self._large = False
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
@@ -73,8 +78,14 @@ class ModelObserver:
             self._model.learning_here = False
             self._log.info("no longer learning", version=self._model.answering and self._model.answering.head.version)
 
-    def learned(self, records: int, seconds: float, delay: float) -> None:
+    def learned(self, timestamps: NDArray[np.int64], seconds: float) -> None:
         self._recovered("kafka")
+        records, now = len(timestamps), time.time()
+        is_future = timestamps > 1000 * (now + MAX_SKEW_SECONDS)
+        if future := int(is_future.sum()):
+            self._metrics.future_records.labels(self._model.name).inc(future)
+        if records and timestamps[-1] > 0 and not is_future[-1]:  # a producer may set no timestamp, which is -1 or 0
+            self._metrics.delays.labels(self._model.name).observe(max(0.0, now - timestamps[-1] / 1000))
         recent = self._rejections
         if (has_changed := recent.add_records(records)) and recent.are_most:
             newest = self._model.status.set_aside[max(recent.reasons, key=recent.reasons.__getitem__)]
@@ -87,7 +98,6 @@ class ModelObserver:
             )
         elif has_changed:
             self._log.info("most records are accepted again")
-        self._metrics.delays.labels(self._model.name).observe(max(0.0, delay))
         self._metrics.slices.labels(self._model.name).observe(seconds)
         self._large |= seconds >= LARGE_RECORD_SECONDS * max(records, 1)
 

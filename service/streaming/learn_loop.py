@@ -320,9 +320,10 @@ class LearnLoop:
         """Which partition ended a day or more after records of others that come only now; "" if none did."""
         if len(model.last) < 2 or not polled:
             return ""
-        oldest = min(int(records.timestamps[0]) for records in polled.values())
+        oldest, now = min(int(records.timestamps[0]) for records in polled.values()), 1000 * self.clock.time()
         for partition in set(self.log.at_end()).intersection(model.last).difference(polled):
-            if (days := (model.last[partition].timestamp - oldest) / DAY_MS) >= 1:
+            days = (min(model.last[partition].timestamp, now) - oldest) / DAY_MS
+            if oldest > 0 and days >= 1:  # else a producer set no timestamp
                 return (
                     f"partition {partition} has ended, and others still have records {days:,.0f} days older, so "
                     'the model ends with what is old: event.order = "time" merges partitions by time'
@@ -397,8 +398,7 @@ class LearnLoop:
             self.observer.set_aside(letter)
         last = {records.place(i)[0]: i for i in records.ends(outcome.consumed)}
         model.last |= {p: resume_check.fingerprint(records.record(i)) for p, i in last.items()}
-        delay = self.clock.time() - int(records.timestamps[max(outcome.consumed, 1) - 1]) / 1000
-        self.observer.learned(outcome.consumed, self.clock.now() - started, delay)
+        self.observer.learned(slice_.timestamps[: outcome.consumed], self.clock.now() - started)
         if outcome.diverged:
             if model.learner.join:  # the record is applied in part: the last head answers
                 self._model = None

@@ -3,6 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from service.errors import DataError, DependencyError
 from service.learning.learner import Learner
 from service.learning.records import PartitionId
@@ -99,8 +102,8 @@ class Observer(Protocol):
     def released(self) -> None:
         """We no longer learn it."""
 
-    def learned(self, records: int, seconds: float, delay: float) -> None:
-        """A slice was learned, and its rejects published, in `seconds`; its last record is `delay` seconds old."""
+    def learned(self, timestamps: NDArray[np.int64], seconds: float) -> None:
+        """A slice of records with these timestamps (ms since 1970) was learned, and its rejects published."""
 
     def saved(self, saved: AcceptedSave) -> None:
         """A save was accepted."""
