@@ -333,7 +333,7 @@ def metrics() -> str:
     follower.begin({P0: 0})
     model = static_model("m", follower, 1.0)
     assert model.answering is not None  # noqa: S101 - a static model has one
-    figures = ModelFigures(Description.from_model(model, model.answering), follower.main.counts, 1.0, {}, 0)
+    figures = ModelFigures(Description.from_model(model, model.answering), follower.main.counts, 1.0, {}, {}, 0)
     registered = Metrics("0", lambda: [asyncio.sleep(0, figures)], lambda: True, lambda: {"redis": 0.0})
     asyncio.run(registered.render())
     rows: list[tuple[str, ...]] = []

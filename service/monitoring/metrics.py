@@ -34,6 +34,8 @@ class ModelFigures(NamedTuple):
     saved_at: float
     lag: dict[Any, int]
     """Records that are still to be learned, by topic and partition."""
+    held_back: dict[Any, int]
+    """Records that open transactions hold back, by topic and partition."""
     unsaved: int
     """Records that were read and that no accepted snapshot covers."""
 
@@ -204,7 +206,11 @@ class Metrics(Collector):
                 margins.add_sample("perceptron_margin", {"model": row.about.model, "quantile": quantile}, value)
         yield margins
         lags = [((row.about.model, p.topic, str(p.partition)), n) for row in learned for p, n in row.lag.items()]
-        yield _gauge("lag_records", "Records not learned yet.", lags, ["model", "topic", "partition"])
+        text = "Records not learned yet, with those that an open transaction holds back."
+        yield _gauge("lag_records", text, lags, ["model", "topic", "partition"])
+        held = [((row.about.model, p.topic, str(p.partition)), n) for row in learned for p, n in row.held_back.items()]
+        text = "Records that an open transaction has held back for ten seconds."
+        yield _gauge("open_transaction_records", text, held, ["model", "topic", "partition"])
 
     def _joins(self, models: Sequence[tuple[Any, Any]]) -> Iterator[Metric]:
         """The metrics of joins, from each model's description and the counts of its join."""

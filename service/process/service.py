@@ -266,9 +266,9 @@ class Process:
         model = self._models.get(name)
         if model is None or (served := model.answering) is None or not model.learning_here or self._member is None:
             return False
-        lag = self._member.logs[name].lag({p: position.offset for p, position in served.head.next.items()})
+        saved = {p: position.offset for p, position in served.head.next.items()}
         # The digest differs until the reset is noticed.
-        return bool(lag) and not any(lag.values()) and await self._store.digest(name) == served.digest
+        return self._member.logs[name].has_reached_end(saved) and await self._store.digest(name) == served.digest
 
     async def _find_stored(self, add_model: Callable[[str], Model]) -> None:
         """Find the models in the store whose names match a pattern. A replica does so, since it needs no Kafka."""
@@ -356,7 +356,8 @@ class Process:
         about = await describe(model, served)
         saved = {p: position.offset for p, position in served.head.next.items()}
         unsaved = sum(offset - saved.get(p, offset) for p, offset in served.learner.next.items())
-        return ModelFigures(about, served.head.counts, served.head.saved_at, self._lag(model) or {}, unsaved)
+        held_back = self._member.logs[model.name].held_back() if self._member and model.learning_here else {}
+        return ModelFigures(about, served.head.counts, served.head.saved_at, self._lag(model) or {}, held_back, unsaved)
 
     def _lag(self, model: Model) -> dict[TopicPartition, int] | None:
         """Records that are still to be learned, by partition; None if another process learns the model."""

@@ -154,10 +154,11 @@ async def _check_records(report: _Report, settings: Settings, model: str, topic:
     """
     own = settings.model_settings(model)
     identity = own.identity()
-    parts = await newest_of(settings.kafka.cluster, topic, NEWEST_RECORDS)
+    parts, held_back = await newest_of(settings.kafka.cluster, topic, NEWEST_RECORDS)
     values = join_values(parts)
     if not values:
-        return report.say("ok", f"topic {topic}: no records yet")
+        return report.say("warn" if held_back else "ok", *(held_back or [f"topic {topic}: no records yet"]))
+    report.say("warn", *held_back)
     events = EventReader(identity, labels).read(values)
     rejects, skipped = events.rejects, len(events.skipped)
     accepted = len(values) - len(rejects) - skipped

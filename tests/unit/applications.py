@@ -53,4 +53,4 @@ def figures(name: str) -> ModelFigures:
     learner = learner_of(Identity(), [event, b"{"])
     learner.main.begin_segment()
     learner.apply(Records.from_values(2, [event]))
-    return ModelFigures(describe(learner, name), learner.main.counts, 1.0, {TopicPartition(name, 0): 1}, 3)
+    return ModelFigures(describe(learner, name), learner.main.counts, 1.0, {TopicPartition(name, 0): 1}, {}, 3)

@@ -80,7 +80,7 @@ def test_a_threshold_unit_has_no_series_about_learning() -> None:
     learner = Learner(Identity())
     model = static_model("and", learner, 1.0)
     assert model.answering is not None
-    figures = ModelFigures(Description.from_model(model, model.answering), learner.main.counts, 1.0, {}, 0)
+    figures = ModelFigures(Description.from_model(model, model.answering), learner.main.counts, 1.0, {}, {}, 0)
     text = asyncio.run(Metrics("1", lambda: [asyncio.sleep(0, figures)], lambda: True, dict).render()).decode()
     series = {line.partition("{")[0] for line in text.splitlines() if 'model="and"' in line}
     assert series == {"perceptron_version", "perceptron_columns", "perceptron_squared_norm"}

@@ -5,6 +5,7 @@ It also answers short questions about the cluster, and reads a topic from beginn
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,10 +20,10 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, PerceptronError, Unauthorised
 from service.learning.records import PartitionId
+from service.streaming.kafka import log_queries
 from service.streaming.kafka.connection import MALFORMED, UNAUTHORISED, Security, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher, ModelPartition, partitions_of
 from service.streaming.kafka.fetching.record_batch import RecordsBuilder
-from service.streaming.kafka.log_queries import UNSUPPORTED, TopicRequest, log_bounds
 from service.streaming.records import KafkaRecords
 
 ANSWER_SECONDS = 5.0
@@ -54,12 +55,25 @@ class LogReader:
     `read` raises KafkaError and TimeoutError, see `Cluster.errors`.
     """
 
-    def __init__(self, bounds: Mapping[ModelPartition, tuple[int, int]], fetcher: Fetcher) -> None:
-        self.bounds = {each.partition: pair for each, pair in bounds.items()}
+    def __init__(self, bounds: Mapping[ModelPartition, tuple[int, int, int]], fetcher: Fetcher) -> None:
+        self.bounds = {each.partition: offsets[:2] for each, offsets in bounds.items()}
         """The first offset and the last stable offset of each partition, when the reader was opened."""
+        self.ends = {each.partition: offsets[2] for each, offsets in bounds.items()}
+        """The high watermarks at that time."""
+        self._open = {each.tp: stable for each, (_, stable, end) in bounds.items() if stable < end}
+        """The offsets of open transactions at that time."""
         self._partitions, self._fetcher = {each.partition: each for each in bounds}, fetcher
         self._rest: dict[PartitionId, KafkaRecords] = {}
         """Records that were polled but not returned yet, by partition."""
+
+    async def open_transactions(self) -> list[str]:
+        """A line for each open transaction that holds records back, and does so OPEN_SECONDS later."""
+        standing, deadline = self._open, time.monotonic() + log_queries.OPEN_SECONDS
+        while standing and time.monotonic() < deadline:
+            await asyncio.sleep(1.0)
+            bounds = await log_queries.log_bounds(self._fetcher.client, standing)
+            standing = {tp: offset for tp, offset in standing.items() if offset == bounds[tp][1]}
+        return [log_queries.open_transaction(tp, offset, bounds[tp][2]) for tp, offset in standing.items()]
 
     async def read(self, partition: PartitionId, start: int, end: int) -> AsyncIterator[KafkaRecords]:
         """The records from offset `start` to before `end`; raises DataError if the log is damaged.
@@ -191,8 +205,8 @@ class Cluster:
         """The rights that this user lacks on a topic, if the broker reports them; raises DependencyError."""
         async with self.connected() as client:
             try:
-                answer = await client.send(client.get_random_node(), TopicRequest(topic, rights=True))
-            except UNSUPPORTED:
+                answer = await client.send(client.get_random_node(), log_queries.TopicRequest(topic, rights=True))
+            except log_queries.UNSUPPORTED:
                 return []
             [(*_, granted, _)] = answer.topics
             return [right for right in rights if not granted >> RIGHTS[right] & 1]
@@ -235,7 +249,7 @@ class Cluster:
             tps += [TopicPartition(topic, number) for number in numbers]
         async with self.connected() as client:
             await client.set_topics(topics)
-            bounds = await log_bounds(client, tps)
+            bounds = await log_queries.log_bounds(client, tps)
             fetcher = Fetcher(client, self.max_batch_bytes)
             fetching = asyncio.create_task(fetcher.run())
             try:

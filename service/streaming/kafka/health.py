@@ -25,10 +25,10 @@ from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
+from service.streaming.kafka import log_queries
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster, KafkaClients
 from service.streaming.kafka.connection import kafka_failure
 from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, WAIT_MS, Fetcher, ModelPartition, unreadable
-from service.streaming.kafka.log_queries import LATEST, fetch, leader_of, list_offsets, refresh_unknown_leaders
 from service.streaming.kafka.membership.assignor import NAME
 from service.streaming.kafka.model_log import ModelLog
 
@@ -68,6 +68,8 @@ class Health:
         self._warn_once = cache(self.logger.warning)
         """Logs a text only once until all is well."""
         self._inform_once = cache(self.logger.info)
+        self._open = set[tuple[TopicPartition, int]]()
+        """Where the open transactions begin that were logged."""
         self._silent_since: float | None = None
         """Since when our own requests fail although requests of fresh clients succeed."""
 
@@ -99,6 +101,10 @@ class Health:
             if self.missing_since and not missing:
                 self.logger.warning("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
                 self.missing_since = 0.0
+            for buffer in buffers:
+                if buffer.held_back and (place := (buffer.of.tp, buffer.end)) not in self._open:
+                    self._open.add(place)
+                    self.logger.warning(log_queries.open_transaction(*place, buffer.high_watermark))
             for each in assigned:
                 await self._watch_partition(each, ends.get(each.tp, 0))
             await asyncio.sleep(CHECK_SECONDS)
@@ -112,7 +118,7 @@ class Health:
         async with self.clients.cluster.errors():
             if not partitions:
                 await client.send(client.get_random_node(), MetadataRequest([]))
-            ends, errors = await list_offsets(client, partitions, LATEST)
+            ends, errors = await log_queries.list_offsets(client, partitions, log_queries.LATEST)
             if errors and not ends:  # a deleted topic may cause a single error
                 raise next(iter(errors.values()))
             return ends
@@ -170,10 +176,10 @@ class Health:
         try:
             async with self.clients.cluster.connected() as client:
                 await client.set_topics([tp.topic])
-                await refresh_unknown_leaders(client, [tp])
-                if (leader := leader_of(client, tp)) is None:
+                await log_queries.refresh_unknown_leaders(client, [tp])
+                if (leader := log_queries.leader_of(client, tp)) is None:
                     return
-                [response], _ = await fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES)
+                [response], _ = await log_queries.fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES)
         except DependencyError:
             return
         if response.data:

@@ -13,9 +13,15 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
+from service.text import quantity
+
 EARLIEST, LATEST = -2, -1
-"""The timestamps that ListOffsets uses for the first offset of a log and for its last stable offset."""
-READ_COMMITTED = 1
+"""The timestamps that ListOffsets uses for the first offset of a log and for its end."""
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+"""The end of a log is its high watermark or, for committed records, its last stable offset. An open transaction holds
+back the records between the two."""
+OPEN_SECONDS = 10.0
+"""An open transaction is named once the last stable offset has stood for this long."""
 NO_OFFSET = -1
 """The answer of ListOffsets if no record has the time or a later one."""
 CONSUMER = -1
@@ -138,9 +144,9 @@ async def find_leaders(client: AIOKafkaClient, partitions: Partitions) -> dict[i
 
 
 async def list_offsets(
-    client: AIOKafkaClient, partitions: Partitions, time: int
+    client: AIOKafkaClient, partitions: Partitions, time: int, isolation: int = READ_COMMITTED
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
-    """The first offsets (EARLIEST), the last stable ones (LATEST), or those of the first records since a time.
+    """The first offsets (EARLIEST), the ends (LATEST), or the offsets of the first records since a time.
 
     Also the errors of partitions without an answer.
     """
@@ -154,7 +160,7 @@ async def list_offsets(
         for tp in led:
             topics[tp.topic].append((tp.partition, time))
         try:
-            response = await client.send(node, OffsetRequest(CONSUMER, READ_COMMITTED, list(topics.items())))
+            response = await client.send(node, OffsetRequest(CONSUMER, isolation, list(topics.items())))
         except KafkaError as error:
             errors.update(dict.fromkeys(led, error))
             return
@@ -173,17 +179,26 @@ async def list_offsets(
 
 async def log_bounds(
     client: AIOKafkaClient, partitions: Partitions, since: int = 0
-) -> dict[TopicPartition, tuple[int, int]]:
-    """The first and the last stable offset of partitions; raises KafkaError if one is unknown.
+) -> dict[TopicPartition, tuple[int, int, int]]:
+    """The first offset, the last stable one and the high watermark; raises KafkaError if one is unknown.
 
     With a time in milliseconds, the first offset is that of the first record of this time or later, else the last one.
     """
     # The ends first: a record that is written meanwhile is not left out.
-    ends, errors = await list_offsets(client, partitions, LATEST)
-    begins, more_errors = await list_offsets(client, partitions, since or EARLIEST)
-    for error in (errors | more_errors).values():
+    stable, errors = await list_offsets(client, partitions, LATEST)
+    ends, end_errors = await list_offsets(client, partitions, LATEST, READ_UNCOMMITTED)
+    begins, begin_errors = await list_offsets(client, partitions, since or EARLIEST)
+    for error in (errors | end_errors | begin_errors).values():
         raise error
-    return {tp: (ends[tp] if begins[tp] == NO_OFFSET else begins[tp], ends[tp]) for tp in partitions}
+    return {tp: (stable[tp] if begins[tp] == NO_OFFSET else begins[tp], stable[tp], ends[tp]) for tp in partitions}
+
+
+def open_transaction(tp: TopicPartition, stable: int, end: int) -> str:
+    """The message for an open transaction, which begins at the last stable offset."""
+    return (
+        f"topic {tp.topic}: an open transaction since offset {stable} of partition {tp.partition} holds "
+        f"{quantity(end - stable, 'record')} back, until its producer or `kafka-transactions.sh abort` ends it"
+    )
 
 
 async def topic_id(client: AIOKafkaClient, topic: str) -> str:

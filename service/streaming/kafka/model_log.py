@@ -58,7 +58,7 @@ class ModelLog:
         self._changed = asyncio.Event()
         self._polling: Any = None
         self.ends: Mapping[TopicPartition, int] = {}
-        """The end of each partition at the last check of `health`."""
+        """The last stable offset of each partition at the last check of `health`."""
         self.committable: Mapping[TopicPartition, int] = {}
         """The next offsets of the last snapshot."""
         self.dead_letters = MessageQueue(dead_letter_topic(self.model), self.clients)
@@ -108,7 +108,7 @@ class ModelLog:
     async def bounds(self, since: int = 0) -> dict[PartitionId, tuple[int, int]]:
         async with self.clients.cluster.errors():
             bounds = await log_bounds(self.clients.query_client, [each.tp for each in self.assigned.values()], since)
-        return {partition: bounds[each.tp] for partition, each in self.assigned.items() if each.tp in bounds}
+        return {partition: bounds[each.tp][:2] for partition, each in self.assigned.items() if each.tp in bounds}
 
     def positions(self) -> dict[PartitionId, int]:
         return {buffer.of.partition: buffer.position for buffer in self._buffers()}
@@ -158,9 +158,19 @@ class ModelLog:
         self.committable = {self.assigned[p].tp: offset for p, offset in offsets.items() if p in self.assigned}
 
     def lag(self, offsets: Mapping[PartitionId, int]) -> dict[TopicPartition, int]:
-        """Offsets between these and the ends of the partitions, at the last check of `health`."""
+        """Offsets between these and the ends of the partitions, with those that open transactions hold back."""
         own = {each.tp: offsets[p] for p, each in self.assigned.items() if p in offsets and each.tp in self.ends}
-        return {tp: max(0, self.ends[tp] - offset) for tp, offset in own.items()}
+        ends = {buffer.of.tp: buffer.high_watermark for buffer in self._buffers()}
+        return {tp: max(0, self.ends[tp] - offset, ends.get(tp, 0) - offset) for tp, offset in own.items()}
+
+    def held_back(self) -> dict[TopicPartition, int]:
+        """The records that open transactions hold back, by partition."""
+        return {buffer.of.tp: buffer.held_back for buffer in self._buffers()}
+
+    def has_reached_end(self, offsets: Mapping[PartitionId, int]) -> bool:
+        """Whether no committed record followed these offsets at the last check: open transactions may last."""
+        ends = {p: self.ends[each.tp] for p, each in self.assigned.items() if each.tp in self.ends}
+        return bool(ends) and all(offsets.get(p, end) >= end for p, end in ends.items())
 
     async def publish(self, letter: Message) -> None:
         self.dead_letters.add(letter)

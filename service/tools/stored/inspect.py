@@ -76,20 +76,23 @@ async def _lag(
 ) -> tuple[dict[str, int] | None, str | None]:
     """The records from the next offset of each partition on, and all records of a partition that was never learned.
 
-    If Kafka does not answer soon, or the topic is not the one that was learned: None, and the reason.
+    If Kafka does not answer soon, or the topic is not the one that was learned: None, and the reason. If open
+    transactions hold records back: the lines that say so.
     """
     cluster, topics = settings.kafka.cluster, settings.topics_of(model)
     topic = " and ".join(topics)
     missing = DataError(f"{cluster} has no topic {topic}")
     try:
-        async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(model, topics, missing) as reader:
-            bounds = reader.bounds
+        limit = asyncio.timeout(KAFKA_SECONDS)
+        async with cluster.errors(), limit, cluster.reader(model, topics, missing) as reader:
+            limit.reschedule(None)
+            held_back = await reader.open_transactions()
     except (DependencyError, DataError) as error:
         return None, str(error)
-    lag = {partition: end - following.get(partition, begin) for partition, (begin, end) in bounds.items()}
+    lag = {p: reader.ends[p] - following.get(p, begin) for p, (begin, _) in reader.bounds.items()}
     if not following.keys() <= lag.keys() or min(lag.values()) < 0:
         return None, f"topic {topic} ends before the model's next offset: it is not the log that was learned"
-    return by_text(lag), None
+    return by_text(lag), "; ".join(held_back) or None
 
 
 def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tuple[Any, ...]]]:
@@ -97,7 +100,8 @@ def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tupl
     lag, labels = about["lag"] or {}, {label_as_json(row["label"]): row for row in about["labels"]}
     facts = {name: value for name, value in about.items() if name not in OMITTED}
     facts["identity"] = {name: about["identity"].get(name) for name in ("rule", "eta", "margin", "features")}
-    facts["lag"] = f"{sum(lag.values()):,} records" if lag else f"unknown: {about['lag_reason']}"
+    lag_text = f"{sum(lag.values()):,} records" if lag else "unknown"
+    facts["lag"] = ": ".join(filter(None, (lag_text, about["lag_reason"])))
     facts["advice"] = "; ".join(about["advice"])
     covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about["covered"].items()}
     candidate = ("name", "answers", "events", "accuracy", "auc", "verdict", "settings", "since")

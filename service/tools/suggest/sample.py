@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from service.errors import ConfigurationError
+from service.errors import ConfigurationError, DataError
 from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity
 from service.streaming.kafka.cluster import Cluster
@@ -58,7 +58,9 @@ async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
 
     Raises ConfigurationError if there is no such topic, DataError and DependencyError.
     """
-    parts = await newest_of(cluster, topic, count)
+    parts, held_back = await newest_of(cluster, topic, count)
+    if held_back and not parts:
+        raise DataError(held_back[0])
     times = [*chain.from_iterable(part.timestamps.tolist() for part in parts)]
     order = np.argsort(times, kind="stable").tolist()
     values = join_values(parts)[order]
@@ -66,8 +68,10 @@ async def read_topic(cluster: Cluster, topic: str, count: int) -> Sample:
     return Sample(f"topic {topic}", description, values, times=[times[i] for i in order])
 
 
-async def newest_of(cluster: Cluster, topic: str, count: int) -> list[KafkaRecords]:
+async def newest_of(cluster: Cluster, topic: str, count: int) -> tuple[list[KafkaRecords], list[str]]:
     """The newest `count` records of a topic by partition: equally many of each, or all that it has.
+
+    Also returns a line for each open transaction.
 
     Raises ConfigurationError if there is no such topic, DependencyError, and DataError if a record cannot be read.
     """
@@ -78,7 +82,7 @@ async def newest_of(cluster: Cluster, topic: str, count: int) -> list[KafkaRecor
             share = min(end - begin, max(1, count // (len(smallest_first) - place)))
             count -= share
             parts += [records async for records in reader.read(partition, end - share, end)]
-    return parts
+        return parts, await reader.open_transactions()
 
 
 def join_values(parts: Sequence[KafkaRecords]) -> ValueBuffer:

@@ -59,7 +59,7 @@ class ModelClient:
 
 def scrape(learner: Learner, description: Description, metric: str) -> dict[str, float]:
     """The values of a metric's series, by their labels as they are written."""
-    figures = asyncio.sleep(0, ModelFigures(description, learner.main.counts, 0.0, {}, 0))
+    figures = asyncio.sleep(0, ModelFigures(description, learner.main.counts, 0.0, {}, {}, 0))
     lines = asyncio.run(Metrics("0", lambda: [figures], lambda: True, dict).render()).decode().splitlines()
     series = dict(line.rsplit(" ", 1) for line in lines if line.startswith(f"{metric}{{"))
     return {name.removeprefix(metric): float(value) for name, value in series.items()}

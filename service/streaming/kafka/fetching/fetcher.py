@@ -76,8 +76,10 @@ class PartitionBuffer:
         self.error: Exception | None = None
         """The next poll raises it, after the records before it."""
         self.retry_at = 0.0
-        self.end, self.end_at = offset, 0.0
-        """The last stable offset in the newest response, and when that came."""
+        self.end, self.high_watermark, self.end_at = offset, offset, 0.0
+        """The last stable offset and the high watermark in the newest response, and when that came."""
+        self._standing_since = time.monotonic()
+        """Since when the last stable offset has stood before the high watermark, if it does."""
         self.wanted_bytes = 0
         """More than a share, if the next batch needs it: the next request then asks for this partition alone."""
         self.polled_at = self.due_since = time.monotonic()
@@ -97,6 +99,12 @@ class PartitionBuffer:
     def has_data(self) -> bool:
         """Whether the buffer has a batch."""
         return bool(self._batches) or self._open is not None
+
+    @property
+    def held_back(self) -> int:
+        """How many records an open transaction has held back for OPEN_SECONDS, if all records before it were polled."""
+        is_held = self.position >= self.end and time.monotonic() > self._standing_since + log_queries.OPEN_SECONDS
+        return self.high_watermark - self.end if is_held else 0
 
     def starving_seconds(self, end: int) -> float:
         """How long fetches have brought nothing though the log, which ends at `end`, has more."""
@@ -137,7 +145,9 @@ class PartitionBuffer:
     def _buffer(self, response: log_queries.PartitionResponse, share: int, alone: bool) -> None:
         fetched, fetch_offset = parse_batches(response.data, response.aborted), self.sequence.fetch_offset
         end, stable, log_start = response.high_watermark, response.last_stable_offset, max(0, response.log_start)
-        self.end, self.end_at = stable, time.monotonic()
+        if stable != self.end or stable == end:
+            self._standing_since = time.monotonic()
+        self.end, self.high_watermark, self.end_at = stable, end, time.monotonic()
         admitted = self.sequence.admit(fetched.batches, fetched.cut_start, end, stable, log_start)
         self._batches.extend(admitted)
         self.buffered += sum(len(batch.data) for batch in admitted)
@@ -184,7 +194,7 @@ class Fetcher:
         self, client: AIOKafkaClient, max_batch_bytes: int, ignored: Callable[[TopicPartition], object] = lambda _: None
     ) -> None:
         """The caller bootstraps and closes the client. `ignored` hears of partitions that a broker sends unasked."""
-        self._client, self._max_batch_bytes, self._ignored = client, max_batch_bytes, ignored
+        self.client, self._max_batch_bytes, self._ignored = client, max_batch_bytes, ignored
         self.partitions: dict[ModelPartition, PartitionBuffer] = {}
         """The partitions that are read: those with a seek."""
         self._busy: set[int] = set()
@@ -208,7 +218,7 @@ class Fetcher:
                     self._request_all()
                     await self._passed_over.wait()
                     await asyncio.sleep(RETRY_SECONDS)
-                    await log_queries.refresh_unknown_leaders(self._client, {each.tp for each in self.partitions})
+                    await log_queries.refresh_unknown_leaders(self.client, {each.tp for each in self.partitions})
             finally:
                 self._tasks = None  # the task group takes no new tasks
 
@@ -219,7 +229,7 @@ class Fetcher:
             buffer = self.partitions[partition] = PartitionBuffer(partition, offset, self._max_batch_bytes)
             if before is not None:  # a seek brings no records, so the time that the watchdog counts goes on
                 buffer.due_since = before.due_since
-            self._client.add_topic(partition.tp.topic)
+            self.client.add_topic(partition.tp.topic)
         self._new_at = time.monotonic()
         self._request_all()
 
@@ -229,7 +239,7 @@ class Fetcher:
             self.partitions.pop(partition, None)
             self.release(partition.model)
         if topics := {each.tp.topic for each in self.partitions}:
-            self._client.set_topics(topics)
+            self.client.set_topics(topics)
 
     def release(self, model: str) -> None:
         """Say that the polled records of a model are learned, or that learning waits for something else than memory."""
@@ -286,7 +296,7 @@ class Fetcher:
             return
         now, due, full = time.monotonic(), dict[int, list[PartitionBuffer]](), set[int]()
         for partition, state in self.partitions.items():
-            node = log_queries.leader_of(self._client, partition.tp)
+            node = log_queries.leader_of(self.client, partition.tp)
             if node is None or now < state.retry_at:
                 self._passed_over.set()
                 self._new_at = max(self._new_at, now - RETRY_SECONDS)
@@ -316,7 +326,7 @@ class Fetcher:
                 readers.setdefault(state.of.tp, []).append(state)
                 if offsets.setdefault(state.of.tp, state.sequence.fetch_offset) != state.sequence.fetch_offset:
                     wait_ms = SHORT_WAIT_MS  # another model reads this partition elsewhere, in one of the next requests
-            parts, throttle = await log_queries.fetch(self._client, node, offsets, share, wait_ms)
+            parts, throttle = await log_queries.fetch(self.client, node, offsets, share, wait_ms)
             for part in parts:
                 if part.tp not in offsets:
                     self._ignored(part.tp)
@@ -328,10 +338,10 @@ class Fetcher:
                     state.due_since = time.monotonic() + throttle
                 await asyncio.sleep(throttle)
             if any(state.retry_at > time.monotonic() for state in states):  # a leader may have moved
-                await log_queries.refresh_metadata(self._client)
+                await log_queries.refresh_metadata(self.client)
         except (errors.KafkaError, OSError, RuntimeError, *MALFORMED):
             # uvloop raises RuntimeError for a socket that has just closed. `health` says why Kafka is away.
-            await log_queries.refresh_metadata(self._client)
+            await log_queries.refresh_metadata(self.client)
             await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._busy.discard(node)
