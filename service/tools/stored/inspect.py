@@ -100,8 +100,8 @@ def _tables(about: dict[str, Any], identity: Identity) -> dict[Titles, list[tupl
     lag, labels = about["lag"] or {}, {label_as_json(row["label"]): row for row in about["labels"]}
     facts = {name: value for name, value in about.items() if name not in OMITTED}
     facts["identity"] = {name: about["identity"].get(name) for name in ("rule", "eta", "margin", "features")}
-    lag_text = f"{sum(lag.values()):,} records" if lag else "unknown"
-    facts["lag"] = ": ".join(filter(None, (lag_text, about["lag_reason"])))
+    lag_texts = f"{sum(lag.values()):,} records" if lag else "unknown", about["lag_reason"]
+    facts["lag"] = ": ".join(filter(None, lag_texts))
     facts["advice"] = "; ".join(about["advice"])
     covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about["covered"].items()}
     candidate = ("name", "answers", "events", "accuracy", "auc", "verdict", "settings", "since")

@@ -37,6 +37,7 @@ TOPIC_SECONDS = 1.0
 """How often this process looks for topics that do not exist yet."""
 _NO_MATCH = "no topic matches a pattern in topics yet: create one, or correct the pattern"
 _NOT_THERE = "waiting for the topic to exist; create it, or run with --create-topics"
+_THROTTLED = "Kafka throttles fetching by a quota, consumer_byte_rate or request_percentage: raise it to learn faster"
 _NO_LETTERS = "no dead-letter topic: saves wait at the first rejected event; create it, or run with --create-topics"
 
 
@@ -60,6 +61,8 @@ class GroupMember(ConsumerRebalanceListener):
     predictions_wait: Callable[[], bool] = lambda: False
     count_ignored: Callable[[], None] = lambda: None
     """Called for each partition in a broker's response that was not asked for."""
+    count_throttled: Callable[[float], None] = lambda _: None
+    """Called with the seconds that a broker's quota makes a fetch wait."""
 
     def __post_init__(self) -> None:
         clients, cluster, session = self.clients, self.clients.cluster, int(self.session_timeout * 1000)
@@ -85,6 +88,7 @@ class GroupMember(ConsumerRebalanceListener):
         """It fetches nothing."""
         self._fetch_client = cluster.client()
         self._fetcher = Fetcher(self._fetch_client, cluster.max_batch_bytes, self._note_ignored)
+        self._fetcher.throttled = self._note_throttled
         self._new_log = partial(ModelLog, clients, self._fetcher, self.stopping, self.predictions_wait)
         self.logs = {model: self._new_log(model, topics) for model, topics in self.models.items()}
         self._committed: dict[TopicPartition, int] = {}
@@ -137,6 +141,10 @@ class GroupMember(ConsumerRebalanceListener):
     def _note_ignored(self, tp: TopicPartition) -> None:
         self.count_ignored()
         self._warn_once("a broker sends a partition that was not asked for; it is ignored", topic=tp.topic)
+
+    def _note_throttled(self, seconds: float) -> None:
+        self.count_throttled(seconds)
+        self._warn_once(_THROTTLED)
 
     async def _end_logs(self) -> None:
         """Wake all loops when the process stops, so that they save and release their logs."""
