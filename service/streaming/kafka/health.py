@@ -179,16 +179,17 @@ class Health:
                 await log_queries.refresh_unknown_leaders(client, [tp])
                 if (leader := log_queries.leader_of(client, tp)) is None:
                     return
-                [response], _ = await log_queries.fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES)
+                responses, _ = await log_queries.fetch(client, leader, {tp: offset}, MIN_PARTITION_BYTES)
         except DependencyError:
             return
-        if response.data:
-            what = f"topic {tp.topic}: {self.clients.cluster} answers and has more records, but none came for"
-            raise _stuck(what, seconds)
-        if response.error == 0 and (stable := response.last_stable_offset) > offset:
-            reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
-            buffer.error = unreadable(partition, offset, reason)
-            buffer.arrived.set()
+        for response in responses:  # a broker that throttles us sends none
+            if response.data:
+                what = f"topic {tp.topic}: {self.clients.cluster} answers and has more records, but none came for"
+                raise _stuck(what, seconds)
+            if response.error == 0 and (stable := response.last_stable_offset) > offset:
+                reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
+                buffer.error = unreadable(partition, offset, reason)
+                buffer.arrived.set()
 
 
 def _stuck(what: str, seconds: float) -> Stuck:
