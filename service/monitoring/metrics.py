@@ -142,7 +142,7 @@ class Metrics(Collector):
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", ["model"])
         self.ignored_partitions = counter("ignored_partitions", "Partitions in responses that were not asked for.")
         self.throttled = counter("throttled_seconds", "Time that fetches waited because of a quota of Kafka.")
-        self.dropped_lines = counter("log_lines_dropped", "Log lines that could not be written at once.")
+        self.dropped_lines = counter("dropped_log_lines", "Log lines that could not be written at once.")
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", ["cause"])
         timer = partial(prometheus_client.Histogram, namespace="perceptron", registry=registry, buckets=FAST_BUCKETS)
         self.requests = timer("http_request_duration_seconds", "Requests, by route.", ["route", "method", "code"])

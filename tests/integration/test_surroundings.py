@@ -19,7 +19,7 @@ from tests.conftest import DEADLINE, clean_environment, one_line, wait
 pytestmark = pytest.mark.nightly
 
 COMMAND = [sys.executable, "-m", "service"]
-DROPPED = "perceptron_log_lines_dropped_total"
+DROPPED = "perceptron_dropped_log_lines_total"
 
 
 def command(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
