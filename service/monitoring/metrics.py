@@ -150,7 +150,7 @@ class Metrics(Collector):
         self.slices = timer("slice_duration_seconds", "Slices: records learned in one turn.", ["model"])
         text = "Records whose timestamp was more than a minute ahead of the process's clock."
         self.future_records = counter("future_records", text, ["model"])
-        delay = "From the timestamp to learning, for the last record of each slice, unless not set or in the future."
+        delay = "From a timestamp to learning, for the last record of each slice; not if it is unset or in the future."
         self.delays = timer("event_delay_seconds", delay, ["model"], buckets=DELAY_BUCKETS)
         self.loop_lag = gauge("event_loop_lag_seconds", "How late the event loop last woke up.")
         gauge("build_info", "The running release.", ["version"]).labels(version).set(1)
@@ -208,9 +208,9 @@ class Metrics(Collector):
         yield margins
         lags = [((row.about.model, p.topic, str(p.partition)), n) for row in learned for p, n in row.lag.items()]
         place = "model", "topic", "partition"
-        yield _gauge("lag_records", "Records not learned yet, of open transactions too.", lags, place)
+        yield _gauge("lag_records", "Records not learned yet, those of open transactions too.", lags, place)
         held = [((row.about.model, p.topic, str(p.partition)), n) for row in learned for p, n in row.held_back.items()]
-        yield _gauge("open_transaction_records", "Records that open transactions hold back, after 10 s.", held, place)
+        yield _gauge("open_transaction_records", "Records that a transaction has held back for 10 s.", held, place)
 
     def _joins(self, models: Sequence[tuple[Any, Any]]) -> Iterator[Metric]:
         """The metrics of joins, from each model's description and the counts of its join."""

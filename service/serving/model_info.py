@@ -25,7 +25,7 @@ from service.learning.records import by_text
 from service.monitoring.metrics import MAX_LABELS
 from service.serving.models import Model, ServedModel, read_all
 from service.snapshots.head import Head
-from service.streaming.resume_check import topic_lost
+from service.streaming.resume_check import lost_topic_message
 
 Name = Annotated[str, Meta(examples=["churn"])]
 Saved = Annotated[str, Meta(examples=["2030-01-01T12:00:00.000+00:00"])]
@@ -301,7 +301,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         learner, head = served.learner, served.head
         identity, observations = learner.identity, learner.main.observations
         margins, (bound, bound_reason) = observations.recent.margins, observations.bound
-        lost = (topic := model.status.missing_topic()) and topic_lost(model.name, topic)
+        lost = (topic := model.status.missing_topic()) and lost_topic_message(model.name, topic)
         best, serving, accuracy = learner.best, answering_classifier(learner), Accuracy.from_predictors(learner)
         overall, recent = serving.answers, serving.observations.recent_answers
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, recent.recalls, strict=True)

@@ -428,6 +428,6 @@ def _check_size(size: int, limit: int, pointer: str) -> None:
 
 
 def check_count(count: int, name: str, limit: int) -> None:
-    """Raise Rejected if the list of this name has more instances than the limit."""
+    """Raise Rejected if the list of this name has more items than the limit."""
     if count > limit:
-        raise Rejected("too-large", f"{count} instances; the limit is {limit}", name and f"/{name}")
+        raise Rejected("too-large", f"{count} items; the limit is {limit} (http.max_instances)", name and f"/{name}")

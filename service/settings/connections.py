@@ -235,7 +235,7 @@ class HttpSettings(Section):
     allowed_origins: list[str] = Field([])
     """Sites whose pages may send requests, such as `https://example.com`; `*` allows all."""
     cors_headers: list[str] = Field([])
-    """Headers that these pages may send besides content-type, content-encoding and authorization: `traceparent`."""
+    """More headers that pages of `allowed_origins` may send, such as `traceparent`."""
 
     @model_validator(mode="after")
     def _validate(self) -> Self:

@@ -59,7 +59,7 @@ UNREADABLE_ERRORS = errors.SnapshotDamaged, errors.SnapshotForeign
 StartAt = str | int | Mapping[PartitionId, int] | None
 """The start of a model without a snapshot: "earliest", "latest", a time in milliseconds, or offsets by partition.
 
-None requires a log from 0."""
+With None the log must begin at offset 0."""
 
 
 @dataclass

@@ -42,7 +42,7 @@ def settings_of_reset(model: str, required: Identity | None, identity: Identity)
         )
 
 
-def topic_lost(model: str, topic: str) -> str:
+def lost_topic_message(model: str, topic: str) -> str:
     """The sentence about a stored model whose topic does not exist."""
     return (
         f"topic {topic} does not exist, so model {model} learns nothing: restore the topic with its records, or forget "

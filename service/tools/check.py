@@ -24,7 +24,7 @@ from service.snapshots.head import Head, TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.connection import missing_right
 from service.streaming.kafka.health import find_coordinator
-from service.streaming.resume_check import check_held, check_offsets, same_settings, topic_lost
+from service.streaming.resume_check import check_held, check_offsets, lost_topic_message, same_settings
 from service.text import printable, quantity
 from service.tools.files import at
 from service.tools.suggest.field_profile import member_notes, profile_fields
@@ -116,12 +116,13 @@ async def _check(settings: Settings) -> list[PerceptronError]:
 async def _check_topic(report: _Report, settings: Settings, name: str, right: str, listed: bool, stored: str) -> None:
     """Print whether a topic exists and this user may use it; raises PerceptronError.
 
-    `stored` is the model that learns it if the store has that model, or ''.
+    `right` is Read or Write, and `listed` says whether Kafka listed the topic. `stored` is the model that learns it, if
+    the store has a snapshot of that model, else ''.
     """
     cluster = settings.kafka.cluster
     if not (listed or await cluster.partitions(name, right)):
         if stored and right == "Read":
-            raise LogLost(topic_lost(stored, name))
+            raise LogLost(lost_topic_message(stored, name))
         if not settings.create_topics:
             raise PerceptronError(f"topic {name} does not exist: create it, or run with --create-topics")
         return report.say("ok", f"topic {name} will be created")
@@ -140,7 +141,7 @@ async def _check_stored(
     same_settings(model, head, settings.model_settings(model).identity(), TopicIdentity(await cluster.id()))
     following = {partition: position.offset for partition, position in head.next.items()}
     log = model, lambda partition: partition.topic or topics[0]
-    async with cluster.reader(model, topics, LogLost(topic_lost(model, topics[0]))) as reader:
+    async with cluster.reader(model, topics, LogLost(lost_topic_message(model, topics[0]))) as reader:
         check_offsets(*log, head, following, reader.bounds)
         if head.join:
             check_held(*log, head.join.rebuild, reader.bounds)

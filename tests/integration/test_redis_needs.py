@@ -128,7 +128,7 @@ async def test_a_learner_at_a_replica_follows_what_it_can_read(
 
 @pytest.mark.parametrize("enabled", ["yes", "no"])
 async def test_a_cluster_and_one_server_are_told_apart(tmp_path: Path, enabled: str) -> None:
-    expected = {"yes": "is a node of .*: set redis.cluster = true", "no": "is not a node of .*: take redis.cluster out"}
+    expected = {"yes": "is a node of .*: set redis.cluster = true", "no": "is not a node of .*: remove redis.cluster"}
     flags = "--cluster-enabled", enabled, "--cluster-port", str(free_port())
     with redis_server(tmp_path / "redis", *flags) as server:
         async with RedisStore(Endpoint(f"redis://{server.address}/0", cluster=enabled == "no")) as store:

@@ -123,7 +123,7 @@ async def test_plain_and_tls_are_told_apart(server: TlsServer, certificates: Cer
         f"Redis at {server.plain}/0: no answer in time to the TLS handshake: if it does not speak TLS"
     )
     for scheme in ("redis", "rediss"):
-        assert "another server, as Kafka, name Redis" in await fault(url=f"{scheme}://{kafka.address}/0")
+        assert "not Redis, correct redis.url" in await fault(url=f"{scheme}://{kafka.address}/0")
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""The careful reader: one value by every rule of docs/events.md. Only this reader words a rejection."""
+"""The careful reader: one value by every rule of docs/events.md. Only it and the modules that it calls reject."""
 
 import math
 from codecs import BOM_UTF8

@@ -1,4 +1,4 @@
-"""What a text probably is that stands where it cannot be read, and what to do."""
+"""Hints for rejections: what an unreadable text or value probably is, and how to send it."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def text_hint(text: Any) -> str:
 
 
 def encoding_hint(raw: bytes) -> str:
-    """What bytes are that cannot be JSON in UTF-8, by the first four of them, and what to do; "" if it is not known."""
+    """A hint about bytes that are not JSON in UTF-8 (gzip, UTF-16), by the first four of them; "" if there is none."""
     if raw.startswith(b"\x1f\x8b"):
         return "the value is compressed by gzip: send the JSON itself, and let the producer compress batches"
     if raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or (raw[:4:2] == b"\0\0") != (raw[1:4:2] == b"\0\0"):

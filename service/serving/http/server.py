@@ -1,8 +1,8 @@
 """The server: uvicorn with limits on slow or hostile clients, and a stop that takes a limited time.
 
-The limits are on connections, heads and bodies of requests, and answers that nobody reads. `Connection` is uvicorn's
-protocol with guards around its public methods. It also ignores upgrades: httptools takes any `Upgrade` for the end of
-HTTP, so a POST would lose its body, which would then be read as the next request.
+The limits are on connections, heads of requests, and answers that nobody reads; `endpoint.InFlight` limits bodies.
+`Connection` is uvicorn's protocol with guards around its public methods. It also ignores upgrades: httptools takes any
+`Upgrade` for the end of HTTP, so a POST would lose its body, which would then be read as the next request.
 """
 
 import asyncio

@@ -269,7 +269,7 @@ async function poll() {
     $("state").textContent = "";
   }
   state.asking = false;
-  state.timer = setTimeout(poll, every + AFTER - (Date.now() % every)); // all pages at once: see page_state.py
+  state.timer = setTimeout(poll, every + AFTER - (Date.now() % every)); // all pages at once: see page.py
 }
 
 $("models").addEventListener("change", () => {

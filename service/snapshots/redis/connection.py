@@ -35,10 +35,10 @@ WAYS_OUT = {
     "Authentication": "look at redis.{login}username and redis.{login}password",
     "NoPermission": "give the user this right (docs/security.md lists what is needed)",
     "Ask|Moved|CrossSlot": "it is a node of a Redis Cluster: set redis.cluster = true",
-    "cluster support disabled": "it is not a node of a Redis Cluster: take redis.cluster out",
+    "cluster support disabled": "it is not a node of a Redis Cluster: remove redis.cluster",
     "WRONGTYPE": "perceptron:models is not a set: rename or delete it, so that new models can begin",
     REPLICA: "it is a replica, which takes no saves: name its primary, or its sentinels (redis.sentinels)",
-    "ConnectionReset|InvalidResponse|closed by|handshake": "if it {tls}; if it is another server, as Kafka, name Redis",
+    "ConnectionReset|InvalidResponse|closed by|handshake": "if it {tls}; if it is not Redis, correct redis.url",
 }
 """Advice by a pattern over an error's class and text; see `redis_failure`."""
 MIN_VERSION = 5, 0

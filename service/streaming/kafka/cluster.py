@@ -73,7 +73,7 @@ class LogReader:
             await asyncio.sleep(1.0)
             bounds = await log_queries.log_bounds(self._fetcher.client, standing)
             standing = {tp: offset for tp, offset in standing.items() if offset == bounds[tp][1]}
-        return [log_queries.open_transaction(tp, offset, bounds[tp][2]) for tp, offset in standing.items()]
+        return [log_queries.open_transaction_message(tp, offset, bounds[tp][2]) for tp, offset in standing.items()]
 
     async def read(self, partition: PartitionId, start: int, end: int) -> AsyncIterator[KafkaRecords]:
         """The records from offset `start` to before `end`; raises DataError if the log is damaged.

@@ -104,7 +104,7 @@ class Health:
             for buffer in buffers:
                 if buffer.held_back and (place := (buffer.of.tp, buffer.end)) not in self._open:
                     self._open.add(place)
-                    self.logger.warning(log_queries.open_transaction(*place, buffer.high_watermark))
+                    self.logger.warning(log_queries.open_transaction_message(*place, buffer.high_watermark))
             for each in assigned:
                 await self._watch_partition(each, ends.get(each.tp, 0))
             await asyncio.sleep(CHECK_SECONDS)

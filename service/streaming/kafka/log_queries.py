@@ -1,4 +1,4 @@
-"""Requests to the leaders of partitions: the bounds of a log, its batches from an offset on, and the topic's id."""
+"""Requests to the leaders of partitions: the bounds of a log, its batches from an offset on, the topic's id."""
 
 import asyncio
 from collections import defaultdict
@@ -21,7 +21,7 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 """The end of a log is its high watermark or, for committed records, its last stable offset. An open transaction holds
 back the records between the two."""
 OPEN_SECONDS = 10.0
-"""An open transaction is named once the last stable offset has stood for this long."""
+"""An open transaction is reported after the last stable offset has not moved for this long."""
 NO_OFFSET = -1
 """The answer of ListOffsets if no record has the time or a later one."""
 CONSUMER = -1
@@ -103,8 +103,8 @@ async def fetch(
 ) -> tuple[list[PartitionResponse], float]:
     """Fetch partitions that a broker leads from these offsets on, at most `share` bytes of each, and `size` of all.
 
-    Returns the partitions of the response, none if they exceed the broker's quota, and how many seconds that requires
-    us to wait. The response has version 5 (Kafka 1.0) or later. Raises KafkaError.
+    Returns the partitions of the response, and the seconds to wait because of the broker's quota. A response that
+    exceeds the quota has no partitions. It has version 5 (Kafka 1.0) or later. Raises KafkaError.
     """
     topics: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for tp, offset in offsets.items():
@@ -184,7 +184,8 @@ async def log_bounds(
 ) -> dict[TopicPartition, tuple[int, int, int]]:
     """The first offset, the last stable one and the high watermark; raises KafkaError if one is unknown.
 
-    With a time in milliseconds, the first offset is that of the first record of this time or later, else the last one.
+    With a time in milliseconds, the first offset is that of the first record of this time or later, or else the last
+    stable offset.
     """
     # The ends first: a record that is written meanwhile is not left out.
     stable, errors = await list_offsets(client, partitions, LATEST)
@@ -195,7 +196,7 @@ async def log_bounds(
     return {tp: (stable[tp] if begins[tp] == NO_OFFSET else begins[tp], stable[tp], ends[tp]) for tp in partitions}
 
 
-def open_transaction(tp: TopicPartition, stable: int, end: int) -> str:
+def open_transaction_message(tp: TopicPartition, stable: int, end: int) -> str:
     """The message for an open transaction, which begins at the last stable offset."""
     return (
         f"topic {tp.topic}: an open transaction since offset {stable} of partition {tp.partition} holds "

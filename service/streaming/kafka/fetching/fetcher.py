@@ -56,10 +56,9 @@ quota of less than MIN_RATE bytes a second is used in bursts."""
 WHOLE_BATCHES = 16
 """A request for fewer batches asks for a single one: the broker would cut the last one, and count its bytes."""
 HEADROOM, FASTER_SECONDS, UNTRIED_SECONDS = 1.5, 5.0, 3.0
-"""Under a quota fetching is this much faster than the mean. It becomes twice as fast after FASTER_SECONDS without an
-objection of the broker, and after each response while fewer bytes came than in UNTRIED_SECONDS of this rate. Simulated
-with the broker's rule, for 0.02 to 5 MB a second and batches of up to 100 kB: 90 to 97 % of the quota is used in the
-first minute, as much later, and two processes share it. Measured for 0.1 MB: 93 %."""
+"""The rate under a quota is HEADROOM times the measured mean. It doubles after FASTER_SECONDS without throttling, and
+after each response while the bytes received are fewer than UNTRIED_SECONDS of the rate. This uses 90 to 97 % of a quota
+of 0.02 to 5 MB a second (simulated with the broker's rule; measured for 0.1 MB: 93 %)."""
 
 
 SHARE_BYTES = 64 << 10
@@ -204,7 +203,7 @@ class PartitionBuffer:
 class QuotaPace:
     """How fast one broker is asked for records, so that they come evenly if it has a quota for us.
 
-    A broker lets all bytes of QUOTA_SECONDS through at once, and then nothing until they are that old. So after a
+    A broker lets all bytes of QUOTA_SECONDS through at once, then nothing until the mean is below the quota. So after a
     response that it throttles, requests ask for a part of the mean rate.
     """
 

@@ -24,7 +24,7 @@ from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.health import Health
 from service.streaming.kafka.membership.assignor import whole_topics
 from service.streaming.kafka.model_log import ModelLog
-from service.streaming.resume_check import topic_lost
+from service.streaming.resume_check import lost_topic_message
 from service.streaming.supervision import SupervisedTasks
 
 COMMIT_SECONDS, LEAVE_SECONDS = 1.0, 2.0
@@ -219,7 +219,7 @@ class GroupMember(ConsumerRebalanceListener):
                         self.logger.warning(_NOT_THERE if is_read else _NO_LETTERS, topic=name)
                     for model in self._requested if name in subscribed else ():
                         if name in self._requested[model]:
-                            self.logger.warning(topic_lost(model, name))
+                            self.logger.warning(lost_topic_message(model, name))
                 except Unauthorised as error:  # the topic may exist
                     self.logger.warning(str(error))
                 self._reported.add(name)
