@@ -82,7 +82,7 @@ def answer(connection: socket.socket, seconds: float = 20) -> str:
 
 def requests(service: Running, route: str, code: int) -> float:
     """The number of requests to this route that got this status."""
-    line = r'perceptron_http_request_duration_seconds_count\{code="%d",method="[A-Z]+",route="/v1/models/\{name\}/%s"\}'
+    line = r'perceptron_http_request_duration_seconds_count\{code="%d",method="[A-Z]+",route="/v1/models/\{\w+\}/%s"\}'
     return sum(n for name, n in service.metrics().items() if re.fullmatch(line % (code, route), name))
 
 
