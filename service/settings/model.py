@@ -295,7 +295,7 @@ class ModelSettings(LearningSettings):
         return self
 
     @model_validator(mode="after")
-    def _where_can_match(self) -> "ModelSettings":
+    def _check_where(self) -> "ModelSettings":
         """Refuse a place of `where` that has no single value in any record that can be learned."""
         event, join = self.event, self.join
         parts: list[tuple[str, str | bool]] = [

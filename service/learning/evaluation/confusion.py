@@ -16,7 +16,7 @@ Labels = NDArray[Any]
 MAX_LABELS = 100_000
 """The most labels that are looked at."""
 DEVIATIONS = 4.0
-"""Runs are shown if more labels are repeated than by chance, by so many standard deviations (a chance of 3e-5)."""
+"""Labels come in runs if this many standard deviations more of them are repeated than by chance (probability 3e-5)."""
 MIN_CHANGES, SORTED_SHARE = 10.0, 0.01
 """A sorted order has less than this share of the changes expected by chance, which are at least MIN_CHANGES."""
 AS_GOOD = 0.01

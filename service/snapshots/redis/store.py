@@ -86,9 +86,9 @@ class RedisStore(Store):
     async def look(self, models: Sequence[str]) -> tuple[list[str | None], dict[str, str]]:
         if self._endpoint.cluster:
             async with self._translated_errors():
-                found = convert(await self._redis.hgetall(ALIASES), dict[bytes, bytes])
+                pairs = convert(await self._redis.hgetall(ALIASES), dict[bytes, bytes])
             digests = await asyncio.gather(*map(self._digest_unless_damaged, models))
-            return digests, {_text(alias): _text(model) for alias, model in found.items()}
+            return digests, {_text(alias): _text(model) for alias, model in pairs.items()}
         async with self._translated_errors():
             reply = await self._look(keys=[ALIASES, *map(self._key, models)])
             names, values = convert(reply, tuple[list[bytes], list[Any]])

@@ -38,7 +38,7 @@ MIN_GAIN = 0.002
 MIN_AUC_GAIN = 0.01
 """A smaller gain in AUC does not justify less accuracy."""
 MAX_ACCURACY_LOSS = 0.005
-"""A better F1 justifies so much less accuracy, if accuracy does not decide."""
+"""The most accuracy that a better F1 may cost, if accuracy does not decide."""
 UNEVEN = 0.2
 """With two labels of which one is less frequent, AUC says more than accuracy."""
 CHANCE_AUC = 0.5
