@@ -24,7 +24,7 @@ from service.learning.events.json_values import Path, parse_pointer, quoted_name
 from service.learning.events.read_events import Reject
 from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity, Label, label_as_json
-from service.serving.predictions import Asked, LabelScore, Prediction, PredictionRequest
+from service.serving.predictions import Asked, LabelScore, Prediction, ScoringRequest
 from service.streaming.kafka.topic_writer import Delivery, TopicWriter
 from service.streaming.records import Message
 
@@ -158,10 +158,10 @@ class PredictionLog:
         self._features, self._label, self._id = map(parse_pointer, (places.features, places.label, places.id or ""))
         self._where, source = first_allowed(places.where), f"/v1/models/{model}".encode()
         self._common = [("model", model.encode()), *CLOUD_EVENT, ("ce_source", source)]
-        self._answered, self._due = list[tuple[PredictionRequest, Sequence[Prediction], int, str | None, int]](), 0
+        self._answered, self._due = list[tuple[ScoringRequest, Sequence[Prediction], int, str | None, int]](), 0
 
     def add_soon(
-        self, request: PredictionRequest, predictions: Sequence[Prediction], version: int, candidate: str | None
+        self, request: ScoringRequest, predictions: Sequence[Prediction], version: int, candidate: str | None
     ) -> None:
         """Write the records of a small request in the background; the rest is as for `records`."""
         if not request.ids_are_valid:
@@ -180,7 +180,7 @@ class PredictionLog:
         self.add([record for each in answered for record in self.records(*each)])
 
     def records(
-        self, request: PredictionRequest, predictions: Sequence[Prediction], version: int, candidate: str | None,
+        self, request: ScoringRequest, predictions: Sequence[Prediction], version: int, candidate: str | None,
         now: int | None = None,
     ) -> list[Message]:  # fmt: skip
         """The records of instances with an id, and of their predictions; raises Rejected for an id of another kind.

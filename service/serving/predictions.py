@@ -78,7 +78,7 @@ _CONTRIBUTIONS = (
     "a hashed feature's weight has the sign of its hash"
 )
 Contributions = Annotated[list[Contribution], Meta(description=_CONTRIBUTIONS)]
-Ranking = Annotated[list[LabelScore], Meta(description="with three labels or more: the ?top=10 largest, largest first")]
+TopScores = Annotated[list[LabelScore], Meta(description="with three labels or more: the ?top=10 largest, in order")]
 RunnerUp = Annotated[Label, Meta(examples=[2], description="with ?explain=true: the label with the next score")]
 
 
@@ -93,7 +93,7 @@ class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     unknown_features: int
     missing_features: Annotated[int, Meta(description="usual in events, and not in these features")]
     probability: Probability | UnsetType = UNSET
-    scores: Ranking | UnsetType = UNSET
+    scores: TopScores | UnsetType = UNSET
     runner_up: RunnerUp | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
 
@@ -125,7 +125,7 @@ class PredictParameters(BaseModel, extra="forbid"):
     candidate: str | None = Field(None, description="the candidate that answers")
 
 
-class PredictionRequest(Protocol):
+class ScoringRequest(Protocol):
     """A request for predictions in some protocol, and the answer to it."""
 
     ids_are_valid: bool
@@ -170,7 +170,7 @@ class PredictionResponse(msgspec.Struct, forbid_unknown_fields=True):
     unknown_features: int | UnsetType = UNSET
     missing_features: int | UnsetType = UNSET
     probability: Probability | UnsetType = UNSET
-    scores: Ranking | UnsetType = UNSET
+    scores: TopScores | UnsetType = UNSET
     runner_up: RunnerUp | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
     candidate: Annotated[str, Meta(description="the candidate that answered, if one did")] | UnsetType = UNSET

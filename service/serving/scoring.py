@@ -25,7 +25,7 @@ from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving.models import Models, ServedModel, read_all
 from service.serving.posting import PredictionLog
-from service.serving.predictions import Contribution, LabelScore, Prediction, PredictionRequest, PredictParameters
+from service.serving.predictions import Contribution, LabelScore, Prediction, PredictParameters, ScoringRequest
 from service.streaming.records import Message
 
 MAX_EXPLAINED = 20_000
@@ -41,7 +41,7 @@ PAUSE_SECONDS = 0.0001
 interpreter for so short a time that the event loop would not get it (measured: for 0.3 s)."""
 
 
-class Predictor:
+class Scorer:
     """Answers for the models of this process."""
 
     def __init__(self, models: Models, metrics: Metrics, log_of: Callable[[str], PredictionLog | None]) -> None:
@@ -58,7 +58,7 @@ class Predictor:
             raise Unanswerable(str(Diverged(served.head.model, served.learner.main.diverged)))
         return served, *served.classifier(candidate)
 
-    async def predict(self, name: str, request: PredictionRequest, query: PredictParameters) -> bytes:
+    async def predict(self, name: str, request: ScoringRequest, query: PredictParameters) -> bytes:
         """The body that answers a request.
 
         A thread answers a large request. Raises Rejected, and what `answering` raises.
@@ -79,7 +79,7 @@ class Predictor:
                 return request.answer(predictions, head.model, head.version, served.ahead, answered_by)
         return await self._predict_large(name, request, query)
 
-    async def _predict_large(self, name: str, request: PredictionRequest, query: PredictParameters) -> bytes:
+    async def _predict_large(self, name: str, request: ScoringRequest, query: PredictParameters) -> bytes:
         """The result of `predict`, from a thread."""
         async with self._thread:
             served, answered_by, classifier = self.answering(name, query.candidate)
@@ -168,7 +168,7 @@ def _explain(prediction: Prediction, now: FrozenModel, features: Features, score
     prediction.contributions = rows
 
 
-def predict_large(now: FrozenModel, request: PredictionRequest, explain: bool, top: int) -> list[Prediction]:
+def predict_large(now: FrozenModel, request: ScoringRequest, explain: bool, top: int) -> list[Prediction]:
     """The predictions for a large request; raises Rejected.
 
     It runs in a thread: it reads only parts of the learner that do not change, and columns, which are never removed.

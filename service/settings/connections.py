@@ -177,7 +177,7 @@ class RedisSettings(TlsSection):
     def store(self, timeout: float = 3.0) -> Store:
         """The store, which answers within `timeout` seconds; the caller closes it."""
         # Half of the commands need no Redis client, and do not import one.
-        from service.snapshots.redis.connection import Endpoint, Login
+        from service.snapshots.redis.connection import Login, RedisServer
         from service.snapshots.redis.store import RedisStore
 
         def login(prefix: str) -> Login | None:
@@ -188,7 +188,7 @@ class RedisSettings(TlsSection):
             return Login(getattr(self, f"{prefix}username"), password)
 
         sentinels = tuple(self.sentinels), self.sentinel_service, login("sentinel_")
-        return RedisStore(Endpoint(self.url, login(""), self.tls, *sentinels, self.cluster), timeout)
+        return RedisStore(RedisServer(self.url, login(""), self.tls, *sentinels, self.cluster), timeout)
 
 
 TokenFile = Annotated[str, AfterValidator(lambda file: BearerTokens(file) and file)]

@@ -16,6 +16,7 @@ from service.learning.columns.columns import columns_for
 from service.learning.evaluation.advice import repeated_ids
 from service.learning.events.event_reader import EventReader
 from service.learning.events.flatten import Flattener
+from service.learning.events.json_values import value_in
 from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity, JoinRules
 from service.settings.load import Settings
@@ -26,7 +27,6 @@ from service.streaming.kafka.connection import missing_right
 from service.streaming.kafka.health import find_coordinator
 from service.streaming.resume_check import check_held, check_offsets, lost_topic_message, same_settings
 from service.text import printable, quantity
-from service.tools.files import at
 from service.tools.suggest.field_profile import member_notes, profile_fields
 from service.tools.suggest.sample import join_values, newest_of, parse_objects
 
@@ -200,7 +200,7 @@ def _time_warnings(times: Sequence[NDArray[np.int64]], join: JoinRules) -> Itera
 def value_notes(identity: Identity, values: ValueBuffer) -> Iterator[str]:
     """A line for each thing that is odd about the values of the features that no type says how to read."""
     flattener = Flattener(identity)
-    rows = [row for record in parse_objects(values) if isinstance(row := at(record, flattener.path), dict)]
+    rows = [row for record in parse_objects(values) if isinstance(row := value_in(record, flattener.path), dict)]
     is_read = flattener.patterns.select if flattener.patterns else bool
     members = [member for path, member in profile_fields(rows).items() if path not in flattener.excluded]
     members = [each for each in members if is_read(each.name) and not flattener.type_of(each.name)]

@@ -25,7 +25,7 @@ import msgspec
 from service.errors import ConfigurationError, DataError
 from service.learning.evaluation.confusion import MAX_LABELS
 from service.learning.events.flatten import type_patterns
-from service.learning.events.json_values import Path, parse_pointer, quoted_name
+from service.learning.events.json_values import Path, parse_pointer, quoted_name, value_in
 from service.learning.events.value_formats import DOUBLE_VECTOR, HEADER, JSON, MESSAGE_PACK, ValueFormat, encode_vector
 from service.learning.identity import Identity, Places
 
@@ -78,7 +78,7 @@ class JsonLines:
             event = msgspec.json.decode(row)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadLine(f"--key {self._key}: the line is not JSON: {error}") from None
-        for members in (event, at(event, self._features)):
+        for members in (event, value_in(event, self._features)):
             if isinstance(members, dict) and self._key in members:
                 return _key(self._key, members[self._key])
         raise BadLine(f"--key {self._key}: the event has no member and no feature of this name")
@@ -162,13 +162,6 @@ class Csv:
 
     def key(self, row: list[str]) -> bytes | None:
         return None if self._key is None else _key(self._key, row[self._header.index(self._key)].strip())
-
-
-def at(record: Any, path: Path) -> Any:
-    """The value at a path through objects; None if there is none."""
-    for name in path:
-        record = record.get(name) if isinstance(record, dict) else None
-    return record
 
 
 def record(features: Any, label: Any, places: Places) -> Any:
@@ -374,8 +367,8 @@ def writer(identity: Identity, value_format: ValueFormat) -> Callable[[bytes], b
             event = msgspec.json.decode(raw)
             if value_format is MESSAGE_PACK:
                 return msgspec.msgpack.encode(event)
-            weight = None if places.weight is None else at(event, parse_pointer(places.weight))
-            features, label = at(event, parse_pointer(places.features)), at(event, parse_pointer(places.label))
+            weight = None if places.weight is None else value_in(event, parse_pointer(places.weight))
+            features, label = (value_in(event, parse_pointer(part)) for part in (places.features, places.label))
             if isinstance(label, int | float) and weight in (None, 1):
                 return encode_vector(features, label)
         except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:

@@ -12,7 +12,7 @@ from service.learning.options import DEFAULT
 from service.snapshots import head as heads
 from service.snapshots import keeper as keepers
 from service.snapshots.ports import Commit, Store
-from service.snapshots.redis.connection import Endpoint
+from service.snapshots.redis.connection import RedisServer
 from service.snapshots.redis.store import RedisStore, key
 from tests import saving
 from tests.checks import state_digest
@@ -63,20 +63,20 @@ Head = tuple[str, bytes]
 
 
 @pytest.fixture(scope="module", params=["simulator", "valkey", "redis-server", "cluster"])
-def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint | None]:
+def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer | None]:
     """A server or a cluster; None stands for the simulator."""
     if request.param == "simulator":
         yield None
     elif request.param == "cluster":
         with redis_cluster(tmp_path_factory.mktemp("cluster")) as nodes:
-            yield Endpoint(f"redis://{nodes[0].address}", cluster=True)
+            yield RedisServer(f"redis://{nodes[0].address}", cluster=True)
     else:
         with redis_server(request.param, tmp_path_factory.mktemp("redis")) as server:
-            yield Endpoint(f"redis://{server.address}/0")
+            yield RedisServer(f"redis://{server.address}/0")
 
 
 @pytest.fixture
-async def store_and_hash(redis: Endpoint | None, topic: str) -> AsyncIterator[tuple[Store, Raw]]:
+async def store_and_hash(redis: RedisServer | None, topic: str) -> AsyncIterator[tuple[Store, Raw]]:
     if redis is None:
         simulated, simulated_redis = simulated_store()
         yield simulated, SimulatedHash(simulated_redis)

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from service.embedded.servers import Server, free_port
 from service.errors import ConfigurationError, DependencyError
 from service.snapshots.redis import connection
-from service.snapshots.redis.connection import Endpoint
+from service.snapshots.redis.connection import RedisServer
 from service.snapshots.redis.store import RedisStore, key
 from tests.conftest import Run, both_stores, event, program, wait
 from tests.saving import keeper, learn, new_learner, save
@@ -131,7 +131,7 @@ async def test_a_cluster_and_one_server_are_told_apart(tmp_path: Path, enabled: 
     expected = {"yes": "is a node of .*: set redis.cluster = true", "no": "is not a node of .*: remove redis.cluster"}
     flags = "--cluster-enabled", enabled, "--cluster-port", str(free_port())
     with redis_server(tmp_path / "redis", *flags) as server:
-        async with RedisStore(Endpoint(f"redis://{server.address}/0", cluster=enabled == "no")) as store:
+        async with RedisStore(RedisServer(f"redis://{server.address}/0", cluster=enabled == "no")) as store:
             with pytest.raises((ConfigurationError, DependencyError), match=expected[enabled]):
                 await store.check()
 

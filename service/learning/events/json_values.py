@@ -99,6 +99,13 @@ def value_at(value: Any, path: Path, pointer: str) -> Any:
     return value
 
 
+def value_in(value: Any, path: Path) -> Any:
+    """The value at a path through dictionaries; None if there is none."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
 def wrong_type(value: Any, expected: str, pointer: str) -> Rejected:
     """The fault of a parsed value at this pointer that has another type than expected."""
     got = f"{type_name(value)}{in_brackets(value)}"

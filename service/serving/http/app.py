@@ -24,7 +24,7 @@ from service.serving.http.endpoint import InFlight
 from service.serving.models import Models
 from service.serving.page.page import OPEN, History, PageState, install_page
 from service.serving.posting import Posting, PredictionLog
-from service.serving.scoring import Predictor
+from service.serving.scoring import Scorer
 from service.settings.connections import HttpSettings
 from service.settings.section import loopback
 from service.snapshots.ports import Store
@@ -95,8 +95,8 @@ class Application:
         )
         openapi.install_swagger_ui(self.api)
         install_page(self.api, PageState(models, history, version, metrics.missing))
-        in_flight, predictor = InFlight(http), Predictor(models, metrics, log_of)
-        self._direct_routes = v1.install_v1(self.api, models, store, in_flight, predictor, posting_of, metrics)
+        in_flight, scorer = InFlight(http), Scorer(models, metrics, log_of)
+        self._direct_routes = v1.install_v1(self.api, models, store, in_flight, scorer, posting_of, metrics)
         """Routes whose requests do not go through FastAPI, which costs more than a prediction."""
         _install_process(self.api, metrics)
         self.api.openapi_schema = openapi.with_schemas(self.api.openapi(), vars(problems) | vars(v1) | globals())

@@ -17,8 +17,8 @@ from starlette.types import Message, Receive, Scope, Send
 from service.errors import Rejected
 from service.serving.http import problems
 from service.serving.http.server import LINGER_SECONDS, PIECE_BYTES, WHOLE
-from service.serving.predictions import PredictionRequest, PredictParameters
-from service.serving.scoring import Predictor
+from service.serving.predictions import PredictParameters, ScoringRequest
+from service.serving.scoring import Scorer
 from service.settings.connections import HttpSettings
 
 DEFAULTS = PredictParameters()
@@ -183,20 +183,20 @@ def unpacked(receive: Receive) -> Receive:
 class Predict(Endpoint):
     """Answers prediction requests to the model that the scope's `path_params` name."""
 
-    def __init__(self, predictor: Predictor, in_flight: InFlight, parse: Callable[[bytes], PredictionRequest]) -> None:
+    def __init__(self, scorer: Scorer, in_flight: InFlight, parse: Callable[[bytes], ScoringRequest]) -> None:
         """`parse` makes a request of its body."""
-        self._predictor, self._in_flight, self._parse = predictor, in_flight, parse
+        self._scorer, self._in_flight, self._parse = scorer, in_flight, parse
 
     async def answer(self, scope: Scope, receive: Receive) -> bytes:
         """The predictions."""
         name, text = scope["path_params"]["name"], scope["query_string"]
         query = PredictParameters.model_validate(dict(QueryParams(text))) if text else DEFAULTS
-        self._predictor.answering(name, query.candidate)  # raise before waiting for the body
+        self._scorer.answering(name, query.candidate)  # raise before waiting for the body
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
         request = self._parse(body)
         try:
-            return await self._predictor.predict(name, request, query)
+            return await self._scorer.predict(name, request, query)
         except Rejected as rejected:
             raise request.fault(rejected) from None
         finally:

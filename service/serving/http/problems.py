@@ -56,7 +56,7 @@ HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}, 408: 
 NOTHING_SERVED = "nothing is served at this path; /docs lists the paths"
 STATUSES: dict[type, int] = {NotFound: 404, Unanswerable: 503, SnapshotDamaged: 503}
 """The status of an error whose message is the detail."""
-REASONS = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
+PARAMETER_REASONS = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
 """The reason of a bad parameter, by the first word of pydantic's error; any other is a wrong type."""
 
 
@@ -79,7 +79,7 @@ async def answer_to(_request: Any, error: Exception) -> Response:
         return response(error.status_code, details.get(error.status_code, error.detail), headers=headers)
     if isinstance(error, RequestValidationError | ValidationError):
         fault: Any = error.errors()[0]
-        where, reason = f"?{fault['loc'][-1]}", REASONS.get(fault["type"].partition("_")[0], "wrong-type")
+        where, reason = f"?{fault['loc'][-1]}", PARAMETER_REASONS.get(fault["type"].partition("_")[0], "wrong-type")
         detail = format_error(fault).partition(", got ")[0]  # without the value that was sent
         if reason == "unknown-parameter":
             detail = "there is no such parameter; /docs lists them"

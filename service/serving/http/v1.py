@@ -41,7 +41,7 @@ from service.serving.predictions import (
     check_count,
     edges,
 )
-from service.serving.scoring import Predictor, freeze, predict_large
+from service.serving.scoring import Scorer, freeze, predict_large
 from service.snapshots.ports import Store
 from service.streaming.kafka.topic_writer import TopicWriter
 from service.streaming.records import Message
@@ -269,7 +269,7 @@ def post_labels(name: str) -> None:
 
 
 def install_v1(
-    app: FastAPI, models: Models, store: Store, in_flight: InFlight, predictor: Predictor,
+    app: FastAPI, models: Models, store: Store, in_flight: InFlight, scorer: Scorer,
     posting_of: Callable[[str], Posting | None], metrics: Metrics,
 ) -> list[APIRoute]:  # fmt: skip
     """Add the routes of this protocol to `app`; returns those whose requests need nothing of FastAPI."""
@@ -284,7 +284,7 @@ def install_v1(
         return route
 
     answers = responses(PREDICT_PROBLEMS, PredictionResponse, ANSWERS)
-    endpoint = Predict(predictor, in_flight, partial(V1Request, max_instances=in_flight.limits.max_instances))
+    endpoint = Predict(scorer, in_flight, partial(V1Request, max_instances=in_flight.limits.max_instances))
     routes = [direct(endpoint, predict, "predictions", answers, request_body(PredictRequest, REQUESTS))]
     answers = responses(POST_PROBLEMS, StoredRecords)
     for kind, function, request, example in (

@@ -64,7 +64,7 @@ class Login(CredentialProvider):
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class RedisServer:
     """How to reach Redis.
 
     With `sentinels`, each "host:port", this is the primary of their `service`, and `url` has only scheme and database.

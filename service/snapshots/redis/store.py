@@ -25,7 +25,13 @@ from redis.exceptions import ResponseError
 from service.errors import DependencyError, PerceptronError, SnapshotDamaged
 from service.snapshots.head import damaged
 from service.snapshots.ports import Commit, Store, Verdict, before_reset
-from service.snapshots.redis.connection import MAX_CONNECTIONS, Endpoint, check_server, is_not_primary, redis_failure
+from service.snapshots.redis.connection import (
+    MAX_CONNECTIONS,
+    RedisServer,
+    check_server,
+    is_not_primary,
+    redis_failure,
+)
 from service.text import host_and_port
 
 MODELS, ALIASES = "perceptron:models", "perceptron:aliases"
@@ -44,31 +50,31 @@ def _text(raw: bytes) -> str:
 
 
 class RedisStore(Store):
-    """The store on one Redis, at a URL or an endpoint."""
+    """The store on one Redis, by its URL or by all that is needed to reach it."""
 
-    def __init__(self, where: str | Endpoint, timeout: float = 3.0) -> None:
+    def __init__(self, server: str | RedisServer, timeout: float = 3.0) -> None:
         self.missing_since, self.failure = 0.0, "Redis has not answered yet"
-        self._endpoint = Endpoint(where) if isinstance(where, str) else where
+        self._server = RedisServer(server) if isinstance(server, str) else server
         # Typed as Any: redis-py's stubs answer str or bytes. Without decode_responses it is bytes.
-        self._redis: Any = self._endpoint.client(timeout)
+        self._redis: Any = self._server.client(timeout)
         # At its limit of connections the client of a cluster fails, where a pool waits.
-        self._turn = asyncio.Semaphore(MAX_CONNECTIONS) if self._endpoint.cluster else nullcontext()
+        self._turn = asyncio.Semaphore(MAX_CONNECTIONS) if self._server.cluster else nullcontext()
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
         self._look = self._redis.register_script(files(__package__).joinpath("look.lua").read_text())
 
     @property
     def address(self) -> str:
         """The address of Redis; with sentinels, of the primary that they named last."""
-        if self._endpoint.sentinels:
+        if self._server.sentinels:
             primary = self._redis.connection_pool.master_address
-            return f"{host_and_port(*primary) if primary else self._endpoint.service} (by Sentinel)"
-        url = urlsplit(self._endpoint.url)
+            return f"{host_and_port(*primary) if primary else self._server.service} (by Sentinel)"
+        url = urlsplit(self._server.url)
         address = host_and_port(url.hostname or "localhost", url.port or 6379)
         return url.path if url.scheme == "unix" else f"{address}{url.path}"
 
     def _key(self, model: str) -> str:
         """The key of a model. In a cluster a reset renames it, so both names are in one slot."""
-        suffix = before_reset("") if self._endpoint.cluster and model.endswith(before_reset("")) else ""
+        suffix = before_reset("") if self._server.cluster and model.endswith(before_reset("")) else ""
         return key(model.removesuffix(suffix)) + suffix
 
     async def check(self, learn: bool = True) -> list[str]:
@@ -84,7 +90,7 @@ class RedisStore(Store):
         return head[0] if head else ""
 
     async def look(self, models: Sequence[str]) -> tuple[list[str | None], dict[str, str]]:
-        if self._endpoint.cluster:
+        if self._server.cluster:
             async with self._translated_errors():
                 pairs = convert(await self._redis.hgetall(ALIASES), dict[bytes, bytes])
             digests = await asyncio.gather(*map(self._digest_unless_damaged, models))
@@ -190,11 +196,11 @@ class RedisStore(Store):
                 self.missing_since = 0.0  # Redis answered
                 raise damaged(model, f"its key {self._key(model)} in Redis is not a hash") from error
             # New connections go to the server that is the primary then. The client of a cluster finds it by itself.
-            if is_not_primary(error) and not self._endpoint.cluster:
+            if is_not_primary(error) and not self._server.cluster:
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # that is an answer
                 self.missing_since = self.missing_since or time.time()
-            self.failure = f"Redis at {self.address}: {redis_failure(error, secured=self._endpoint.secured)}"
+            self.failure = f"Redis at {self.address}: {redis_failure(error, secured=self._server.secured)}"
             raise DependencyError(self.failure, "redis") from error
         self.missing_since, self.failure = 0.0, ""
         # redis-py can swallow a cancellation that arrives while it connects. The task must end nevertheless.

@@ -13,11 +13,10 @@ from service.errors import Rejected
 from service.learning.evaluation.advice import repeated_ids
 from service.learning.events.compiled.time_parsing import FIRST_EPOCH
 from service.learning.events.flatten import MAX_OBJECT_DEPTH, Flattener, typed_ends
-from service.learning.events.json_values import Pairs, Path, number_in, parse, type_name
+from service.learning.events.json_values import Pairs, Path, number_in, parse, type_name, value_in
 from service.learning.events.text_hints import spelling, text_hint
 from service.learning.identity import MAX_VALUE, Identity
 from service.text import short_json
-from service.tools.files import at
 
 MAX_MEMBERS = 10_000
 ENOUGH_VALUES, MANY_VALUES = 20, 1000
@@ -281,4 +280,4 @@ def profile_fields(records: Sequence[Any]) -> dict[Path, FieldProfile]:
 
 def member_at(records: Iterable[Any], path: Path) -> FieldProfile:
     """The member at one path."""
-    return FieldProfile(path, (value for record in records if (value := at(record, path)) is not None))
+    return FieldProfile(path, (value for record in records if (value := value_in(record, path)) is not None))

@@ -6,12 +6,11 @@ from collections import defaultdict
 
 from service.errors import DataError
 from service.learning.evaluation.confusion import CURE
-from service.learning.events.json_values import Path, parse_pointer
+from service.learning.events.json_values import Path, parse_pointer, value_in
 from service.learning.events.text_hints import label_meaning, spelling
 from service.learning.identity import MAX_CLASSES, Label, listed
 from service.settings.model import canonical_label
 from service.text import did_you_mean, printable, short_json
-from service.tools.files import at
 from service.tools.suggest.field_profile import FieldProfile, member_at, profile_fields
 from service.tools.suggest.sample import Sample
 
@@ -36,7 +35,8 @@ def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: 
     It is the requested label, else that of the service's own form, else the likeliest member of the object at `outer`.
     Raises DataError if there is none.
     """
-    members = profile_fields([value for record in sample.objects() if isinstance(value := at(record, outer), dict)])
+    objects = (value_in(record, outer) for record in sample.objects())
+    members = profile_fields([value for value in objects if isinstance(value, dict)])
     if requested is not None:
         return _requested_path(sample, outer, members, requested), "--label says so", []
     if is_own_form and any("label" in record for record in sample.objects()):

@@ -17,6 +17,7 @@ from service.learning.evaluation.advice import repeated_ids
 from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
 from service.learning.evaluation.confusion import DEVIATIONS, RARE, changes, in_runs, repeated, sorted_note
 from service.learning.events.event_reader import EventReader
+from service.learning.events.json_values import value_in
 from service.learning.events.value_formats import ValueBuffer
 from service.learning.learner import Learner
 from service.learning.records import P0, Records
@@ -24,7 +25,6 @@ from service.learning.rules import RULES
 from service.serving.model_info import Accuracy
 from service.settings.model import ModelSettings
 from service.text import printable
-from service.tools.files import at
 from service.tools.suggest.field_profile import FieldProfile, number_of
 
 RATES: dict[str, tuple[float | None, ...]] = {"perceptron": (None,), "logistic-delta": (0.1, 0.5, 2.0)}
@@ -294,7 +294,7 @@ def leaks(
 
 def _lone_accuracy(rows: Sequence[Any], labels: Sequence[Any], member: FieldProfile) -> float:
     """How often the most frequent label of a value is right: counted on every second row, tried on the others."""
-    values = [at(row, member.path) for row in rows]
+    values = [value_in(row, member.path) for row in rows]
     if member.distinct > MAX_VALUES and (member.kind == "number" or member.reading == "number"):
         numbers = np.array([np.nan if (x := number_of(value)) is None else float(x) for value in values])
         bins = np.unique(np.nanquantile(numbers, np.linspace(0.0, 1.0, BINS + 1)))

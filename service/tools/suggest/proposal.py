@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from service.errors import DataError
-from service.learning.events.json_values import Path, parse_pointer, to_pointer
+from service.learning.events.json_values import Path, parse_pointer, to_pointer, value_in
 from service.learning.events.value_formats import ValueBuffer
 from service.text import printable, short_json
-from service.tools.files import at
 from service.tools.suggest.field_profile import FieldProfile, leaves, profile_fields
 from service.tools.suggest.label_inference import find_label, label_values, name_score
 from service.tools.suggest.sample import Sample, parse_objects
@@ -111,7 +110,7 @@ def choose_event(sample: Sample, requested_label: str | None, id_path: Path | No
     sample = _records_that_match(sample, where)
     labels, labels_why, label = label_values(sample, path, called)
     label.name = called if sample.is_table else label.name
-    pairs = [(at(record, outer), at(record, path)) for record in sample.objects()]
+    pairs = [(value_in(record, outer), value_in(record, path)) for record in sample.objects()]
     is_list = 2 * sum(isinstance(features, list) for features, _ in pairs) > len(pairs)
     pairs = [pair for pair in pairs if isinstance(pair[0], list if is_list else dict)]
     events = [features for features, _ in pairs]
@@ -195,12 +194,12 @@ def _where(sample: Sample, form: str, label: Path) -> dict[str, list[Any]]:
     records, outer = [*sample.objects()] if form != "own" else [], parse_pointer(FORMS[form][0])
     if form.endswith("rows"):
         for member, of_rows in ROWS.items():
-            if all(at(record, (*outer, member)) is not None for record in records):
+            if all(value_in(record, (*outer, member)) is not None for record in records):
                 return {to_pointer((*outer, member)): of_rows}
     for name in TYPE_NAMES:
         typed = [record for record in records if isinstance(record.get(name), str)]
         types = Counter(record[name] for record in typed)
-        labelled = Counter(record[name] for record in typed if at(record, label) is not None)
+        labelled = Counter(record[name] for record in typed if value_in(record, label) is not None)
         usual = [type_ for type_, count in types.most_common() if 2 * labelled[type_] > count]
         if len(typed) == len(records) and 0 < len(usual) < len(types) <= MAX_TYPES:
             return {f"/{name}": usual}
@@ -212,7 +211,7 @@ def _records_that_match(sample: Sample, where: dict[str, list[Any]]) -> Sample:
     paths = [(parse_pointer(pointer), values) for pointer, values in where.items()]
 
     def match(record: dict[str, Any] | None) -> bool:
-        return record is None or all(at(record, path) in values for path, values in paths)
+        return record is None or all(value_in(record, path) in values for path, values in paths)
 
     matching = [i for i, record in enumerate(parse_objects(sample.values)) if match(record)]
     return sample._replace(values=sample.values[matching])
@@ -256,7 +255,7 @@ def propose_join(events: Sample, labels: Sample) -> JoinProposal:
         choices.append(Choice("join.label_value", 1, "no member tells labels apart: each record says 1"))
         choices.append(Choice("join.default_label", 0, "labels say only 1, so silence must mean 0"))
     else:
-        label_of, silent_label = {event: at(label_rows[label], path) for event, label in joined.items()}, None
+        label_of, silent_label = {event: value_in(label_rows[label], path) for event, label in joined.items()}, None
         choices.append(Choice("join.label", to_pointer(path), "its values are those of a label"))
     firsts = sorted(event_ids[event_path].values())  # an event that comes again is not another one
     labelled = ((rows[i] or {}, label_of.get(i, silent_label)) for i in firsts)

@@ -19,7 +19,7 @@ from service.learning.events.compiled.time_parsing import END_EPOCH, FIRST_EPOCH
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
 from service.learning.jit import byte_at, compiled, inlined
 
-MAX_DEPTH = 16
+MAX_NESTING = 16
 """Objects and lists within each other."""
 MAX_MEMBERS = 1024
 """Members of the objects that matter, in one value. The table of their names has four times this many slots."""
@@ -151,7 +151,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
     text, nan_is_absent = strings_are
     scratch_offset, plain = scratch.ctypes.data - data, not has_kinds
     # For each open object or list: its node, and among features the begin and size in `scratch` of its names' prefix.
-    opened = np.empty((MAX_DEPTH + 1, 5), np.int64)
+    opened = np.empty((MAX_NESTING + 1, 5), np.int64)
     codes = np.empty(len(literals))
     while state[NEXT] < len(begins):
         record = state[NEXT]
@@ -237,7 +237,7 @@ def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arg
                 is_feature = False  # it is the label, the weight or the id
             if c in (_BRACE, _BRACKET):
                 is_list = c == _BRACKET
-                if part > FEATURES or depth == MAX_DEPTH or (is_list and (depth == 0 or is_feature)):
+                if part > FEATURES or depth == MAX_NESTING or (is_list and (depth == 0 or is_feature)):
                     break
                 if part == FEATURES:
                     if is_list != (dimension >= 0):
