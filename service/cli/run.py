@@ -17,6 +17,9 @@ SYSTEM_LIMITS = {
     resource.RLIMIT_AS: (1 << 30, "bytes of memory (ulimit -v)"),
 }
 """What the system must allow a process: below it libraries abort without a word. A limit of -1 is none."""
+StartAt = Annotated[
+    str | None, typer.Option(metavar="earliest|latest|TIME|AGE|P:OFFSET,…", help="Where a new model begins.")
+]
 
 
 def run(
@@ -30,9 +33,7 @@ def run(
     learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="Learn, or only serve.")] = None,
     create_topics: Annotated[bool | None, typer.Option("--create-topics", help="Create missing topics.")] = None,
     fail_fast: Annotated[bool | None, typer.Option("--fail-fast", help="Exit 3 if Kafka or Redis is missing.")] = None,
-    start_at: Annotated[
-        str | None, typer.Option(metavar="earliest|latest|TIME|AGE|P:OFFSET,…", help="Where a new model begins.")
-    ] = None,
+    start_at: StartAt = None,
 ) -> None:
     """Learn the topics and serve predictions, until SIGTERM."""
     for limit, (minimum, name) in SYSTEM_LIMITS.items():
@@ -88,8 +89,9 @@ def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> N
 
 
 def check(
-    ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, group: Group = None, redis: RedisUrl = None
-) -> None:
+    ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, group: Group = None,
+    redis: RedisUrl = None, start_at: StartAt = None,
+) -> None:  # fmt: skip
     """Check settings, Redis, Kafka, its group and topics, stored models: a line each."""
     from service.tools.check import check_settings
 

@@ -10,17 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from service.errors import ConfigurationError
 from service.learning.events.careful_reader import label_signs
-from service.learning.identity import (
-    MAX_CLASSES,
-    MAX_CLIP,
-    MAX_HALF_LIFE,
-    MAX_VALUE,
-    Identity,
-    JoinRules,
-    Places,
-    Text,
-    ValueType,
-)
+from service.learning.identity import MAX_CLASSES, MAX_CLIP, MAX_HALF_LIFE, MAX_VALUE, Identity, JoinRules, Places, Text
 from service.learning.options import BEST, MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
@@ -112,7 +102,7 @@ class EventSettings(Section):
     """Patterns of the flattened names to learn, such as `"user.*"`; default: all."""
     without: tuple[str, ...] = ()
     """Patterns of features to leave out."""
-    types: dict[str, ValueType] = Field({})
+    types: dict[str, Literal["number", "category", "time"]] = Field({})
     """How values are read: `{ "amount*" = "number", "zip" = "category", "at" = "time" }`; the first match counts."""
     nan: Literal["reject", "absent"] = "reject"
     """What a feature is that is NaN, or the string `"NaN"`: `"absent"` is as if it were missing."""

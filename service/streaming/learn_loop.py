@@ -255,7 +255,7 @@ class LearnLoop:
             bounds, start_at = await self.log.bounds(start_at), "earliest"
             if not self.log.held:  # the bounds may lack partitions
                 return None
-        learner.begin(self._starts(bounds, start_at))
+        learner.begin(resume_check.first_offsets(self.log.topic_of, bounds, start_at))
         if (saved := await self.keeper.save(learner, {}, source)) is None:
             return None
         self.observer.saved(saved)
@@ -276,25 +276,11 @@ class LearnLoop:
             raise errors.Diverged(self.log.model, learner.main.diverged)
         # All records of an added partition are newer than the model.
         added = {p: pair for p, pair in bounds.items() if p not in learner.next}
-        start_at = self.start_at
-        learner.begin(self._starts(added, None if isinstance(start_at, int) or start_at == "latest" else start_at))
+        start_at = None if isinstance(self.start_at, int) or self.start_at == "latest" else self.start_at
+        learner.begin(resume_check.first_offsets(self.log.topic_of, added, start_at))
         began, dropped = learner.reconcile()
         if began or dropped:
             self.observer.reconciled(began, dropped, learner.next)
-
-    def _starts(self, bounds: Bounds, start_at: str | Mapping[PartitionId, int] | None) -> dict[PartitionId, int]:
-        """The offset where each partition of a new model, or each new partition, begins."""
-        if isinstance(start_at, str):
-            return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}
-        starts = {p: (start_at or {}).get(p, 0) for p in bounds}
-        for partition, (begin, end) in sorted(bounds.items()):
-            if not begin <= (offset := starts[partition]) <= end:
-                raise errors.LogLost(
-                    f"topic {self.log.topic_of(partition)}: learning would begin at offset {offset} of partition "
-                    f"{partition.number}, which holds {begin} to {end}: say where with --start-at earliest, latest or "
-                    f"{partition}:OFFSET"
-                )
-        return starts
 
     async def _learn_records(self, model: _Model, records: KafkaRecords) -> None:
         learner, start = model.learner, 0
@@ -448,13 +434,12 @@ def given_answers(records: KafkaRecords, model: str, learner: Learner) -> Iterat
     has no tally of its own: its answers count as the model's.
     """
     labels = {(isinstance(label, bool), label): i for i, label in enumerate(learner.identity.labels or (-1, 1))}
-    for i in records.with_headers():
-        headers = dict(records.record(i).headers)
-        if headers.get("model") != model.encode():
-            continue
+    own = [i for i, name in records.header_values("model").items() if name == model.encode()]
+    predictions, candidates = (records.header_values(name) if own else {} for name in ("prediction", "candidate"))
+    for i in own:
         try:
-            label = msgspec.json.decode(headers.get("prediction") or b"", type=_Logged).label
-            candidate = (headers.get("candidate") or b"").decode()
+            label = msgspec.json.decode(predictions.get(i, b""), type=_Logged).label
+            candidate = candidates.get(i, b"").decode()
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
         if (index := labels.get((isinstance(label, bool), label))) is not None:

@@ -1,4 +1,7 @@
-"""Whether this process may continue a stored model: it needs the same cluster, settings and log."""
+"""Whether this process may continue a stored model: it needs the same cluster, settings and log.
+
+Also where a new model begins.
+"""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -48,6 +51,26 @@ def lost_topic_message(model: str, topic: str) -> str:
         f"topic {topic} does not exist, so model {model} learns nothing: restore the topic with its records, or forget "
         f"the model with `perceptron reset -m {model} --yes`"
     )
+
+
+def first_offsets(
+    topic_of: Callable[[PartitionId], str], bounds: Bounds, start_at: str | Mapping[PartitionId, int] | None
+) -> dict[PartitionId, int]:
+    """The offset where each partition of a new model, or each new partition, begins; raises LogLost.
+
+    `start_at` is `earliest`, `latest`, or the offset of each partition; without one a partition begins at 0.
+    """
+    if isinstance(start_at, str):
+        return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}
+    starts = {p: (start_at or {}).get(p, 0) for p in bounds}
+    for partition, (begin, end) in sorted(bounds.items()):
+        if not begin <= (offset := starts[partition]) <= end:
+            raise LogLost(
+                f"topic {topic_of(partition)}: learning would begin at offset {offset} of partition "
+                f"{partition.number}, which holds {begin} to {end}: say where with --start-at earliest, latest or "
+                f"{partition}:OFFSET"
+            )
+    return starts
 
 
 def check_held(

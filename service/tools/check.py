@@ -19,13 +19,13 @@ from service.learning.events.flatten import Flattener
 from service.learning.events.json_values import value_in
 from service.learning.events.value_formats import ValueBuffer
 from service.learning.identity import Identity, JoinRules
-from service.settings.load import Settings
+from service.settings.load import Settings, parse_start_at
 from service.settings.model import ModelSettings
 from service.snapshots.head import Head, TopicIdentity
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.connection import missing_right
 from service.streaming.kafka.health import find_coordinator
-from service.streaming.resume_check import check_held, check_offsets, lost_topic_message, same_settings
+from service.streaming.resume_check import check_held, check_offsets, first_offsets, lost_topic_message, same_settings
 from service.text import printable, quantity
 from service.tools.suggest.field_profile import member_notes, profile_fields
 from service.tools.suggest.sample import join_values, newest_of, parse_objects
@@ -86,23 +86,22 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         broker, _ = await find_coordinator(cluster, group, settings.kafka.session_timeout)
         report.say("ok", f"group {group}: broker {broker} coordinates it")
     learned = {topic: [topic] for topic in topics if settings.requests_topic(topic)} | settings.model_topics
-    heads = dict[str, tuple[str, bytes]]()
+    heads = dict[str, tuple[str, bytes] | None]()
     if reached:
         async with settings.redis.store() as store:
             for model in learned:
                 with report.failing():
-                    if head := await store.head(model):
-                        heads[model] = head
+                    heads[model] = await store.head(model)
     for model, own in settings.model_topics.items():
         log = settings.model_settings(model).predictions
         written = [dead_letter_topic(model), *([log.topic] if log else [])]
         for name, right in (*((topic, "Read") for topic in own), *((topic, "Write") for topic in written)):
             with report.failing():
-                await _check_topic(report, settings, name, right, name in topics, model if model in heads else "")
+                await _check_topic(report, settings, name, right, name in topics, model if heads.get(model) else "")
     learned = {model: own for model, own in sorted(learned.items()) if topics.issuperset(own)}
-    for model in filter(heads.get, learned):
+    for model in filter(heads.__contains__, learned):
         with report.failing():
-            await _check_stored(report, settings, model, learned[model], *heads[model])
+            await _check_model(report, settings, model, learned[model], heads[model])
     for model, own in learned.items():
         for topic in own:
             with report.failing():
@@ -133,18 +132,22 @@ async def _check_topic(report: _Report, settings: Settings, name: str, right: st
     return report.say("warn", *(f"{cluster}: {missing_right(each, f'topic {name}')}" for each in lacking))
 
 
-async def _check_stored(
-    report: _Report, settings: Settings, model: str, topics: Sequence[str], digest: str, data: bytes
+async def _check_model(
+    report: _Report, settings: Settings, model: str, topics: Sequence[str], stored: tuple[str, bytes] | None
 ) -> None:
-    """Print whether a stored model goes on here, with these topics, under these settings; raises PerceptronError."""
-    head, cluster = Head.decode_current(model, digest, data), settings.kafka.cluster
-    same_settings(model, head, settings.model_settings(model).identity(), TopicIdentity(await cluster.id()))
-    following = {partition: position.offset for partition, position in head.next.items()}
-    log = model, lambda partition: partition.topic or topics[0]
+    """Check that a model can begin with these topics or, if it is stored, go on; raises PerceptronError."""
+    cluster, log = settings.kafka.cluster, (model, lambda partition: partition.topic or topics[0])
     async with cluster.reader(model, topics, LogLost(lost_topic_message(model, topics[0]))) as reader:
-        check_offsets(*log, head, following, reader.bounds)
-        if head.join:
-            check_held(*log, head.join.rebuild, reader.bounds)
+        bounds = reader.bounds
+    if stored is None:
+        if not isinstance(start_at := parse_start_at(settings.start_at), int):
+            first_offsets(log[1], bounds, start_at)
+        return
+    head = Head.decode_current(model, *stored)
+    same_settings(model, head, settings.model_settings(model).identity(), TopicIdentity(await cluster.id()))
+    check_offsets(*log, head, {partition: position.offset for partition, position in head.next.items()}, bounds)
+    if head.join:
+        check_held(*log, head.join.rebuild, bounds)
     report.say("ok", f"model {model}: goes on with version {head.version}")
 
 

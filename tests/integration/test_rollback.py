@@ -87,7 +87,7 @@ async def test_records_in_a_gap_are_never_learned(run: Run, tool: Tool, producer
 
 
 async def test_a_model_outlives_records_that_retention_deleted_while_it_was_down(
-    run: Run, tool: Tool, producer: AIOKafkaProducer, kafka: Server, topic: str
+    run: Run, tool: Tool, producer: AIOKafkaProducer, kafka: Server, redis: Server, topic: str
 ) -> None:
     """The same sentence in `check` and in a running process names the rollback first, which works as it stands."""
     service = await asyncio.to_thread(run().up)
@@ -107,6 +107,10 @@ async def test_a_model_outlives_records_that_retention_deleted_while_it_was_down
     assert result.returncode == 0, result.stderr
     await asyncio.to_thread(wait_for_covered, service, [0, 100], [150, 300])
     assert_model_is_fold(Fold().fold([*events[:100], *events[150:]]), service.model(), service.weights())
+    empty = "--redis", f"redis://{redis.address}/1"
+    checked = await tool("check", *empty)
+    assert (checked.returncode, "begin at offset 0 of partition 0, which holds 150" in checked.stdout) == (1, True)
+    assert (await tool("check", *empty, "--start-at", "earliest")).returncode == 0
 
 
 async def test_a_record_that_ruins_a_scale_is_named_and_can_be_left_out(
