@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import decode_varint
 from numpy.typing import NDArray
 
-from service.learning.columns.name_table import PADDING_BYTES, encode_names
+from service.learning.columns.name_table import PADDING_BYTES, Utf8Names, encode_names
 from service.learning.events.value_formats import FORMATS, HEADER, ValueBuffer
 from service.learning.records import PartitionId, Records
 from service.streaming.kafka.fetching import record_framing as table
@@ -94,9 +94,15 @@ class KafkaRecords(Records):
     def __iter__(self) -> Iterator[KafkaRecord]:
         return map(self.record, range(len(self)))
 
-    def with_headers(self) -> list[int]:
-        """The indices of the records that have headers."""
-        return np.flatnonzero(self._record_table[table.HEADER_COUNT]).tolist()
+    def header_values(self, name: str) -> dict[int, bytes]:
+        """The value of the last header of this name in each record that has one, by the record's index."""
+        record_table = np.ascontiguousarray(self._record_table)  # the layout for which the loop is compiled
+        values = _find_header(self.values.data, record_table, encode_names([name]))
+        if values is None:
+            return {}
+        data, rows = self.values.data.data, np.flatnonzero(values[0] >= 0)
+        spans = zip(rows.tolist(), *values[:, rows].tolist(), strict=True)
+        return {i: bytes(data[begin:end]) for i, begin, end in spans}
 
     def header_count(self, i: int) -> int:
         """The number of headers of the record at index `i`."""
@@ -128,8 +134,17 @@ def _decode_headers(data: bytes, count: int) -> Headers:
 
 def find_formats(data: NDArray[np.uint8], record_table: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """The number of the format of each record in `data`; None if no record has a header, so all are JSON."""
-    if not record_table[table.HEADER_COUNT].any():
+    if (values := _find_header(data, record_table, _TEXTS)) is None:
         return None
     numbers = np.empty(record_table.shape[1], np.int64)
-    table.match_headers(data.ctypes.data, record_table, _TEXTS.text.ctypes.data, _TEXTS.ends, numbers)
+    table.match_texts(data.ctypes.data, values, _TEXTS.text.ctypes.data, _TEXTS.ends, numbers)
     return numbers
+
+
+def _find_header(data: NDArray[np.uint8], record_table: NDArray[np.int64], name: Utf8Names) -> NDArray[np.int64] | None:
+    """Begins and ends, see `find_header`, of the header that the first of these texts names; None without headers."""
+    if not record_table[table.HEADER_COUNT].any():
+        return None
+    values = np.empty((2, record_table.shape[1]), np.int64)
+    table.find_header(data.ctypes.data, record_table, name.text.ctypes.data, int(name.ends[1]), values)
+    return values

@@ -98,35 +98,43 @@ def frame_records(
 
 
 @compiled
-def match_headers(
-    data: int, record_table: NDArray[np.int64], texts: int, ends: NDArray[np.int64], matches: NDArray[np.int64]
+def find_header(
+    data: int, record_table: NDArray[np.int64], name: int, name_bytes: int, values: NDArray[np.int64]
 ) -> None:
-    """Match the last header of each record whose name is text 0: the number of the text that it has, or else 0.
+    """Find the last header of each record that has the name at this address: the begin of its value, and the end.
 
-    Parameters after a `;` do not count. Text k is at the address `texts`, from `ends[k]` to `ends[k + 1]`. The records
-    were framed: they are not damaged.
+    The begin is -1 if there is no such header, or if its value is null. The records were framed: they are not damaged.
     """
-    before, before_size, match = 0, -1, 0
-    for i in range(len(matches)):
-        begin, size = record_table[HEADERS, i], record_table[HEADERS_END, i] - record_table[HEADERS, i]
-        # Most records with a match have the headers of the record before.
-        if match == 0 or size != before_size or not same_bytes(data, begin, data, before, size):
-            match, at = 0, begin
-            while at < begin + size:
-                name_size, name = _varint(data, at, begin + size)
-                value_size, value = _varint(data, name + name_size, begin + size)
-                at = value + max(value_size, 0)
-                if name_size == ends[1] and same_bytes(data, name, texts, 0, name_size):
-                    match = _find_text(data, value, value_size, texts, ends)
-        before, before_size, matches[i] = begin, size, match
+    before, size_before = 0, -1
+    for i in range(values.shape[1]):
+        begin, end = record_table[HEADERS, i], record_table[HEADERS_END, i]
+        size = end - begin
+        # Most records with such a header have the headers of the record before.
+        if size == size_before and values[0, i - 1] >= 0 and same_bytes(data, begin, data, before, size):
+            values[0, i], values[1, i] = values[0, i - 1] + begin - before, values[1, i - 1] + begin - before
+        else:
+            values[0, i], at = -1, begin
+            while at < end:
+                own_bytes, own_name = _varint(data, at, end)
+                value_bytes, value = _varint(data, own_name + own_bytes, end)
+                at = value + max(value_bytes, 0)
+                if own_bytes == name_bytes and same_bytes(data, own_name, name, 0, name_bytes):
+                    values[0, i], values[1, i] = value if value_bytes >= 0 else -1, at
+        before, size_before = begin, size
 
 
 @compiled
-def _find_text(data: int, begin: int, size: int, texts: int, ends: NDArray[np.int64]) -> int:
-    """The number of the text that these bytes have up to their end or a `;`; 0 if there is none."""
-    for k in range(1, len(ends) - 1):
-        n = ends[k + 1] - ends[k]
-        ends_after_text = size == n or (size > n and byte_at(data, begin + n) == SEMICOLON)
-        if ends_after_text and same_bytes(data, begin, texts, ends[k], n):
-            return k
-    return 0
+def match_texts(
+    data: int, values: NDArray[np.int64], texts: int, ends: NDArray[np.int64], matches: NDArray[np.int64]
+) -> None:
+    """Find the number of the text that each value has up to its end or a `;`; it is 0 if there is none.
+
+    Text k, of 1 or more, is at the address `texts`, from `ends[k]` to `ends[k + 1]`.
+    """
+    for i in range(len(matches)):
+        begin, size, matches[i] = values[0, i], values[1, i] - values[0, i], 0
+        for k in range(1, len(ends) - 1 if begin >= 0 else 0):
+            n = ends[k + 1] - ends[k]
+            ends_after_text = size == n or (size > n and byte_at(data, begin + n) == SEMICOLON)
+            if ends_after_text and same_bytes(data, begin, texts, ends[k], n):
+                matches[i] = k

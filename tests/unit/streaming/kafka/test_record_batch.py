@@ -49,6 +49,9 @@ def read_records(raw: bytes, start: int, step: int, aborted: list[tuple[int, int
             assert part.timestamps.tolist() == [record.timestamp for record in part]
             assert [*part.values] == [record.value for record in part]
             assert [part.values.format_at(i).name for i in range(len(part))] == [format_name(record) for record in part]
+            for name in ("content-type", "h"):
+                last = {i: dict(record.headers).get(name) for i, record in enumerate(part)}
+                assert part.header_values(name) == {i: value for i, value in last.items() if value is not None}
             assert part.values.begins.flags.c_contiguous, "compiled loops are compiled for one layout"
             assert len(part) == 0 or part.values.ends.max() + 8 <= len(part.values.data)
             records += part
