@@ -90,7 +90,7 @@ def batch(
     """A batch that begins at this offset, in any codec, and the offset after it."""
     codec = rng.choice([0, 0, *CODECS.values()]) if codec is None else codec
     builder = open_builder(codec, producer, transactional)
-    delta, crowded = 0, rng.random() < 0.2
+    delta, crowded, before = 0, rng.random() < 0.2, list[tuple[str, bytes | None]]()
     for _ in range(rng.choice((1, 2, 8, 40, 300))):
         delta += rng.choice((0, 0, 0, 1, 7))  # removed by compaction
         headers = [
@@ -102,6 +102,7 @@ def batch(
             )
             for _ in range(rng.choice((1, 15, 16, 70)) if crowded else rng.choice((0, 0, 0, 2)))
         ]
+        before = headers = before if rng.random() < 0.3 else headers
         time = rng.choice((-1, 0, 1_700_000_000_000, 9_000_000_000_000_000_000, rng.randrange(1 << 62)))
         assert builder.append(delta, time, key=content(rng), value=content(rng), headers=headers)
         delta += 1
