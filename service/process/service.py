@@ -231,6 +231,7 @@ class Process:
             settings.model_topics,
             self._log,
             self._stop,
+            self._store.models,
             create=settings.create_topics,
             session_timeout=settings.kafka.session_timeout,
             watchdog=settings.kafka.watchdog,

@@ -246,6 +246,10 @@ class KafkaSide:
 Side = SimulatedSide | KafkaSide
 
 
+async def no_models() -> list[str]:
+    return []
+
+
 @contextlib.asynccontextmanager
 async def kafka_side(server: Server, topic: str) -> AsyncIterator[KafkaSide]:
     """A new topic on this broker, assigned to the only member of a new group."""
@@ -255,7 +259,13 @@ async def kafka_side(server: Server, topic: str) -> AsyncIterator[KafkaSide]:
         AIOKafkaProducer(bootstrap_servers=server.address, acks="all", linger_ms=2) as producer,
         connected_clients(Cluster(server.address)) as clients,
         GroupMember(
-            clients, f"g-{topic}", {topic: [topic]}, CapturingLogger(), stopping, session_timeout=SESSION_SECONDS
+            clients,
+            f"g-{topic}",
+            {topic: [topic]},
+            CapturingLogger(),
+            stopping,
+            no_models,
+            session_timeout=SESSION_SECONDS,
         ).connected() as member,
     ):
         running = asyncio.create_task(member.run(lambda _: None))

@@ -6,7 +6,7 @@ they happen in the background, and a commit that fails is dropped.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -52,6 +52,8 @@ class GroupMember(ConsumerRebalanceListener):
     logger: Any
     stopping: asyncio.Event
     """Once it is set, the logs end."""
+    stored: Callable[[], Awaitable[Sequence[str]]]
+    """The names of stored models; raises DependencyError."""
     create: bool = False
     """Whether missing topics are created."""
     session_timeout: float = 10.0
@@ -201,28 +203,30 @@ class GroupMember(ConsumerRebalanceListener):
         requested, subscribed = self._topics, self.health.subscribed
         letters = map(dead_letter_topic, self._requested)
         missing = [name for name in (*sorted(requested), *letters) if name not in self._existing]
+        self._reported.intersection_update(missing)
+        missing = [name for name in missing if name not in self._reported]
+        stored = await self.stored() if missing else ()
         # A topic that was there was deleted by somebody: do not create it again.
-        if self.create and (new := [name for name in missing if name not in subscribed]):
+        learned = [(model, name) for model, topics in self._requested.items() for name in topics]
+        lost = {name: model for model, name in learned if name in subscribed or model in stored}
+        if self.create and (new := [name for name in missing if name not in lost]):
             await self.clients.cluster.create_topics(new)
             self.logger.info("topics created", topics=new)
             return True
-        self._reported.intersection_update(missing)
         for name in missing:
-            if name not in self._reported:
-                is_read = name in requested
-                try:
-                    if await self.clients.cluster.partitions(name, "Read" if is_read else "Write"):
-                        continue  # it is there now
-                    if is_read:
-                        self._absent.add(name)
-                    if name not in subscribed:
-                        self.logger.warning(_NOT_THERE if is_read else _NO_LETTERS, topic=name)
-                    for model in self._requested if name in subscribed else ():
-                        if name in self._requested[model]:
-                            self.logger.warning(lost_topic_message(model, name))
-                except Unauthorised as error:  # the topic may exist
-                    self.logger.warning(str(error))
-                self._reported.add(name)
+            is_read = name in requested
+            try:
+                if await self.clients.cluster.partitions(name, "Read" if is_read else "Write"):
+                    continue  # it is there now
+                if is_read:
+                    self._absent.add(name)
+                if name in lost:
+                    self.logger.warning(lost_topic_message(lost[name], name))
+                else:
+                    self.logger.warning(_NOT_THERE if is_read else _NO_LETTERS, topic=name)
+            except Unauthorised as error:  # the topic may exist
+                self.logger.warning(str(error))
+            self._reported.add(name)
         return False
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
