@@ -145,8 +145,7 @@ class Settings(BaseSettings):
             if not is_topic(name):
                 raise ValueError(f"models: '{name}' learns a topic, and its name is not a {TOPIC_NAME}")
             for topic in (*topics, own.predictions.topic if own.predictions else ""):
-                base = topic.removesuffix(".dead-letters")
-                if base != topic and (base in self.model_topics or self.requests_topic(base)):
+                if (base := topic.removesuffix(".dead-letters")) != topic:
                     raise ValueError(f"models: '{name}' cannot use topic '{topic}', which has dead letters of '{base}'")
             rejects = own.join is None and own.event.unlabelled == "reject"
             if own.predictions and own.predictions.topic == topics[0] and rejects:

@@ -142,8 +142,8 @@ POSITIONAL = '[models.a]\nfeatures = "positional"\ndimension = 3\n'
         ('event.without = ["*"]', "event: without: it leaves out every feature"),
         ('event.only = ["a*"]\nevent.without = ["b", "a*"]', "event: without: it leaves out every feature"),
         (
-            '[models."a.dead-letters"]\ntopic = "a.dead-letters"',
-            "topic 'a.dead-letters', which has dead letters of 'a'",
+            '[models.b]\ntopic = "c.dead-letters"',
+            "topic 'c.dead-letters', which has dead letters of 'c'",
         ),
     ],
 )
@@ -153,11 +153,11 @@ def test_an_error_in_a_model_is_one_line_that_names_the_setting(text: str, part:
 
 def test_places_and_patterns_that_can_match_are_accepted() -> None:
     Path("perceptron.toml").write_text(
-        'topics = ["a", "b", "c.dead-letters"]\n[models.a.event]\nonly = ["a*"]\nwithout = ["a1"]\nweight = false\n'
+        'topics = ["a", "b"]\n[models.a.event]\nonly = ["a*"]\nwithout = ["a1"]\nweight = false\n'
         'where = { "/label" = [0, 1], "/features/kind" = "sale", "/weight/unit" = "kg" }\n'
         '[models.b]\njoin.window = "1h"\nevent = { label = "/a/y", where = { "/a" = 1 } }\n'
     )
-    assert [*load(None, {}).model_topics] == ["a", "b", "c.dead-letters"]
+    assert [*load(None, {}).model_topics] == ["a", "b"]
 
 
 def test_each_error_is_reported_once() -> None:
