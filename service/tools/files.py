@@ -47,7 +47,7 @@ OTHER_FORMATS = {
     rb"\xff\xfe|([^\0]\0){2}": ("text in UTF-16", "iconv -f UTF-16LE -t UTF-8 FILE > NEW"),
     rb"\xfe\xff|(\0[^\0]){2}": ("text in UTF-16", "iconv -f UTF-16BE -t UTF-8 FILE > NEW"),
     rb"\s*\[\s*\{": ("one JSON array, not a record a line", "jq -c '.[]' FILE > NEW"),
-    rb"\s*\{([^\n]*[,:{[])?\s*\n": ("JSON with records over several lines", "jq -c . FILE > NEW"),
+    rb"\s*\{([^\n]*(?<!\})[,:{[])?\s*\n": ("JSON with records over several lines", "jq -c . FILE > NEW"),
 }
 """How a file of another format begins, what it is, and the command that makes CSV or JSON lines of it."""
 
@@ -293,7 +293,8 @@ class Events:
                     plain.read(3)
                 head = plain.peek(FIRST_BYTES)[:FIRST_BYTES]
                 for what, command in (names for start, names in OTHER_FORMATS.items() if re.match(start, head)):
-                    raise DataError(f"{self.name} is {what}: convert it with {command}")
+                    unpack = "" if plain is raw else "unpack it with gunzip, then "
+                    raise DataError(f"{self.name} is {what}: {unpack}convert it with {command}")
                 for rows in in_batches(self._form.rows(plain), BATCH_LINES if self.size else 1):
                     for (number, row), event in zip(rows, self._events(rows), strict=True):
                         try:

@@ -38,7 +38,7 @@ def rejection(record: bytes, settings: dict[str, Any]) -> tuple[str, str]:
         ({"features": {"a": "AxA="}, "label": 1}, NUMBER, "wrong-type", "set decimal.handling.mode"),
         ({"features": {}, "label": "true"}, {}, "unknown-label", 'set labels, such as ["false", "true"]'),
         ({"features": {}, "label": "Kept "}, {"labels": ["kept", "lost"]}, "unknown-label", "another spelling"),
-        (gzip.compress(EVENT.encode()), {}, "not-json", "compressed by gzip: send the JSON itself"),
+        (gzip.compress(EVENT.encode(), mtime=0), {}, "not-json", "compressed by gzip: send the JSON itself"),
         *((EVENT.encode(f"utf-16{form}"), {}, "not-json", "UTF-16: send JSON in UTF-8") for form in ("", "-le", "-be")),
     ],
 )
