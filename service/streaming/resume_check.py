@@ -73,6 +73,15 @@ def first_offsets(
     return starts
 
 
+def other_record(model: str, topic: str, partition: PartitionId, offset: int) -> LogLost:
+    """The error if a record is not the one that was learned at its offset."""
+    return LogLost(
+        f"topic {topic}: the record at offset {offset} of partition {partition.number} is not the one that was "
+        f"learned, so the topic was recreated: restore its records, or start from scratch with `perceptron reset -m "
+        f"{model} --yes`"
+    )
+
+
 def check_held(
     model: str, topic_of: Callable[[PartitionId], str], rebuild: Mapping[PartitionId, int], bounds: Bounds
 ) -> None:
@@ -149,10 +158,7 @@ async def check_last_records(log: Log, head: Head, recreated: bool, observer: Ob
         if last and record is None and log.held:
             observer.fingerprint_missing(partition, last.offset)
         elif last and record and fingerprint(record) != last:
-            raise LogLost(
-                f"topic {topic}: the record at offset {last.offset} of partition {number} is not the one that was "
-                f"learned, so the topic was recreated: restore its records, or {start_over}"
-            )
+            raise other_record(log.model, topic, partition, last.offset)
 
 
 def fingerprint(record: KafkaRecord) -> Fingerprint:

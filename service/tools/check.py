@@ -22,10 +22,10 @@ from service.learning.identity import Identity, JoinRules
 from service.settings.load import Settings, parse_start_at
 from service.settings.model import ModelSettings
 from service.snapshots.head import Head, TopicIdentity
+from service.streaming import resume_check
 from service.streaming.dead_letters import dead_letter_topic
 from service.streaming.kafka.connection import missing_right
 from service.streaming.kafka.health import find_coordinator
-from service.streaming.resume_check import check_held, check_offsets, first_offsets, lost_topic_message, same_settings
 from service.text import printable, quantity
 from service.tools.suggest.field_profile import member_notes, profile_fields
 from service.tools.suggest.sample import join_values, newest_of, parse_objects
@@ -121,7 +121,7 @@ async def _check_topic(report: _Report, settings: Settings, name: str, right: st
     cluster = settings.kafka.cluster
     if not (listed or await cluster.partitions(name, right)):
         if stored and right == "Read":
-            raise LogLost(lost_topic_message(stored, name))
+            raise LogLost(resume_check.lost_topic_message(stored, name))
         if not settings.create_topics:
             raise PerceptronError(f"topic {name} does not exist: create it, or run with --create-topics")
         return report.say("ok", f"topic {name} will be created")
@@ -137,17 +137,23 @@ async def _check_model(
 ) -> None:
     """Check that a model can begin with these topics or, if it is stored, go on; raises PerceptronError."""
     cluster, log = settings.kafka.cluster, (model, lambda partition: partition.topic or topics[0])
-    async with cluster.reader(model, topics, LogLost(lost_topic_message(model, topics[0]))) as reader:
-        bounds = reader.bounds
-    if stored is None:
-        if not isinstance(start_at := parse_start_at(settings.start_at), int):
-            first_offsets(log[1], bounds, start_at)
-        return
-    head = Head.decode_current(model, *stored)
-    same_settings(model, head, settings.model_settings(model).identity(), TopicIdentity(await cluster.id()))
-    check_offsets(*log, head, {partition: position.offset for partition, position in head.next.items()}, bounds)
-    if head.join:
-        check_held(*log, head.join.rebuild, bounds)
+    async with cluster.reader(model, topics, LogLost(resume_check.lost_topic_message(model, topics[0]))) as reader:
+        if stored is None:
+            if not isinstance(start_at := parse_start_at(settings.start_at), int):
+                resume_check.first_offsets(log[1], reader.bounds, start_at)
+            return
+        head = Head.decode_current(model, *stored)
+        source, identity = TopicIdentity(await cluster.id()), settings.model_settings(model).identity()
+        resume_check.same_settings(model, head, identity, source)
+        following = {partition: position.offset for partition, position in head.next.items()}
+        resume_check.check_offsets(*log, head, following, reader.bounds)
+        for partition, position in head.next.items():
+            if (last := position.fingerprint) and last.offset >= reader.bounds[partition][0]:
+                async for records in reader.read(partition, last.offset, last.offset + 1):
+                    if resume_check.fingerprint(records.record(0)) != last:
+                        raise resume_check.other_record(model, log[1](partition), partition, last.offset)
+        if head.join:
+            resume_check.check_held(*log, head.join.rebuild, reader.bounds)
     report.say("ok", f"model {model}: goes on with version {head.version}")
 
 
@@ -211,7 +217,7 @@ def value_notes(identity: Identity, values: ValueBuffer) -> Iterator[str]:
         member.judge(len(rows))
         if member.reading == "number" and identity.text == "category":
             yield f'{member.name} has numbers in strings: event.types = {{ "{member.name}" = "number" }} reads them'
-    yield from member_notes(members)
+    yield from member_notes(members, bool(identity.clip))
 
 
 def unmatched_settings(settings: ModelSettings, values: ValueBuffer) -> list[str]:

@@ -86,9 +86,16 @@ async def test_a_topic_that_is_deleted_stops_its_model(
     assert "[warning  ]" in line
     checked = await tool("check", settings=service.config)
     assert (checked.returncode, f"\nfail  {reason}\n" in checked.stdout) == (1, True), checked.stdout
+    assert await asyncio.to_thread(service.stop) == 0
+    service = await asyncio.to_thread(run("create_topics = true").up)
+    await asyncio.to_thread(wait, lambda: service.model()["stopped"] == reason, "the next process says the same")
     await create_topic(kafka, topic)
     other = "holds offsets 0 to 0, but the snapshot continues at 20"
     await asyncio.to_thread(wait, lambda: other in str(service.model()["stopped"]), "the new topic is recognised")
+    await send(producer, topic, [event({"b": i}, i % 2) for i in range(30)])
+    checked = await tool("check")
+    assert checked.returncode == 1
+    assert "the record at offset 19 of partition 0 is not the one that was learned" in checked.stdout
 
 
 @pytest.mark.long

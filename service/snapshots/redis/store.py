@@ -25,13 +25,7 @@ from redis.exceptions import ResponseError
 from service.errors import DependencyError, PerceptronError, SnapshotDamaged
 from service.snapshots.head import damaged
 from service.snapshots.ports import Commit, Store, Verdict, before_reset
-from service.snapshots.redis.connection import (
-    MAX_CONNECTIONS,
-    RedisServer,
-    check_server,
-    is_not_primary,
-    redis_failure,
-)
+from service.snapshots.redis import connection
 from service.text import host_and_port
 
 MODELS, ALIASES = "perceptron:models", "perceptron:aliases"
@@ -52,13 +46,13 @@ def _text(raw: bytes) -> str:
 class RedisStore(Store):
     """The store on one Redis, by its URL or by all that is needed to reach it."""
 
-    def __init__(self, server: str | RedisServer, timeout: float = 3.0) -> None:
+    def __init__(self, server: str | connection.RedisServer, timeout: float = 3.0) -> None:
         self.missing_since, self.failure = 0.0, "Redis has not answered yet"
-        self._server = RedisServer(server) if isinstance(server, str) else server
+        self._server = connection.RedisServer(server) if isinstance(server, str) else server
         # Typed as Any: redis-py's stubs answer str or bytes. Without decode_responses it is bytes.
         self._redis: Any = self._server.client(timeout)
         # At its limit of connections the client of a cluster fails, where a pool waits.
-        self._turn = asyncio.Semaphore(MAX_CONNECTIONS) if self._server.cluster else nullcontext()
+        self._turn = asyncio.Semaphore(connection.MAX_CONNECTIONS) if self._server.cluster else nullcontext()
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
         self._look = self._redis.register_script(files(__package__).joinpath("look.lua").read_text())
 
@@ -79,7 +73,7 @@ class RedisStore(Store):
 
     async def check(self, learn: bool = True) -> list[str]:
         async with self._translated_errors():
-            return await check_server(self._redis, f"Redis at {self.address}", learn)
+            return await connection.check_server(self._redis, f"Redis at {self.address}", learn)
 
     async def digest(self, model: str) -> str:
         async with self._translated_errors(model):
@@ -196,11 +190,11 @@ class RedisStore(Store):
                 self.missing_since = 0.0  # Redis answered
                 raise damaged(model, f"its key {self._key(model)} in Redis is not a hash") from error
             # New connections go to the server that is the primary then. The client of a cluster finds it by itself.
-            if is_not_primary(error) and not self._server.cluster:
+            if connection.is_not_primary(error) and not self._server.cluster:
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # that is an answer
                 self.missing_since = self.missing_since or time.time()
-            self.failure = f"Redis at {self.address}: {redis_failure(error, secured=self._server.secured)}"
+            self.failure = f"Redis at {self.address}: {connection.redis_failure(error, secured=self._server.secured)}"
             raise DependencyError(self.failure, "redis") from error
         self.missing_since, self.failure = 0.0, ""
         # redis-py can swallow a cancellation that arrives while it connects. The task must end nevertheless.
