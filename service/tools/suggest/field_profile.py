@@ -194,14 +194,14 @@ class FieldProfile:
             return Mark("text" if 2 * sum(" " in text for text in texts) > self.distinct else "identifier", differ)
         return None
 
-    def notes(self, clipped: bool = False) -> Iterator[str]:
+    def notes(self, is_clipped: bool = False) -> Iterator[str]:
         """A line for each thing that is odd about the values, which the model may clip."""
         for fault, count in self.faults.most_common(1):
             yield f"{count:,} of {self.present:,} values of {self.name} make dead letters of their records: {fault}"
         numbers = self.numbers if self.kind == "number" else {}
         low, high = np.quantile([float(x) for x, n in numbers.items() for _ in range(n)] or [0], (0.25, 0.75)).tolist()
         far = max(numbers, key=lambda number: abs(number - low), default=0.0)
-        if not clipped and 0.0 < 100.0 * (high - low) < abs(far - low):
+        if not is_clipped and 0.0 < 100.0 * (high - low) < abs(far - low):
             half = f"half of its values are between {low:g} and {high:g}"
             yield f"{self.name} is {far:g} once, and {half}: without clip = 6 such a value ruins a scaled model"
         if len(self.lengths) > 1:
@@ -222,15 +222,15 @@ class FieldProfile:
             yield from _spelled_alike(f"values of {self.name}", texts)
 
 
-def member_notes(members: Sequence[FieldProfile], clipped: bool = False) -> Iterator[str]:
+def member_notes(members: Sequence[FieldProfile], is_clipped: bool = False) -> Iterator[str]:
     """A line for each thing that is odd about the names of members, or about the values of those that are read.
 
-    `clipped` says that the model clips numbers.
+    `is_clipped` says that the model clips numbers.
     """
     yield from _spelled_alike("names", [member.name for member in members])
     for member in members:
         if member.note in ("", "number", "category", "identifier", "text"):
-            yield from member.notes(clipped)
+            yield from member.notes(is_clipped)
 
 
 def _spelled_alike(what: str, names: Iterable[str]) -> Iterator[str]:

@@ -151,6 +151,8 @@ def test_check_says_what_is_odd_about_values(value: Any, note: str) -> None:
     assert len(notes) == bool(note)
     assert note in "".join(notes)
     assert [*value_notes(ModelSettings(event=event | {"without": [name]}).identity(), values)] == []
+    clipped = ModelSettings(event=event, scale="standard", clip=6).identity()
+    assert [*value_notes(clipped, values)] == [line for line in notes if "without clip" not in line]
 
 
 def test_suggest_keeps_a_member_with_few_bad_values_and_says_how_many(capsys: pytest.CaptureFixture[str]) -> None:
