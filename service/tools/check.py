@@ -137,14 +137,15 @@ async def _check_model(
 ) -> None:
     """Check that a model can begin with these topics or, if it is stored, go on; raises PerceptronError."""
     cluster, log = settings.kafka.cluster, (model, lambda partition: partition.topic or topics[0])
+    head = Head.decode_current(model, *stored) if stored else None
+    if head:
+        source, identity = TopicIdentity(await cluster.id()), settings.model_settings(model).identity()
+        resume_check.same_settings(model, head, identity, source)
     async with cluster.reader(model, topics, LogLost(resume_check.lost_topic_message(model, topics[0]))) as reader:
-        if stored is None:
+        if head is None:
             if not isinstance(start_at := parse_start_at(settings.start_at), int):
                 resume_check.first_offsets(log[1], reader.bounds, start_at)
             return
-        head = Head.decode_current(model, *stored)
-        source, identity = TopicIdentity(await cluster.id()), settings.model_settings(model).identity()
-        resume_check.same_settings(model, head, identity, source)
         following = {partition: position.offset for partition, position in head.next.items()}
         resume_check.check_offsets(*log, head, following, reader.bounds)
         for partition, position in head.next.items():
