@@ -73,12 +73,12 @@ def first_offsets(
     return starts
 
 
-def other_record(model: str, topic: str, partition: PartitionId, offset: int) -> LogLost:
+def other_record(model: str, topic_of: Callable[[PartitionId], str], partition: PartitionId, offset: int) -> LogLost:
     """The error if a record is not the one that was learned at its offset."""
     return LogLost(
-        f"topic {topic}: the record at offset {offset} of partition {partition.number} is not the one that was "
-        f"learned, so the topic was recreated: restore its records, or start from scratch with `perceptron reset -m "
-        f"{model} --yes`"
+        f"topic {topic_of(partition)}: the record at offset {offset} of partition {partition.number} is not the one "
+        "that was learned, so the topic was recreated: restore its records, or start from scratch with `perceptron "
+        f"reset -m {model} --yes`"
     )
 
 
@@ -158,7 +158,7 @@ async def check_last_records(log: Log, head: Head, recreated: bool, observer: Ob
         if last and record is None and log.held:
             observer.fingerprint_missing(partition, last.offset)
         elif last and record and fingerprint(record) != last:
-            raise other_record(log.model, topic, partition, last.offset)
+            raise other_record(log.model, log.topic_of, partition, last.offset)
 
 
 def fingerprint(record: KafkaRecord) -> Fingerprint:

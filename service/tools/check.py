@@ -136,7 +136,7 @@ async def _check_model(
     report: _Report, settings: Settings, model: str, topics: Sequence[str], stored: tuple[str, bytes] | None
 ) -> None:
     """Check that a model can begin with these topics or, if it is stored, go on; raises PerceptronError."""
-    cluster, log = settings.kafka.cluster, (model, lambda partition: partition.topic or topics[0])
+    cluster, topic_of = settings.kafka.cluster, lambda partition: partition.topic or topics[0]
     head = Head.decode_current(model, *stored) if stored else None
     if head:
         source, identity = TopicIdentity(await cluster.id()), settings.model_settings(model).identity()
@@ -144,17 +144,17 @@ async def _check_model(
     async with cluster.reader(model, topics, LogLost(resume_check.lost_topic_message(model, topics[0]))) as reader:
         if head is None:
             if not isinstance(start_at := parse_start_at(settings.start_at), int):
-                resume_check.first_offsets(log[1], reader.bounds, start_at)
+                resume_check.first_offsets(topic_of, reader.bounds, start_at)
             return
         following = {partition: position.offset for partition, position in head.next.items()}
-        resume_check.check_offsets(*log, head, following, reader.bounds)
+        resume_check.check_offsets(model, topic_of, head, following, reader.bounds)
         for partition, position in head.next.items():
             if (last := position.fingerprint) and last.offset >= reader.bounds[partition][0]:
                 async for records in reader.read(partition, last.offset, last.offset + 1):
                     if resume_check.fingerprint(records.record(0)) != last:
-                        raise resume_check.other_record(model, log[1](partition), partition, last.offset)
+                        raise resume_check.other_record(model, topic_of, partition, last.offset)
         if head.join:
-            resume_check.check_held(*log, head.join.rebuild, reader.bounds)
+            resume_check.check_held(model, topic_of, head.join.rebuild, reader.bounds)
     report.say("ok", f"model {model}: goes on with version {head.version}")
 
 

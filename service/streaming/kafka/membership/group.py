@@ -204,16 +204,16 @@ class GroupMember(ConsumerRebalanceListener):
         letters = map(dead_letter_topic, self._requested)
         missing = [name for name in (*sorted(requested), *letters) if name not in self._existing]
         self._reported.intersection_update(missing)
-        missing = [name for name in missing if name not in self._reported]
-        stored = await self.stored() if missing else ()
+        unreported = [name for name in missing if name not in self._reported]
+        stored = await self.stored() if unreported else ()
         # A topic that was there was deleted by somebody: do not create it again.
         learned = [(model, name) for model, topics in self._requested.items() for name in topics]
         lost = {name: model for model, name in learned if name in subscribed or model in stored}
-        if self.create and (new := [name for name in missing if name not in lost]):
+        if self.create and (new := [name for name in unreported if name not in lost]):
             await self.clients.cluster.create_topics(new)
             self.logger.info("topics created", topics=new)
             return True
-        for name in missing:
+        for name in unreported:
             is_read = name in requested
             try:
                 if await self.clients.cluster.partitions(name, "Read" if is_read else "Write"):
